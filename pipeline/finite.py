@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def is_finite(values: NDArray[Any]) -> bool:
-    """Return whether an array of floats, of any shape, has neither an infinity nor a NaN."""
+    """Return whether all values are finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.sum()
     # The sum is not finite if an element isn't, rarely otherwise; several times faster than isfinite.

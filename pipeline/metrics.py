@@ -59,7 +59,7 @@ _MOST_EXAMPLES: Final = 2**53
 
 
 def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
-    """Return (1 - NE) / (1 - NE of the teacher): the part of the learnable gain achieved.
+    """Return the gain ratio (1 - NE) / (1 - NE of the teacher).
 
     None where either is unknown, or where the teacher is not better than the mean label.
     """

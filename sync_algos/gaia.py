@@ -102,7 +102,7 @@ class Gaia(Algorithm):
         return AlgorithmState(self._completed, {"global": self._global})
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Adopt g: from a checkpoint that the replica is of too, or from a trainer that is ahead."""
+        """Adopt g from a checkpoint or from a trainer ahead."""
         if self._meeting and self._own is None:
             self._own = self._global
         self._completed = state.completed_rounds

@@ -16,7 +16,7 @@ BACKLOG = 64
 
 
 class RequestLog(logging.LoggerAdapter[logging.Logger]):
-    """A server's log, for aiohttp: a request that cannot be read is no error of the server.
+    """aiohttp access log without noise of malformed requests.
 
     It has one line, and no traceback; see `Refusals`.
     """

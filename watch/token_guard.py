@@ -1,4 +1,4 @@
-"""The token in a request: in the address, in a cookie that the address sets, or in a header."""
+"""Token check of HTTP requests: query, cookie or header."""
 
 from __future__ import annotations
 

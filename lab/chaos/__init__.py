@@ -1,1 +1,1 @@
-"""Chaos: jobs whose processes are killed and stopped by a seeded schedule, and their accounts checked."""
+"""Jobs with seeded fault injection, and checks of their ledgers."""

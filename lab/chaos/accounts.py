@@ -1,4 +1,4 @@
-"""The accounts of a run, added up once more from its files alone.
+"""Independent check of a run's ledger from its files.
 
 Nothing of shadowsync is imported here: what the job's own audit gets wrong, this does not repeat.
 """
@@ -22,7 +22,7 @@ LEFT_OUT: Final = (
 
 
 def problems_of(folder: Path, examples: int) -> list[str]:
-    """Add up a run that ended well; return what is wrong, in words.
+    """Check a finished run; return the problems found.
 
     Args:
         folder: the run's, with report.json and ledger.sqlite.
@@ -38,7 +38,7 @@ def problems_of(folder: Path, examples: int) -> list[str]:
 
 
 def recovery_seconds(folder: Path) -> list[tuple[str, float]]:
-    """Return the role of each node that was replaced, and the seconds until another one took part.
+    """Return the recovery seconds of replaced nodes, by role.
 
     From the notice of its death; empty for a run without a ledger.
     """
@@ -99,7 +99,7 @@ def _of_ledger(database: sqlite3.Connection, report: dict[str, Any], examples: i
 
 
 def _of_spans(database: sqlite3.Connection) -> list[str]:
-    """Return the spans whose batches are not all there, or are more than there are."""
+    """Return the spans with missing or surplus batches."""
     known = (
         "SELECT epoch, span, number, examples FROM batches UNION ALL"
         " SELECT epoch, span, number, examples FROM restored_batches UNION ALL"

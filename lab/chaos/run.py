@@ -1,4 +1,4 @@
-"""A chaos run: clean jobs, then struck ones; what was struck, what came of it, and whether all adds up."""
+"""A chaos run: jobs without faults, then jobs with faults."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ChaosResult:
         return fmean(self.struck_ne) / fmean(self.clean_ne) - 1.0
 
     def resumed(self, kind: str) -> int:
-        """Count the jobs with a strike of this kind, as in `struck`, that stopped and went on."""
+        """Count the faulted jobs that stopped and resumed."""
         of_kind = [job for job in self.jobs if any(_kind(Strike(**one)) == kind for one in job["struck"])]
         return sum(len(job["exit_codes"]) > 1 for job in of_kind)
 
@@ -85,7 +85,7 @@ class ChaosResult:
 def run_chaos(
     job: Job, source: Sequence[str], directory: Path, plan: ChaosPlan, tell: Callable[[str], None]
 ) -> ChaosResult:
-    """Run the clean jobs, then the struck ones; write what came of each to `directory`/chaos.json.
+    """Run all jobs; write the results to chaos.json.
 
     `source` is the job's file, and the settings that override it. Raises ClusterError if a clean job does not
     end well.

@@ -1,4 +1,4 @@
-"""The schedule of a chaos run: who is struck in which job, when, and how; a function of the seed."""
+"""Seeded schedule of faults."""
 
 from __future__ import annotations
 

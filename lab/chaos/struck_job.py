@@ -1,4 +1,4 @@
-"""One job that is struck: a process of `shadowsync run`, its nodes, and what came of it."""
+"""One job with injected faults."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class JobRunner:
         self._hang = hang_seconds
 
     def run(self, name: str, strikes: Sequence[Strike] = (), batches: int = 0) -> StruckJob:
-        """Run the job, strike it, and resume it until it does not stop for a death.
+        """Run the job with its faults; resume it whenever it stops.
 
         A job of which there is no checkpoint is run again. `batches` are those of the whole job, by which
         strikes are timed.
@@ -179,7 +179,7 @@ def _died(done: StruckJob) -> bool:
 
 
 def _batches(folder: Path) -> tuple[int, int]:
-    """Return how many batches a run's ledger has, and how often they were trained; 0 before there is one."""
+    """Return a run's batches and how often they were trained."""
     path = folder / "ledger.sqlite"
     if not path.exists():
         return 0, 0

@@ -50,7 +50,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class ArrivalOrder:
-    """Waits that end in the order of their times, and at the same time in the order of their beginnings.
+    """Waits that end in a deterministic order.
 
     `asyncio.sleep` promises no order among timers of the same time; messages of one connection need one.
     """
@@ -76,6 +76,6 @@ class ArrivalOrder:
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a virtual clock: `asyncio.sleep` takes no time, and the loop's time passes."""
+    """Run a coroutine on a virtual clock."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)

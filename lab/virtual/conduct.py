@@ -68,7 +68,7 @@ def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
 
 
 class _Processes:
-    """One process a run, as many at once as there are cores: nothing is shared, and nothing waits.
+    """Parallel runner: one process per run, one per core.
 
     Attributes:
         failed: how many ended without a result.

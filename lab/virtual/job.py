@@ -174,7 +174,7 @@ class VirtualJob:
                 raise ended
 
     async def _close(self) -> None:
-        """Run the closing rounds: with a center one after the other, those of a group together."""
+        """Run the closing rounds."""
         algorithm = self._trainers[0].algorithm
         if algorithm.needs_peers:
             self._network.end_rounds()
@@ -196,7 +196,7 @@ class VirtualJob:
         return replicas
 
     def _score(self, models: list[torch.Tensor]) -> QualitySums | None:
-        """Score the test data; where each replica is a model, each scores its share of the batches."""
+        """Score the test data."""
         if not self._source.plan.test:
             return None
         sums = QualitySums()

@@ -38,7 +38,7 @@ class Link:
 
 
 class VirtualNetwork:
-    """What all trainers share: the center, the meetings, and the time that they take; implements `Hub`.
+    """Emulated center and groups of all trainers; implements `Hub`.
 
     Attributes:
         algorithm: whose rule the center has.
@@ -102,7 +102,7 @@ class VirtualNetwork:
     async def give(
         self, index: int, shared: MemoryRound, kind: str, values: torch.Tensor, weight: float
     ) -> torch.Tensor:
-        """Give a trainer's values to its group; await the result, and the time that it takes to arrive.
+        """All-reduce in the trainer's group; return result and arrival time.
 
         Of a mean of n members each sends and receives n - 1 slices of 1/n of the values, twice.
         """

@@ -244,7 +244,7 @@ class AllReduceTransport:
 
     # Not a coroutine: with one, an all-reduce of 10 kB cost 12 % more CPU; see docs/architecture.md.
     def _take_turn(self) -> None:
-        """Receive and send a few messages; what is left waits until other tasks had their turn."""
+        """Receive and send a few messages, then yield."""
         for sender in self._senders.values():
             sender.log_refusals()
         received_all = self._receive()
@@ -277,7 +277,7 @@ class AllReduceTransport:
             self._fail(error)
 
     def _send(self) -> bool:
-        """Send what the sockets have room for, SENT_AT_ONCE to a peer; return whether that was all."""
+        """Send queued messages; return whether all were sent."""
         send_queue = self._state.context.send_queue
         sent_all = True
         for peer in send_queue.waiting():

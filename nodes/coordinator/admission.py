@@ -1,4 +1,4 @@
-"""Admission of nodes to the running job: each is introduced to the others, and then takes part."""
+"""Admission of nodes to a running job."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Admission(ABC):
         self._admitting = admitting
 
     def admit(self, node: Member) -> None:
-        """Introduce a node that is ready, and have it take part; one that fails is declared dead.
+        """Admit a ready node; declare it dead if that fails.
 
         Once training has ended it waits for the job's end.
         """
@@ -58,7 +58,7 @@ class Admission(ABC):
 
     @abstractmethod
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
-        """Make it and the others known to each other; return what to say of it.
+        """Connect the node and the others; return a text for the event.
 
         `connect` is the order by which it meets the others. Raises AdmissionFailed.
         """
@@ -72,7 +72,7 @@ class Admission(ABC):
             self._server.mark_dead(node.info.token, str(error))
 
     async def _await_others(self, node: Member) -> None:  # noqa: B027
-        """Wait for what has to be there first; most roles need nothing."""
+        """Wait for preconditions; most roles have none."""
 
     async def _take_in(self, node: Member) -> None:
         server, state = self._server, self._state
@@ -97,14 +97,14 @@ class Admission(ABC):
         self._joined(node)
 
     def _joined(self, node: Member) -> None:  # noqa: B027
-        """Go on from when a node takes part; for most roles that is all."""
+        """Run after the node becomes active; a hook."""
 
     async def _connect(self, node: Member, connect: ConnectPeers) -> None:
         if await self._server.call(node, connect, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not connect to the others")
 
     def _infos(self, node: Member) -> Iterator[MemberInfo]:
-        """Return the nodes that take part and this one; of sync nodes the index is that of their slice."""
+        """Return the active nodes and this one, with slice numbers for sync nodes."""
         for member in [*self._state.members.alive(), node]:
             info = member.info
             number = self._state.slices.get(info.token)
@@ -123,7 +123,7 @@ class ReaderAdmission(Admission):
 
 
 class SyncAdmission(Admission):
-    """Admission of a sync node in the place of a dead one: its slice is the mean of the replicas."""
+    """Admission of a replacement sync node."""
 
     # Trainers exchange with it already.
     begins_after_training = True
@@ -140,7 +140,7 @@ class SyncAdmission(Admission):
 
 
 class ShardAdmission(Admission):
-    """Admission of an embedding node in the place of a dead one."""
+    """Admission of a replacement embedding node."""
 
     def __init__(
         self, server: CoordinatorServer, admitting: asyncio.Lock, replaced: Callable[[Member], None]
@@ -163,7 +163,7 @@ class ShardAdmission(Admission):
 
 
 class TrainerAdmission(Admission):
-    """Admission of trainers: each begins with the weights and the optimizer of another one."""
+    """Admission of trainers, with another trainer's weights and optimizer."""
 
     async def _await_others(self, node: Member) -> None:
         """Wait for nodes that take the places of dead ones."""
@@ -193,7 +193,7 @@ class TrainerAdmission(Admission):
         raise AdmissionFailed("was given its weights by no other trainer")
 
     async def _copied(self, donor: Member, node: Member) -> bool:
-        """Copy a trainer's weights and optimizer to another one; return whether all went well."""
+        """Copy a trainer's weights and optimizer; return whether it succeeded."""
         for name, elements in (("", node.facts.dense_elements), *node.facts.optimizer_state):
             for start in range(0, elements, CHUNK_ELEMENTS):
                 read = ReadReplica(start, min(start + CHUNK_ELEMENTS, elements), name)

@@ -62,7 +62,7 @@ def _given_up(state: JobState, stored: StoredTotals) -> int:
 
 
 def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: ExampleCounts) -> Ledger:
-    """Return the identities of docs/architecture.md, under "Words", and whether they hold."""
+    """Build the ledger's identities (docs/architecture.md, Words) and check them."""
     totals = state.ledger.totals
     # Those that are silent as well: what they had confirmed is in the ledger's count.
     dead = [member.info.name for member in _unheard(state, outcome)]
@@ -129,7 +129,7 @@ def _is_unheard_shard(state: JobState, outcome: Outcome, member: Member) -> bool
 
 
 def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:
-    """Return the trainers that live, and did not say what they had when training ended."""
+    """Return the living trainers without a final reply."""
     living = [one.info.name for one in state.members.alive("trainer")] if state.members.started else []
     return [name for name in living if name not in outcome.trainers]
 
@@ -229,7 +229,7 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
 
 
 def _pushed_before(state: JobState) -> int:
-    """Count the batches that a dead trainer may have pushed, and whose reader could not return them."""
+    """Count batches that a dead trainer may have pushed unreported."""
     return state.ledger.reread_batches if _pushed_and_lost(state) else 0
 
 
@@ -244,7 +244,7 @@ def _dead(state: JobState, role: str) -> list[Member]:
 
 
 def lost_batches(ledger: LedgerState, readers: Iterable[Member]) -> int:
-    """Count delivered batches that are not trained and that no node has any more.
+    """Count delivered batches that are lost for good.
 
     0 while that cannot be known.
 

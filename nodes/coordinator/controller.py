@@ -41,7 +41,7 @@ HURRIED_TRAINER_SECONDS = 5.5
 
 
 class JobController:
-    """Run a job through its phases; nothing else enters a phase. Runs on the coordinator's loop."""
+    """Run a job through its phases, on the coordinator's loop."""
 
     def __init__(
         self, server: CoordinatorServer, eval_spans: list[Span], validation_spans: list[Span]
@@ -224,7 +224,7 @@ class JobController:
         return profiled or (self._checkpoints.ended_early if self._checkpoints is not None else "")
 
     def _require_all_shards(self) -> None:
-        """Stop the job if a shard is missing as training ends: nobody takes its place any more."""
+        """Stop the job if a shard is missing at the end of training."""
         state = self._state
         if state.stop is None and not state.ledger.owed.has_all_shards:
             text = "an embedding node died as training ended, and its rows are lost"

@@ -1,4 +1,4 @@
-"""Departure of nodes from the running job: each hands back what it has, and ends well."""
+"""Departure of nodes from a running job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Departures:
         self._admitting = admitting
 
     def request(self, member: Member) -> None:
-        """Have a node leave; interrupt the job at once if it cannot go on without it."""
+        """Let a node leave, or interrupt the job if it cannot continue."""
         if member.leaves:
             return
         if self._state.is_training and not member.begun:
@@ -55,7 +55,7 @@ class Departures:
                 await self._leave_as_trainer(member)
 
     async def _leave_as_trainer(self, trainer: Member) -> None:
-        """Have it end its current batches and synchronize once more; readers then take back the others."""
+        """Drain a leaving trainer and synchronize it once more."""
         server, run, sync = self._server, self._state.job.run, self._state.job.sync
         group = self._state.group
         if trainer.facts.needs_peers and (view := group.lose(trainer.info.index)) is not None:

@@ -1,4 +1,4 @@
-"""Evaluation of the final model on the held-out files, by the job's own trainers.
+"""Evaluation of the final model by the job's trainers.
 
 Progressive scores are of batches that are scored before their training step.
 """
@@ -25,7 +25,7 @@ PASSES_OF_ONE = 1 << 16
 
 
 class Evaluator:
-    """One pass over the held-out spans with the single model, or with each replica."""
+    """One evaluation pass over the held-out spans."""
 
     def __init__(
         self, server: CoordinatorServer, outcome: Outcome, model: FinalModel, spans: list[Span]
@@ -39,7 +39,7 @@ class Evaluator:
         self._pass = self._state.takeovers * PASSES_OF_ONE
 
     async def run(self) -> None:
-        """Put the score into the outcome; raises ClusterError if the model is not available."""
+        """Store the score; raise ClusterError without a model."""
         trainers = self._state.members.alive("trainer")
         if self._model.single:
             same = set(self._model.agreeing(t.info.name for t in trainers))

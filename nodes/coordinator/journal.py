@@ -1,4 +1,4 @@
-"""The journal of a job: what changed its state, in the ledger's file, for a coordinator that takes over."""
+"""Journal of a job's state changes, in the ledger's file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .state.job import JobState
 
 
 class JobJournal:
-    """Apply requests to the job's state, and record them and the coordinator's decisions, in order.
+    """Apply changes to the job's state and record them in order.
 
     Belongs to the coordinator's loop.
 
@@ -32,7 +32,7 @@ class JobJournal:
         self._failed = failed
 
     def apply(self, token: str, number: int, request: Request[Any]) -> tuple[Reply, asyncio.Future[None]]:
-        """Apply a node's request; return the reply, and when it may be sent: once it is in the file.
+        """Apply a request; return the reply and a future of its recording.
 
         `number` is that of the request, which the node may send again to another coordinator. Raises
         ShadowSyncError or ValueError for what cannot be done.
@@ -45,7 +45,7 @@ class JobJournal:
         return effect.reply, self._record(request, token, number, effect.write)
 
     def decided(self, change: Any) -> asyncio.Future[None]:
-        """Record a decision that was just applied to the state; return when it is in the file."""
+        """Record a decision that was just applied; return a future."""
         return self._record(change, "", 0, None)
 
     def _record(self, change: Any, token: str, number: int, write: Write | None) -> asyncio.Future[None]:

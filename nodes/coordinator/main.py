@@ -150,7 +150,7 @@ async def run_coordinator(
 async def _make_state(
     settings: NodeSettings, plan: InputPlan, takeover: Takeover | None
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
-    """Make the job's state, its ledger's file, and what it resumes; or that of a coordinator that died."""
+    """Create the job's state and ledger, or take them over."""
     job = settings.job
     restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
     ledger = make_ledger(settings, plan.train, restored)
@@ -173,7 +173,7 @@ async def _make_state(
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
-    """Listen, and record how the coordinator began; return the endpoint that nodes join at."""
+    """Start listening; return the endpoint to join."""
     state = server.state
     if takeover is not None:
         endpoint = server.listen(takeover.began.bound)

@@ -315,7 +315,7 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
 
 
 def _refused(state: JobState) -> list[Event]:
-    """Return events for what nodes refused: messages for their form, connections for their key."""
+    """Build events for refused messages and connections."""
     events = []
     if state.refused_messages:
         by_sender = ", ".join(f"{count} of {name}" for name, count in sorted(state.refused_messages.items()))

@@ -84,7 +84,7 @@ class RequestHandler:
         }
 
     def take_over(self) -> None:
-        """Go on where a coordinator that died was: recover from what it had begun, or was about to."""
+        """Continue the recoveries and departures of a dead coordinator."""
         state, server = self._state, self._server
         for node in state.members.joining():
             server.mark_dead(node.info.token, "joined when the coordinator died")
@@ -154,7 +154,7 @@ class RequestHandler:
         return reply
 
     def _end_predecessor(self, token: str, endpoint: str) -> None:
-        """Declare a node dead at whose address another one listens now."""
+        """Declare dead the node that had this address before."""
         members = self._state.members
         for member in [*members.alive(), *members.joining()] if endpoint and members.started else ():
             if member.info.endpoint == endpoint and member.info.token != token:

@@ -177,7 +177,7 @@ class CoordinatorServer(JobWaits):
             self._stopped.set()
 
     def event(self, node: str, what: str) -> None:
-        """Record what happened to a node, in the log and in the ledger's file."""
+        """Record an event in log and ledger."""
         log.warning("%s: %s", node, what)
         seconds = self.state.add_event(node, what)
         self.store.event(seconds, node, what)
@@ -243,7 +243,7 @@ class CoordinatorServer(JobWaits):
         self._tell_of_loss(death, written)
 
     async def dismiss(self, member: Member, counts: Counts) -> None:
-        """Tell the others that a node leaves, whose last counts these are, and then the node to end."""
+        """Dismiss a leaving node, with its last counts."""
         session = self.sessions.of(member.info.token.encode())
         death = self.state.leave(member, counts)
         written = self.journal.decided(NodeHasLeft(member.info.token, counts))
@@ -273,7 +273,7 @@ class CoordinatorServer(JobWaits):
         await self.call(other, NodeLost(dead.token, dead.role, dead.name), NOTICE_SECONDS)
 
     def tell_again(self) -> None:
-        """Tell the nodes who died, and of the group, which a coordinator that died may not have done."""
+        """Repeat the notices of a dead coordinator."""
         members = self.state.members
         dead = [member.info for member in members.everyone() if member.begun and not member.alive]
         for other, info in itertools.product(members.alive(), dead):

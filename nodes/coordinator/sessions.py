@@ -59,7 +59,7 @@ class SessionRegistry:
             session.close(why)
 
     def forget_silent(self, now: float, stays: Callable[[str], bool]) -> None:
-        """Forget whoever was silent for FORGET_SECONDS; `stays` says whether a token is a node's."""
+        """Forget sessions silent for FORGET_SECONDS, except nodes'."""
         for identity, seen_at in tuple(self._seen_at.items()):
             if now - seen_at > FORGET_SECONDS and not stays(identity.decode("ascii", "replace")):
                 del self._seen_at[identity]

@@ -1,4 +1,4 @@
-"""Waiting for what happens to a job: a change of its members or ledger, or a stop."""
+"""Waits for changes of a job's state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class JobWaits:
-    """Waits of the coordinator's tasks, which a stop of the job ends. Belongs to the coordinator's loop."""
+    """Waits that a stop of the job ends, on the coordinator's loop."""
 
     def __init__(self) -> None:
         self._stopped = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The embedding role: a shard of the tables, and its part of a checkpoint."""
+"""The embedding role: a shard and its checkpoint part."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ IDLE_ANSWER_BYTES = 256 << 20
 
 
 class ShardService(ListeningService):
-    """Answers lookups and applies pushes, each row's in the order in which they come.
+    """Service that answers lookups and applies pushes in order.
 
     A push that was applied before, as the id of its batch shows, is answered again and changes nothing:
     each batch is applied exactly once. With several threads this one keeps the socket and the record of

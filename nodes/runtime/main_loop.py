@@ -1,4 +1,4 @@
-"""The loop of a command: SIGINT and SIGTERM end its coroutine, whenever they come."""
+"""Main loop of a command, with signal handling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new `SteadyLoop`; an interrupt cancels it, and a second one is raised at once.
+    """Run a coroutine on a new `SteadyLoop`; signals cancel it.
 
     An interrupt that comes before the coroutine's first step waits for it: raised there, it would leave a
     coroutine that was never awaited, and a warning about it as the command's last words. The coroutine may

@@ -243,7 +243,7 @@ class Node:
                 )
 
     async def _follow_connection(self, monitor: zmq.asyncio.Socket) -> None:
-        """Record whether there is a connection: one of a stopped process stays, one of a dead process not."""
+        """Record whether a connection to the coordinator exists."""
         broken = 0
         while True:
             event = (await recv_monitor_message(monitor))["event"]

@@ -48,7 +48,7 @@ class NodeContext:
 
     @property
     def patience_seconds(self) -> float:
-        """How long to wait for the coordinator's reply: longer than a silent coordinator is waited for."""
+        """Patience for the coordinator's reply, in seconds."""
         return (SILENT_TIMEOUTS + 1) * self.job.run.node_timeout_seconds
 
 

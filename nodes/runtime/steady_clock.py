@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class SteadyClock:
-    """Seconds that passed while somebody looked; belongs to one thread, which looks again and again.
+    """Seconds of process time that excludes pauses.
 
     Args:
         longest_step_seconds: what the time between two looks counts for at most.

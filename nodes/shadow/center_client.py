@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class _OpenExchange:
-    """An exchange without a complete answer: its number, its codec, and its chunks as they were first sent.
+    """An unfinished exchange: number, codec, chunks as first sent.
 
     `named` are the codec and the last answered exchange that its messages name, None where they name none;
     `codec` is that of its answer. `began` is when it was first sent, None once that is known to have failed.
@@ -185,7 +185,7 @@ class CenterClient:
         return self.traffic.metrics("center") | counts | ends | self._choices()
 
     def want_rounds_every(self, seconds: float | None) -> None:
-        """Take for how long a round may last, which codecs are chosen by; None while that is not known."""
+        """Set the time that a round may take, for codec choice."""
         for chooser in self._choosers.values():
             chooser.want(seconds)
 
@@ -239,7 +239,7 @@ class CenterClient:
         return torch.from_numpy(answer)
 
     async def read_all(self) -> torch.Tensor:
-        """Return the whole center, float32 [numel]; raises PeerLost if a slice cannot be read."""
+        """Read the whole center, float32 [numel]; raises PeerLost."""
         return torch.cat(
             list(await asyncio.gather(*(self.read(connection.part) for connection in self._connections)))
         )
@@ -264,7 +264,7 @@ class CenterClient:
         await asyncio.gather(*(one(connection) for connection in seeded))
 
     async def replace(self, number: int, member: MemberInfo) -> None:
-        """Connect to the node that holds the slice of this number from now on, and close the lost one's.
+        """Replace the node of one slice.
 
         An exchange without an answer is dropped, and the next one has no reference. Nothing happens if it is
         the node that there is.

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Pending:
-    """An unanswered request: its missing chunks, where answers are written, and by what they are decoded."""
+    """An unanswered request and its missing chunks."""
 
     missing: set[int]
     target: Float32Array | None

@@ -1,4 +1,4 @@
-"""Which codec the exchanges of one link have, chosen from how long they take.
+"""Choice of a link's codec from exchange times.
 
 A slow link is given a smaller codec, a fast one is left lossless (FusionLLM, Tang et al., arXiv 2410.12707,
 which chooses the compression of each link by its bandwidth).
@@ -32,7 +32,7 @@ CLOCK_SECONDS: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """The codec before the current one: what an exchange took by it, and after how many it was left."""
+    """The previous codec, and why it was left."""
 
     codec: str
     seconds: float
@@ -40,7 +40,7 @@ class _Left:
 
 
 class LinkCodecChooser:
-    """Chooses the codec of each exchange over one link; a state machine without I/O and without a clock.
+    """Codec chooser of one link, without I/O or clock.
 
     The codec is the least lossy one by which an exchange ends before the next round is wanted. What an
     exchange by another codec would take follows from its bytes: in proportion, or where the codec before
@@ -82,7 +82,7 @@ class LinkCodecChooser:
         self._wanted_seconds = seconds
 
     def exchanged(self, codec: str, payload_bytes: int, seconds: float | None) -> str | None:
-        """Take a completed exchange, from its first byte to its last; return why the codec changes, if so.
+        """Record an exchange; return the reason if the codec changes.
 
         One that was begun by an earlier codec, whose values travelled as float32 in part, or whose `seconds`
         are not known, is only counted.
@@ -133,7 +133,7 @@ class LinkCodecChooser:
         return next(name for name, seconds in expected.items() if least >= SAVES_NOTHING * seconds)
 
     def _expected(self, name: str, taken: float) -> float:
-        """Return the seconds of an exchange by this codec, where one by the current one takes `taken`."""
+        """Estimate an exchange's seconds with another codec."""
         own, other = self._bytes[self.codec], self._bytes[name]
         slope = taken / own
         if (left := self._left) is not None and self._since_change < KNOWN_PATIENCES * self._patience:

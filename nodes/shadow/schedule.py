@@ -1,4 +1,4 @@
-"""When the next round of a trainer is due: by its iterations, and as its duty cycle allows."""
+"""Schedule of a trainer's rounds, by iterations and duty cycle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOCK_SECONDS = 1e-6
 
 
 class RoundSchedule:
-    """When rounds in shadow mode are due; a state machine without I/O and without a clock.
+    """Schedule of rounds in shadow mode, without I/O or clock.
 
     A round costs `t = max(CPU seconds, bytes / link rate)`, and the next one begins no sooner than
     `max(t / duty, its seconds)` after it began, nor than RETRY_SECONDS after its end if it was incomplete.
@@ -66,7 +66,7 @@ class RoundSchedule:
 
     @property
     def wanted_seconds(self) -> float | None:
-        """Time from one round to the next that the gap and the duty cycle's CPU time ask for.
+        """Time between rounds that gap and duty cycle require.
 
         None without a gap, and while the time of an iteration is not known.
         """
@@ -105,7 +105,7 @@ class RoundSchedule:
             self._set_due()
 
     def set_gap(self, gap: int) -> None:
-        """Set another gap than `sync.gap`, from the last complete round on; only for a job that has one."""
+        """Set another gap, from the last complete round on."""
         self._gap = gap
         self._set_due()
 

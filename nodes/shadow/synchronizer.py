@@ -102,7 +102,7 @@ class Synchronizer:
         self._shadow.start()
 
     async def seed(self, model: torch.Tensor | None) -> None:
-        """Send the center its first value: this replica's, with the weights of `model` if given.
+        """Send the center its initial value.
 
         Raises PeerLost.
         """
@@ -131,7 +131,7 @@ class Synchronizer:
             fixed.mark_lost(token)
 
     async def replace(self, number: int, member: MemberInfo) -> None:
-        """Take another sync node for the slice of this number, and send it this replica's.
+        """Replace a slice's sync node, and seed it.
 
         Raises PeerLost.
         """
@@ -155,7 +155,7 @@ class Synchronizer:
         await self._shadow.call(on_loop)
 
     async def set_control(self, gap: int, elastic_rate: float) -> None:
-        """Set the gap, and the elastic rate unless it is 0; from the next round on, or within one."""
+        """Set the gap, and the elastic rate unless 0."""
 
         async def on_loop(links: ZmqPeers) -> None:  # noqa: ARG001
             self._shadow.set_gap(gap)

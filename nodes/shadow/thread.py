@@ -167,7 +167,7 @@ class ShadowThread(Service):
             gate.leave()
 
     async def _on_schedule(self, links: ZmqPeers) -> None:
-        """Run a round if one is due, else wait until the next look at the workers' iterations."""
+        """Run a round if due, else wait."""
         wanted = links.peers is not None and links.peers.wanted
         iterations = self._shared.total_iterations()
         seconds = self._schedule.wait_seconds(time.monotonic(), iterations, wanted=wanted)

@@ -159,7 +159,7 @@ class Supervisor:
         await asyncio.gather(check, return_exceptions=True)
 
     async def _start_coordinator(self, *more: str) -> str | None:
-        """Start a coordinator; return where nodes join it, or None if it has ended before it said so."""
+        """Start a coordinator; return its endpoint, or None if it ended."""
         self._scratch.mkdir(exist_ok=True, mode=0o700)
         self._identity_file.write_text(self._identity, encoding="ascii")
         if self.folder is None:
@@ -177,7 +177,7 @@ class Supervisor:
             self._clear_scratch()
 
     def _may_replace_coordinator(self) -> bool:
-        """Return whether another coordinator is to follow the one that has ended, and count it."""
+        """Decide whether to replace an ended coordinator."""
         coordinator = self._coordinator
         left = self._job.run.restarts - self._restarts["coordinator", 0]
         if coordinator is None or (coordinator.code or 0) >= 0 or left <= 0 or self._interrupts:
@@ -263,7 +263,7 @@ class Supervisor:
             context.term()
 
     async def _keep(self, channel: RpcChannel, endpoint: str, child: Child) -> None:
-        """Report when a child ends, and start another in its place as long as the job has use for it."""
+        """Report a child's end, and replace it if needed."""
         while True:
             await child.ended.wait()
             left = self._job.run.restarts - self._restarts[child.role, child.index]
@@ -286,7 +286,7 @@ class Supervisor:
             child = await asyncio.shield(start)
 
     async def _told(self, channel: RpcChannel, exited: ChildExited) -> ChildExitedReply | None:
-        """Report an exit until the coordinator, which may stand still for long, has replied or ended."""
+        """Repeat the report of an exit until confirmed."""
         while not self._over.is_set():
             try:
                 return await channel.call(exited, timeout_seconds=10.0)
@@ -298,7 +298,7 @@ class Supervisor:
         return None
 
     def _end_dead(self, tokens: Iterable[str]) -> None:
-        """Kill the children that the coordinator has declared dead, so that others can take their places.
+        """Kill children that the coordinator declared dead.
 
         They stand still, or are cut off; nothing that they still do counts. One that ends by itself has
         DEAD_SECONDS for it.

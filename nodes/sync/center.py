@@ -79,11 +79,11 @@ class CenterState:
         )
 
     def await_seeds(self) -> None:
-        """Let the first value be the mean of the seeds that come until `settle_seeds`."""
+        """Collect seeds for the center's initial value."""
         self._many_seeds = True
 
     def settle_seeds(self) -> int:
-        """Make the mean of the seeds that have come the first value; return how many they are."""
+        """Set the center to the mean of the seeds; return their count."""
         count = len(self._seeders)
         if self.values is None and self._seed_sum is not None:
             self.values = torch.from_numpy(self._seed_sum).div_(count)

@@ -1,4 +1,4 @@
-"""A trainer thread's session with a sync node: its current exchange, and the answer to its last one."""
+"""A trainer thread's session with a sync node."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def has_arrived(arrived: dict[int, int], start: int, elements: int) -> bool:
 
 
 def require_finite(values: Float32Array, start: int) -> None:
-    """Raise ValueError for values that would make the center, and then every replica, worth nothing."""
+    """Raise ValueError for values that are not finite."""
     if not is_finite(values):
         raise ValueError(
             f"the {len(values)} elements from {start} are not all finite: the replica has diverged"

@@ -1,4 +1,4 @@
-"""The state that a trainer which joins a running job takes over from another one: weights and optimizer.
+"""Transfer of weights and optimizer to a joining trainer.
 
 An optimizer without a history would take steps that are far too large.
 """
@@ -17,7 +17,7 @@ def optimizer_sizes(shared: TrainerContext) -> tuple[tuple[str, int], ...]:
 
 
 def read_state(shared: TrainerContext, name: str, start: int, stop: int) -> bytes:
-    """Return elements of the optimizer's state of this name, or of the weights if it is empty, float32.
+    """Read elements of an optimizer state, or of the weights.
 
     Workers may write meanwhile. Any thread may call. Raises ValueError for a name that there is not.
     """

@@ -93,7 +93,7 @@ class WorkerPool(ABC):
     async def drain(
         self, last: Sequence[Mapping[str, int]], timeout_seconds: float, *, leaving: bool = False
     ) -> tuple[DrainResult, bool]:
-        """Stop training after the current batches; of a `leaving` trainer readers take back the others.
+        """Stop training after the current batches.
 
         `last` has, for each worker, the last sequence of each reader to it. Returns the sums over the workers
         that stopped in time, and whether these are all.
@@ -111,7 +111,7 @@ class WorkerPool(ABC):
         return DrainResult(in_flight, progressive), not late
 
     async def settle_reader(self, name: str) -> None:
-        """Train what a lost reader has delivered to the workers; returns when all of that is confirmed."""
+        """Train a lost reader's batches until confirmed."""
         waits: list[asyncio.Future[None]] = []
         for worker in self.workers:
             bridge = ThreadBridge[None]()
@@ -120,7 +120,7 @@ class WorkerPool(ABC):
         await asyncio.gather(*waits)
 
     async def replace_shard(self, member: MemberInfo) -> None:
-        """Go on with an embedding node in a dead one's place; returns when what was pushed is confirmed."""
+        """Switch to a replacement embedding node; wait for confirmations."""
         waits: list[asyncio.Future[None]] = []
         for worker in self.workers:
             bridge = ThreadBridge[None]()

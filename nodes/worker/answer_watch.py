@@ -17,7 +17,7 @@ UNANSWERED_TIMEOUTS: Final = 4
 
 
 class PeerUnreachable(ShadowSyncError):
-    """A node that lives did not answer this trainer, so this trainer cannot go on; others may.
+    """A living node does not answer this trainer.
 
     `where` names the node.
     """
@@ -26,7 +26,7 @@ class PeerUnreachable(ShadowSyncError):
 
 
 class AnswerWatch:
-    """Add up, for each node, the time in which it was asked and answered nothing; no I/O, no clock.
+    """Time each node has left requests unanswered; no I/O, no clock.
 
     Args:
         own: this trainer's name, for the error.
@@ -43,7 +43,7 @@ class AnswerWatch:
         self._unanswered.pop(node, None)
 
     def check(self, now: float, asked: Iterable[str]) -> None:
-        """Count the time since the last check for the nodes `asked` whose answer is missing.
+        """Add the time since the last check for unanswered nodes.
 
         `now` is of a steady clock: this worker's own pauses, in which it asks nothing, do not count.
 

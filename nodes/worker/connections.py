@@ -127,7 +127,7 @@ class WorkerConnections:
             self.shards.lose(name)
 
     def replace_shard(self, member: MemberInfo) -> None:
-        """Connect to an embedding node in a dead one's place, unless it is known or lost again."""
+        """Connect to a replacement embedding node, unless known or lost."""
         if member.name in self.shards.names or member.name in self._lost:
             return
         before = self.shards.named_connections[member.index]

@@ -1,4 +1,4 @@
-"""A batch that is cut into parts, each of which makes a dense update of its own."""
+"""A batch cut into parts, with a dense update for each."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class EmbeddingClient:
         return sum(isinstance(request.message, Push) for request in self._pending.values())
 
     def lookup_sent_at(self, answer: Message) -> float | None:
-        """Return when the lookup was sent that this answers; None if it answers none."""
+        """Return the send time of the lookup that this answers."""
         request = self._pending.get(getattr(answer, "request", 0))
         return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
 
@@ -161,7 +161,7 @@ class EmbeddingClient:
         return batch if isinstance(message, Pushed) and batch.unpushed == 0 else None
 
     def lose(self, name: str) -> None:
-        """Mark a node as dead: requests to it wait until another one takes its place, or for `give_up`.
+        """Mark a node as dead; its requests wait for a replacement.
 
         Its connection is the caller's to close.
         """
@@ -171,7 +171,7 @@ class EmbeddingClient:
             self.shared_memory[index].close()
 
     def replace(self, index: int, name: str, connection: Connection, now: float) -> None:
-        """Send everything to another node from now on, in a dead one's place, and what is not answered."""
+        """Switch to a replacement node, and resend what is unanswered."""
         self.names[index], self.connections[index] = name, connection
         if self.shared_memory:
             self.shared_memory[index] = self.shared_memory[index].successor(name)

@@ -78,7 +78,7 @@ class WorkerHandle(Protocol):
         ...
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
-        """Go on with an embedding node that has taken a dead one's place, which its `index` tells.
+        """Switch to a replacement embedding node.
 
         Calls `reply`, on a thread of the worker's, when everything is confirmed that was pushed before.
         """

@@ -51,7 +51,7 @@ class WorkerChannel(Generic[Sent, Received]):
             self.endpoint = bind(self.socket, local if sys.platform == "linux" else "tcp://127.0.0.1:0")
 
     def send(self, message: Sent) -> bool:
-        """Queue a message; return False if the queue is full, or nobody is at the other end."""
+        """Queue a message; return False if that is impossible."""
         try:
             self.socket.send_multipart(encode(self._sent.encode(message)), zmq.NOBLOCK)
         except zmq.Again:

@@ -213,7 +213,7 @@ class WorkerProcessMain:
         return self._shared.replica.flat if replica else self._scratch
 
     def _report(self, message: WorkerReport) -> None:
-        """Queue a message, to be sent at once and in this order; any thread may call."""
+        """Queue a message, in order; any thread may call."""
         self._outgoing.put(message)
         self._waker.wake()
 

@@ -108,7 +108,7 @@ class Stepper:
     def stage(
         self, delivery: Delivery, requests: Sequence[LookupPlan], answers: Sequence[Float32Array]
     ) -> Step:
-        """Start to copy a batch and its vectors to the device, and cut it into the parts that are due.
+        """Start copying a batch to the device, cut into parts.
 
         `answers` must not change until `finish`.
         """
@@ -120,7 +120,7 @@ class Stepper:
         return step
 
     def launch(self, step: Step) -> None:
-        """Run forward, backward and the lock-free dense update on the shared replica, of each part.
+        """Run forward, backward and the lock-free update of each part.
 
         A batch with numbers that are not finite is left out of the update.
         """
@@ -237,7 +237,7 @@ class Stepper:
         return torch.autocast(self._shared.device.torch_device.type, dtype=torch.bfloat16)
 
     def _rate_scales(self, examples: int) -> tuple[float, float]:
-        """Return the factors on the rates of the dense model and of the rows, for a batch of so many."""
+        """Return the factors of the dense and row learning rates."""
         last = self._shared.count.now(self._shared.replica.trained_examples) + examples
         dense = self._settings.schedule.factor(last)
         warm = warmup_factor(last, self._shared.job.rows_warmup_examples)

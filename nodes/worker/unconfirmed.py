@@ -9,7 +9,7 @@ Delivered = tuple[str, int]
 
 
 class UnconfirmedBatches:
-    """Batches from their push until the coordinator has recorded them. Owned by the worker's thread."""
+    """Pushed batches without confirmation; owned by the worker's thread."""
 
     def __init__(self) -> None:
         self._batches: set[Delivered] = set()

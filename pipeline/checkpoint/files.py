@@ -67,7 +67,7 @@ Tensor: TypeAlias = NDArray[Any] | TensorView
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One file of a checkpoint: its bare name, its size, its SHA-256 in hex, and whose state it holds.
+    """One file of a checkpoint: name, size, SHA-256, role.
 
     Raises ValueError for a name with a path, so that no manifest can point outside of its folder.
     """

@@ -84,11 +84,11 @@ class ErrorFeedback:
 
     @property
     def is_enabled(self) -> bool:
-        """Return whether values change on their way: by a codec, or by what an earlier one left."""
+        """Whether values change on the way."""
         return self._codec.lossy or len(self._residual) > 0
 
     def change(self, codec: Codec) -> None:
-        """Encode by another codec from now on; what is owed stays owed. Nothing may be staged."""
+        """Switch the codec, keeping the residual. Nothing may be staged."""
         self._codec = codec
         if codec.lossy and not len(self._residual):
             self._residual = np.zeros(self._elements, dtype=np.float32)

@@ -16,7 +16,7 @@ RUNGS: Final = (Float32.name, BFloat16.name, Int8.name)
 
 
 class CodecLadder:
-    """The codecs of a link whose exchanges name theirs, the least lossy first; both ways have the same."""
+    """Codecs for automatic choice, least lossy first."""
 
     def __init__(self, options: CodecOptions | None = None) -> None:
         self._codecs = {name: make_codec(name, options) for name in RUNGS}
@@ -28,7 +28,7 @@ class CodecLadder:
         return self._codecs[name]
 
     def payload_bytes(self, elements: int, chunk: int) -> dict[str, int]:
-        """Return the bytes of one exchange's payloads by codec, both ways, in chunks of so many elements."""
+        """Return the payload bytes of an exchange, by codec."""
         whole, rest = divmod(elements, chunk)
 
         def one_way(codec: Codec) -> int:

@@ -92,7 +92,7 @@ class CodecsSection(BaseModel):
         return self
 
     def center(self) -> LinkCodecs | CodecLadder:
-        """Codecs between trainers and sync nodes; a ladder if they are chosen while the job trains."""
+        """Codecs between trainers and sync nodes."""
         if self.center_up == AUTO:
             return CodecLadder(self._options)
         return self._pair(self.center_up, self.center_down)

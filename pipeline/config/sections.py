@@ -32,7 +32,7 @@ class Section(BaseModel):
 
 
 class RunSection(Section):
-    """The run itself: its name, its seed, its folder, and how long it waits for nodes."""
+    """Name, seed, folder and timeouts of a run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = Field(
         default="job",

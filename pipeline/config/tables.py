@@ -126,7 +126,7 @@ def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableC
 
 
 class EmbeddingSection(Section):
-    """The nodes that hold the tables, and the optimizer of all rows; `[tables.NAME]` is for one table."""
+    """Embedding nodes and the optimizer of rows."""
 
     nodes: Positive = Field(
         default=1, description="Number of embedding nodes; the tables are split over them."

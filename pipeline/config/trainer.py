@@ -18,7 +18,7 @@ def warmup_factor(examples: int, warmup_examples: int) -> float:
 
 
 class ScheduleSection(BaseModel):
-    """A factor on the learning rates, as a function of the examples that all trainers have trained.
+    """Learning rate schedule, as a function of trained examples.
 
     The factor grows linearly from 0 to 1 over the first `warmup_examples` (0: it is 1 at once). After that,
     by `kind`:

@@ -12,7 +12,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class ControlDecision(ReportPart):
-    """A change of the gap or of the elastic rate, `seconds` after the start, at this `ratio`."""
+    """One decision of the controller."""
 
     seconds: NonNegativeFloat
     gap: PositiveInt

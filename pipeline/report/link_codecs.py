@@ -14,7 +14,7 @@ PREFIX: Final = "codec/"
 
 
 class LinkChoice(ReportPart):
-    """The link of a trainer to a sync node: completed exchanges by codec, and the `codec` at the end.
+    """One link: exchanges by codec, and the last codec.
 
     `bytes_per_second` is that of the fastest of the last exchanges, payloads over the time from its first
     byte to its last; None if none was completed. `fits`: at the end an exchange took no longer than from one
@@ -32,7 +32,7 @@ class LinkChoice(ReportPart):
 def choice_counts(
     node: str, exchanges: Mapping[str, int], codec: str, bytes_per_second: float | None, *, fits: bool
 ) -> dict[str, int]:
-    """Return what a trainer tells of its link to this node, by name, as its heartbeats have it."""
+    """Return a link's counts by heartbeat name."""
     return {
         **{f"{PREFIX}{node}/{name}": count for name, count in exchanges.items()},
         f"{PREFIX}{node}/now": RUNGS.index(codec),

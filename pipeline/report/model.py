@@ -210,7 +210,7 @@ class Replicas(ReportPart):
 
 
 class Event(ReportPart):
-    """An event of a node, such as a death or a join, `seconds` after the start."""
+    """An event of a node, seconds after the start."""
 
     seconds: NonNegativeFloat
     node: str

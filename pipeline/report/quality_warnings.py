@@ -1,4 +1,4 @@
-"""Warnings of a report: what of a run can cost quality, and what to change."""
+"""Quality warnings of a report."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NAMES: Final[dict[Any, str]] = {
 
 
 def control_reference() -> str:
-    """Return the tables of the control plane's verbs and of the records in them, as Markdown."""
+    """Return the Markdown tables of the control plane."""
     records: dict[type[Any], None] = {}
     lines = ["| verb | from, to | request | reply | what |", "|---|---|---|---|---|"]
     for name, verb in CONTROL_VERBS.verbs.items():
@@ -41,7 +41,7 @@ def control_reference() -> str:
 
 
 def worker_reference() -> str:
-    """Return the tables of the messages between a trainer and its worker process, as Markdown."""
+    """Return the Markdown tables of worker messages."""
     records: dict[type[Any], None] = {}
     lines = ["| verb | from | fields | what |", "|---|---|---|---|"]
     directions: dict[str, Mapping[str, type[Any]]] = {"worker": REPORTS.kinds, "trainer": ORDERS.kinds}
@@ -124,7 +124,7 @@ def marks(section: str) -> tuple[str, str]:
 
 
 def renewed(page: str) -> str:
-    """Return the page with the tables as they are now, each between its two marks."""
+    """Return the page with up-to-date tables."""
     for section, reference in SECTIONS.items():
         begin, end = marks(section)
         before, _, rest = page.partition(begin)

@@ -1,4 +1,4 @@
-"""Sockets that only the job's key opens: CURVE (CurveZMQ, RFC 26), and ZAP (RFC 27), which admits the key.
+"""Encrypted sockets: CURVE with the job's key, and ZAP.
 
 Both concern TCP alone. To `ipc` only processes of the same user and root can connect, see `sockets.bind`.
 """
@@ -59,7 +59,7 @@ def close_listening(socket: zmq.Socket[bytes] | Any) -> None:
 
 
 def connect_with_key(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
-    """Have a socket that will connect to `endpoint` use the job's key, if there is one."""
+    """Use the job's key for a connecting socket."""
     if endpoint.startswith("tcp://") and (key := job_key()) is not None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, key.server.public)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, key.client.public)
@@ -67,7 +67,7 @@ def connect_with_key(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
 
 
 def require_key(address: str) -> None:
-    """Check that nobody else can reach a socket at `address` without a key.
+    """Check that a socket without a key is on loopback.
 
     Raises JobFileError for one off loopback, where no key is set and nothing says that this is wanted.
     """
@@ -81,7 +81,7 @@ def require_key(address: str) -> None:
 
 
 def insecurity(address: str) -> list[str]:
-    """Return what a report has to warn of, for a job whose coordinator listens there."""
+    """Return warnings for a coordinator that listens without a key."""
     if not is_open(address):
         return []
     return [
@@ -100,7 +100,7 @@ def is_loopback(address: str) -> bool:
 
 
 class KeyGate:
-    """Admits connections to the sockets of one context: those of the client pair of the job's key.
+    """ZAP authenticator for the sockets of one context.
 
     The handshake waits for it, so nothing of a stranger's messages is ever held. It also counts the
     handshakes that fail before it is asked, as without any key. Belongs to one loop, on which it is made,
@@ -133,7 +133,7 @@ class KeyGate:
         _GATES[context.underlying] = self
 
     async def serve(self) -> None:
-        """Answer until cancelled; `close` is for the caller, after the sockets that listen are closed."""
+        """Answer ZAP requests until cancelled."""
         while True:
             version, request, _, address, _, mechanism, *credentials = await self._socket.recv_multipart()
             admitted = mechanism == b"CURVE" and credentials == [self._admitted]
@@ -143,7 +143,7 @@ class KeyGate:
             await self._socket.send_multipart([version, request, *status, b"", b""])
 
     def watch(self, socket: zmq.Socket[bytes] | Any) -> None:
-        """Count the handshakes at a socket that fail before this gate is asked.
+        """Count a socket's failed handshakes.
 
         The socket's thread calls, before it binds, and ends it with `close_listening`, before `close`.
         """
@@ -158,7 +158,7 @@ class KeyGate:
         self._loop.call_soon_threadsafe(self._follow, events)
 
     def close(self) -> None:
-        """Close its sockets, also where `serve` was never begun; a second call does nothing."""
+        """Close the sockets; a second call does nothing."""
         if _GATES.get(self._context.underlying) is self:
             del _GATES[self._context.underlying]
         for turns in self._turns:
@@ -186,7 +186,7 @@ def open_gate(
     start: Callable[[Coroutine[Any, Any, None]], object],
     refused: Callable[[], None] = lambda: None,
 ) -> KeyGate | None:
-    """Make the gate of a node's context, on its loop, and `start` to serve; None without a key."""
+    """Start the authenticator of a context; None without a key."""
     if (key := job_key()) is None:
         return None
     gate = KeyGate(context, key, refused)

@@ -100,7 +100,7 @@ def host_of(address: str) -> str:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether only this machine reaches sockets at `host`, which has no port and no brackets."""
+    """Return whether `host` is reachable from this machine only."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The token that a job's HTTP servers want: its page, and the metrics of its nodes.
+"""Token of a job's HTTP servers.
 
 It is one of the job's key, so that there is nothing else to hand out, or that of a file.
 """
@@ -35,7 +35,7 @@ def read_token(path: Path) -> str:
 
 
 def given_token() -> str | None:
-    """Return the token of the file that this process was given; None without one.
+    """Return the token from this process's file; None without one.
 
     Any thread may call. Raises JobFileError for a file that has no token.
     """
@@ -49,7 +49,7 @@ def _read(path: str) -> str:
 
 
 def required_token(host: str, port: int) -> str | None:
-    """Return the token that requests to a server at `host` must have; None if whoever reaches it may read.
+    """Return the token required at `host`; None for open access.
 
     Without a file of a token, who reaches loopback may.
 
@@ -73,7 +73,7 @@ def required_token(host: str, port: int) -> str | None:
 
 
 def insecurity(what: str, host: str, port: int) -> list[str]:
-    """Return what a report has to warn of, for a server of `what` there."""
+    """Return warnings for an open HTTP server."""
     if is_loopback_host(host) or given_token() is not None or job_key() is not None:
         return []
     return [f"{what} at {host}:{port} was open to whoever reached it (--insecure)."]

@@ -1,4 +1,4 @@
-"""The key of a job: one file, which every machine of the job has and nobody else.
+"""The key of a job: one file for all its machines.
 
 From its secret come two pairs of CURVE keys (CurveZMQ, RFC 26): that of every socket that listens, and that
 of every socket that connects; and the token of the job's page and metrics, see `http_token.py`.
@@ -35,7 +35,7 @@ _OTHERS: Final = 0o077
 
 @dataclass(frozen=True)
 class CurvePair:
-    """A public key and its secret, as ZeroMQ takes them: 40 characters each (Z85)."""
+    """A CURVE key pair in Z85."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -64,7 +64,7 @@ class JobKey:
         return cls(bytes.fromhex(found[1]))
 
     def write(self, path: Path) -> None:
-        """Write a new file that only this user can read; raises JobFileError if there is one already."""
+        """Write a new key file; raises JobFileError if it exists."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
@@ -88,7 +88,7 @@ class JobKey:
 
     @property
     def http_token(self) -> str:
-        """The token of the job's page and metrics; from it nobody can tell the secret."""
+        """Token derived from the key, which it does not reveal."""
         return hmac.digest(self.secret, b"shadowsync http token\x01", "sha256")[:TOKEN_BYTES].hex()
 
 
@@ -118,7 +118,7 @@ def read_secret(path: Path, what: str, remedy: str) -> str:
 
 @lru_cache(8)
 def _pair(secret: bytes, label: bytes) -> CurvePair:
-    """Derive a pair: HMAC-SHA256 under a secret of full entropy (RFC 5869, its second step)."""
+    """Derive a key pair with HMAC-SHA256 (RFC 5869, expand)."""
     own = z85.encode(hmac.digest(secret, label + b"\x01", "sha256"))
     return CurvePair(zmq.curve_public(own), own)
 

@@ -222,7 +222,7 @@ class Push(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """An offer of shared memory for vectors and gradients, which replaces the one before.
+    """Offer of a shared memory segment, replacing the previous one.
 
     The memory is file `descriptor` of process `pid` and has `size_bytes`. `segment` is its number, from 1.
     `boot` identifies the kernel; `token` is the memory's first bytes as hexadecimal digits.

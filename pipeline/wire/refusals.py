@@ -1,4 +1,4 @@
-"""Counting and logging what was refused, so that no peer can fill a disk with lines of the log."""
+"""Rate-limited logging of refused messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Refusals:
         self.count = 0
 
     def add(self, text: str, *values: Any) -> None:
-        """Count a refusal, and log it as `log.error(text, *values)` would, unless too many were."""
+        """Count a refusal and log it, within the limit."""
         self.count += 1
         if self.count <= LOGGED_REFUSALS:
             self._log.error(text, *values)

@@ -71,7 +71,7 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
 
 
 def connect(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
-    """Connect to `tcp://HOST:PORT`, with the job's key if there is one, or to `ipc://NAME`.
+    """Connect to a TCP or IPC endpoint, with the job's key.
 
     Raises ZMQError for what is no endpoint.
     """
@@ -182,14 +182,14 @@ class Listener:
         self._admitted: frozenset[bytes] | None = None
 
     def admit(self, tokens: Iterable[str]) -> None:
-        """Accept messages of the nodes with these tokens alone; before the first call everybody's.
+        """Accept only these tokens' messages; initially all.
 
         Any thread may call. An identity is a node's token, or begins with that and a slash.
         """
         self._admitted = frozenset(token.encode() for token in tokens)
 
     def admit_also(self, token: str) -> None:
-        """Accept messages of one more node; one thread at a time may call this or `admit`."""
+        """Accept one more token's messages."""
         self._admitted = (self._admitted or frozenset()) | {token.encode()}
 
     def send(self, identity: bytes, message: Message) -> None:
@@ -209,7 +209,7 @@ class Listener:
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> tuple[bytes, Message] | None:
-        """Take one message that has arrived; return (identity, message), or None if there is none to handle.
+        """Receive one message without waiting; None if there is none.
 
         An invalid message, or one of somebody who is not admitted, is counted, logged with its sender, and
         answered with a `Failure`. More may wait behind it: see `has_message`.

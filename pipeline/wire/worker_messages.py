@@ -23,14 +23,14 @@ from .messages import Delivery, WorkerMessage
 
 @dataclass(frozen=True, slots=True)
 class MeetMembers:
-    """All nodes of the job: the process connects to those that its worker needs."""
+    """All nodes of the job, for the worker to connect to."""
 
     members: tuple[MemberInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BeginTraining:
-    """Training begins; batches of the `progressive` runs of span numbers are scored before their step."""
+    """Start of training."""
 
     progressive: Annotated[tuple[tuple[int, int], ...], Items(MAX_SPANS)] = ()
 
@@ -45,7 +45,7 @@ class ConfirmBatch:
 
 @dataclass(frozen=True, slots=True)
 class DrainWorker:
-    """Training ends after the current batch; `sequences` are the last ones of each reader to this worker.
+    """End of training after the current batch.
 
     Of a `leaving` trainer the readers take back what it does not train.
     """
@@ -56,14 +56,14 @@ class DrainWorker:
 
 @dataclass(frozen=True, slots=True)
 class LoseNode:
-    """The reader or embedding node of this name is lost; what is meant for it waits for another one."""
+    """A reader or embedding node is lost."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SettleLostReader:
-    """The reader of this name is lost; what it has delivered is trained, and nothing more is taken of it."""
+    """Finish a lost reader's batches, and accept no more."""
 
     name: str
 
@@ -77,7 +77,7 @@ class MeetReader:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceShard:
-    """An embedding node has taken a dead one's place; what was pushed before is to be recorded."""
+    """An embedding node replaced a dead one."""
 
     member: MemberInfo
 
@@ -99,7 +99,7 @@ class ReplaceSyncNode:
 
 @dataclass(frozen=True, slots=True)
 class ScorePass:
-    """Deliveries of this pass are scored, with the replica's weights or those in the scratch memory."""
+    """Score this pass with the given weights."""
 
     pass_number: Count
     use_replica: bool
@@ -186,7 +186,7 @@ class BatchAck:
 
     @classmethod
     def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> BatchAck:
-        """Acknowledge a batch that is trained now; `loss` is its mean log loss."""
+        """Build the acknowledgement of a trained batch."""
         labels, weights = delivery.labels, delivery.weights
         weighted = len(weights) > 0
         weight = float(weights.sum()) if weighted else float(len(labels))
@@ -221,7 +221,7 @@ class AckedBatches:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPulse:
-    """The worker's counts, every half second, and before a reply that they belong to.
+    """Counts of the worker, every half second.
 
     Attributes:
         metrics: of the worker; see `WorkerHandle.metrics`.
@@ -240,7 +240,7 @@ class WorkerPulse:
 
 @dataclass(frozen=True, slots=True)
 class CompletedRound:
-    """A round of the worker with the center, which synchronized the replica as of `started_iterations`."""
+    """A completed round of the worker with the center."""
 
     started_iterations: Count
     seconds: Seconds
@@ -250,14 +250,14 @@ class CompletedRound:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """A round of the worker with the center ended; null if it was not complete."""
+    """A round with the center ended; null if incomplete."""
 
     completed: CompletedRound | None
 
 
 @dataclass(frozen=True, slots=True)
 class GateWork:
-    """The worker has a batch again, and waits for `pass`: a round may have begun without it."""
+    """The worker has a batch again, and waits for `pass`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +267,12 @@ class GateArrive:
 
 @dataclass(frozen=True, slots=True)
 class GateStarve:
-    """The worker has no batch; if this lasts, rounds do not wait for it."""
+    """The worker has no batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainedWorker:
-    """Training has ended: examples that arrived and were not trained; sums as in `DrainResult`, float64."""
+    """Final counts of training."""
 
     in_flight: Count
     progressive: Values
@@ -280,14 +280,14 @@ class DrainedWorker:
 
 @dataclass(frozen=True, slots=True)
 class SettledReader:
-    """All that the lost reader of this name has delivered is recorded by the coordinator."""
+    """All batches of the lost reader are recorded."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SettledPushes:
-    """All that was pushed before the embedding node of this name joined is recorded by the coordinator."""
+    """All earlier pushes to the replaced node are recorded."""
 
     name: str
 

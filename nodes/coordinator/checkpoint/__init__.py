@@ -1,1 +1,1 @@
-"""Checkpoints of a running job: when, how, and how a resumed job takes one over."""
+"""Checkpoints of a running job, and resuming from them."""

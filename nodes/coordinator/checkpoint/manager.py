@@ -133,7 +133,7 @@ class CheckpointManager:
         return bool(self._spans) and self._state.job.validation.enabled
 
     async def _adopt(self) -> None:
-        """Take over the best checkpoint of the resumed run, which a new one has to beat."""
+        """Take over the resumed run's best checkpoint."""
         start = self._state.job.start
         if not (start.resume and self._validates):
             return
@@ -193,7 +193,7 @@ class CheckpointManager:
             return None
 
     async def _validate(self, candidate: Path | None) -> None:
-        """Score a pinned checkpoint, and keep it if it is the best so far."""
+        """Score a pinned checkpoint; keep it if it is the best."""
         if candidate is None:
             return
         try:

@@ -104,7 +104,7 @@ def _trained_again(early: Mapping[str, frozenset[BatchId]], ledger: SavedLedger)
 
 
 def _saved_plan(job: Job, saved: SavedTables) -> TablePlan | None:
-    """Return the checkpoint's plan of the tables if it fits this job, else None.
+    """Return the checkpoint's table plan; None if it does not fit.
 
     With this plan, it is known for each shard which batches it had applied.
     """

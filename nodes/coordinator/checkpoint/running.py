@@ -139,13 +139,13 @@ _DENSE_VECTORS = 3
 
 
 def estimated_bytes(members: Iterable[Member], dense_elements: int) -> int:
-    """Estimate a checkpoint's size: the parts that the nodes stated, and the dense model."""
+    """Estimate a checkpoint's size in bytes."""
     parts = sum(member.facts.checkpoint_bytes for member in members)
     return parts + _DENSE_VECTORS * _FLOAT_BYTES * dense_elements
 
 
 def require_room(folder: Path, needed_bytes: int) -> None:
-    """Raise ResourceError if a checkpoint of this size would leave less than RESERVE_BYTES free."""
+    """Raise ResourceError if a checkpoint would not fit on the disk."""
     free = shutil.disk_usage(folder).free
     if free < needed_bytes + RESERVE_BYTES:
         raise ResourceError(
@@ -157,7 +157,7 @@ def require_room(folder: Path, needed_bytes: int) -> None:
 
 
 def require_all_shards(state: JobState) -> list[Member]:
-    """Return the embedding nodes; raises ClusterError if not all of them have what is trained."""
+    """Return the embedding nodes; raise ClusterError if one is incomplete."""
     if state.empty_shards() or not state.ledger.owed.has_all_shards:
         raise ClusterError("rows are lost with an embedding node")
     return state.members.alive("embedding")

@@ -1,1 +1,1 @@
-"""Control of a running job from what is measured: sync gap, elastic rate, shares of unequal trainers."""
+"""Automatic control of gap, elastic rate and update shares."""

@@ -1,4 +1,4 @@
-"""The divergence of the replicas, chunk by chunk, so that no node holds all of them."""
+"""Divergence of the replicas, computed chunk by chunk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLED_ELEMENTS = 1 << 14
 def squared_distances(
     replicas: Sequence[Float32Array],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the replicas' mean, float64 [n], and the square of each one's distance from it."""
+    """Return the replicas' mean and squared distances, float64 [n]."""
     stacked = np.stack(replicas).astype(np.float64)
     mean = stacked.mean(axis=0)
     return mean, np.square(stacked - mean).sum(axis=1)

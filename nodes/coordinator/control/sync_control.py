@@ -32,7 +32,7 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SampledReplica:
-    """Some elements of a replica, float32 [n], and its trainer's iterations and complete rounds by then."""
+    """A sample of a replica, float32 [n], with its iterations and rounds."""
 
     values: Float32Array
     iterations: int
@@ -40,7 +40,7 @@ class SampledReplica:
 
 
 class ReplicaMotion:
-    """The ratio of the replicas' mean distance from their mean to how far that mean moves.
+    """Ratio of the replicas' spread to the movement of their mean.
 
     The movement is that over HORIZON_ITERATIONS. Where samples are further apart it is their movement in
     proportion, which is less than what it was if they moved to and fro; the ratio is then too large, and the
@@ -52,7 +52,7 @@ class ReplicaMotion:
         self._means: deque[tuple[float, NDArray[np.float64]]] = deque()
 
     def add(self, iterations: float, replicas: list[Float32Array]) -> float | None:
-        """Add a sample of all replicas; None without one from before the horizon, or without movement."""
+        """Add a sample of all replicas; return the ratio, if known."""
         mean, squares = squared_distances(replicas)
         self._means.append((iterations, mean))
         while len(self._means) > 1 and iterations - self._means[1][0] >= HORIZON_ITERATIONS:
@@ -70,7 +70,7 @@ class ReplicaMotion:
 
 
 class SyncControl:
-    """The control of one job with `sync.control`; used by the coordinator and on emulated machines.
+    """Controller of a job's synchronization.
 
     Args:
         elastic: see `Algorithm.elastic`.
@@ -118,5 +118,5 @@ class SyncControl:
 
 
 def control_of(sync: SyncSection, trainers: int, elastic: tuple[float, float] | None) -> SyncControl | None:
-    """Return the control of a job with so many trainers; None without `sync.control`, or for one alone."""
+    """Return the job's controller; None if there is none."""
     return SyncControl(sync, elastic) if sync.control == "auto" and trainers > 1 else None

@@ -1,4 +1,4 @@
-"""The gap and the elastic rate of a job, set while it trains: the law, without I/O and without a clock."""
+"""Control law for gap and elastic rate, without I/O or clock."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ControlSample:
 
 
 class Limit:
-    """A limit of the gap that a window has shown, and that is tried again after a while.
+    """A limit of the gap that expires after some windows.
 
     If it is shown again then, it holds for twice as long; what held once may not hold for ever, since data
     and links change.
@@ -95,7 +95,7 @@ class Limit:
 
 
 class SyncController:
-    """Keep the replicas' ratio of distance to movement within a bound; a state machine.
+    """Controller that keeps the ratio within a bound.
 
     A window is a few samples under one setting; its median decides:
 
@@ -193,7 +193,7 @@ class SyncController:
         return True
 
     def _settled(self, ratio: float, gap: float) -> tuple[SyncSettings, str]:
-        """Return the next settings, and why in words; `gap` is the one that rounds came at."""
+        """Return the next settings and the reason."""
         now = self._settings
         self._held_up_at.pass_window()
         self._within_bound.pass_window()

@@ -1,4 +1,4 @@
-"""Balances the dense updates of unequal trainers: a state machine without I/O and without a clock.
+"""Balancer of dense updates over unequal trainers, without I/O.
 
 Heartbeats in, orders out: into how many parts a trainer cuts its batches, each part for one dense update.
 """
@@ -59,7 +59,7 @@ class UpdateCounts:
 
 
 class _PartCost:
-    """What each part adds to the ratio: the slope of a line through the latest measurements."""
+    """Cost of one more part, by linear fit."""
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5
@@ -79,7 +79,7 @@ class _PartCost:
 
 
 class _Pace:
-    """The pace of one trainer, in ratios to the fastest one's in the same time.
+    """Pace of one trainer relative to the fastest.
 
     What slows all of them down at once, as a disk that stands still or a busy machine, does not change it.
 
@@ -109,7 +109,7 @@ class _Pace:
         return self.known_seconds / max(1, self.last.batches - first.batches)
 
     def ratio_since(self, seconds: float, other: _Pace) -> float | None:
-        """Return how many batches another trainer trained for each of this one's, since then.
+        """Return another trainer's batches per batch of this one.
 
         In the time for which both are known; None where this one trained nothing in it.
         """
@@ -159,7 +159,7 @@ class _Pace:
         return True
 
     def most_parts(self) -> float:
-        """Return the parts whose own cost is as much time as the batch takes without it."""
+        """Return the number of parts whose overhead equals the batch's time."""
         if not self._cost.ratio:
             return float(MAX_PARTS)
         of_examples = self.ratio - self._cost.ratio * self.last.parts
@@ -171,7 +171,7 @@ def _differ(one: float, other: float, factor: float) -> bool:
 
 
 class UpdateBalancer:
-    """Make all trainers do as many dense updates as the fastest one does batches.
+    """Balancer of a job's dense updates.
 
     A trainer that is k times slower cuts each batch into about k parts and makes a dense update of each. The
     loop is closed: cutting makes a trainer slower still, and the parts follow the time that batches take with
@@ -187,7 +187,7 @@ class UpdateBalancer:
         self._paces: dict[str, _Pace] = {}
 
     def beat(self, trainer: str, counts: UpdateCounts) -> float | None:
-        """Take a heartbeat; return the parts that this trainer is to cut its batches into from now on.
+        """Process a heartbeat; return the trainer's new number of parts.
 
         None where nothing is to change.
         """
@@ -208,7 +208,7 @@ class UpdateBalancer:
         self._paces.pop(trainer, None)
 
     def _wanted(self, pace: _Pace) -> float:
-        """Measure a trainer, if it is time; return the parts that it should cut into."""
+        """Measure a trainer if due; return its number of parts."""
         own, recently = pace.last, pace.last.seconds - FASTEST_SECONDS
         recent = {name: pace.ratio_since(recently, other) or 0.0 for name, other in self._paces.items()}
         name = max(recent, key=lambda found: recent[found])
@@ -223,5 +223,5 @@ class UpdateBalancer:
         return round(parts, 3) if parts > 1.0 + SMALLEST_CHANGE else 1.0
 
     def _limit(self, pace: _Pace) -> float:
-        """Return from which ratio on a trainer that is not cut begins to be."""
+        """Return the ratio above which a trainer's batches are cut."""
         return NEARLY_EQUAL + MORE_AT_FIRST * max(0.0, 1.0 - pace.known_seconds / FASTEST_SECONDS)

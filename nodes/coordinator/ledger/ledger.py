@@ -22,7 +22,7 @@ from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, Replay, Un
 
 
 class LedgerState:
-    """The state of the ledger: spans out, batches in. Owned by the coordinator's loop.
+    """State of the ledger; owned by the coordinator's loop.
 
     Args:
         spans: the plan of the training part; `epochs` passes over it, in an order drawn for each from `seed`
@@ -75,12 +75,12 @@ class LedgerState:
         return tuple(self._spans)
 
     def path_of(self, number: int) -> str:
-        """Return the file of a span; empty for a number that no span has."""
+        """Return a span's file; empty for an unknown number."""
         return next((span.path for span in self._spans if span.number == number), "")
 
     @property
     def complete(self) -> bool:
-        """Whether every span of every epoch was read and all batches are settled, in all shards."""
+        """Whether all spans are read and all batches settled."""
         return self._next is None and self._incomplete == 0 and self.owed.is_settled
 
     def trained_ranges(self) -> list[BatchRange]:
@@ -111,7 +111,7 @@ class LedgerState:
         return epoch, span
 
     def grant_replay(self, reader: str) -> Replay | None:
-        """Return the owed batches of one complete span, for a reader; None if there are none."""
+        """Return one span's batches to retrain; None if there are none."""
         found = self.owed.grant(reader, lambda key: self._open[key].complete)
         if found is None:
             return None
@@ -131,7 +131,7 @@ class LedgerState:
         self.spans_read_of[reader] += 1
 
     def skip_of(self, epoch: int, number: int) -> list[int]:
-        """Return the batches of a handed-out span that a reader must not send, ascending."""
+        """Return the batches of a span that a reader must skip."""
         return self._require(epoch, number).skipped
 
     def lose_reader(self, reader: str) -> list[UnreadSpan]:
@@ -191,7 +191,7 @@ class LedgerState:
         return keys
 
     def known_deliveries(self, reader: str, trainer: str) -> int:
-        """Return the examples of a reader's deliveries to a trainer that were settled or returned."""
+        """Return the known examples from a reader to a trainer."""
         return self._known_deliveries[reader, trainer]
 
     def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
@@ -360,7 +360,7 @@ class LedgerState:
         return SavedLedger(self._seed, complete, partial, left_out)
 
     def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
-        """Count a delivery; before an owed batch is settled, which forgets the reader that has it."""
+        """Count a delivery. Call before the batch is settled."""
         key = batch.epoch, batch.span
         reader = self.owed.reader_of(key, batch.number) or self._open[key].reader
         self._known_deliveries[reader, trainer] += examples

@@ -64,5 +64,5 @@ class OpenSpan:
 
     @property
     def settled_examples(self) -> int:
-        """Examples trained or left out by this run and the one that it resumes."""
+        """Examples settled by this run and the resumed one."""
         return self.done_examples + sum(self.left_out.values()) + self.restored_examples

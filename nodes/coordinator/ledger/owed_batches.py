@@ -17,7 +17,7 @@ SpanKey = tuple[int, int]
 
 @dataclass(slots=True)
 class _HandedOut:
-    """The owed batches of a span that a reader has, by number; `read` once it has cut the span."""
+    """Batches of one span that a reader has to deliver again."""
 
     reader: str
     numbers: set[int]
@@ -55,11 +55,11 @@ class OwedBatches:
         return self.has_all_shards and not self._owed
 
     def lose_shard(self, number: int) -> None:
-        """Record that an embedding shard is lost: nobody knows what the next one will lack."""
+        """Record the loss of an embedding shard."""
         self._missing_shards.add(number)
 
     def restore_shard(self, number: int, lacking: Iterable[BatchRange]) -> int:
-        """Owe the trained batches that the shard lacks which took a lost one's place; return how many."""
+        """Add the batches that a replacement shard lacks; return their count."""
         count = 0
         for epoch, span, start, stop in lacking:
             self.owe((epoch, span), range(start, stop))
@@ -68,12 +68,12 @@ class OwedBatches:
         return count
 
     def lacking(self, key: SpanKey) -> Set[int]:
-        """Return the trained batches of a span that a shard lacks: those owed, and those left out."""
+        """Return the trained batches of a span that a shard lacks."""
         left_out = {batch.number for batch in self.left_out if (batch.epoch, batch.span) == key}
         return self._owed.get(key, set()) | left_out
 
     def reader_of(self, key: SpanKey, number: int) -> str:
-        """Return the reader that an owed batch was handed out to; empty if it was to none."""
+        """Return the reader that has an owed batch; empty for none."""
         handed_out = self._handed_out.get(key)
         return handed_out.reader if handed_out is not None and number in handed_out.numbers else ""
 
@@ -86,13 +86,13 @@ class OwedBatches:
         return number in self._owed.get(key, ())
 
     def owe(self, key: SpanKey, numbers: Iterable[int]) -> None:
-        """Add batches of a span; while a reader has others of it, they wait until those are trained."""
+        """Add batches of a span, after those that a reader still has."""
         self._owed.setdefault(key, set()).update(numbers)
 
     def grant(
         self, reader: str, is_complete: Callable[[SpanKey], bool]
     ) -> tuple[SpanKey, frozenset[int]] | None:
-        """Hand out the owed batches of the next span; None if there are none, or other readers have them.
+        """Hand out the next span's batches; None if there are none.
 
         Spans that are not complete wait: their reader may still have the first deliveries of these batches.
         """
@@ -103,7 +103,7 @@ class OwedBatches:
         return key, frozenset(self._owed[key])
 
     def read(self, key: SpanKey, reader: str) -> None:
-        """Record that a reader has cut a span of which it has owed batches."""
+        """Record that a reader has cut a span with owed batches."""
         handed_out = self._handed_out.get(key)
         if handed_out is not None and handed_out.reader == reader:
             handed_out.read = True
@@ -131,7 +131,7 @@ class OwedBatches:
         return any(handed_out.reader == reader for handed_out in self._handed_out.values())
 
     def release(self, reader: str) -> None:
-        """Hand out again what a lost reader had; to be called when no trainer has anything of it."""
+        """Requeue a lost reader's owed batches, once no trainer has any of them."""
         self._handed_out = {key: one for key, one in self._handed_out.items() if one.reader != reader}
 
     def missing(self) -> int | None:

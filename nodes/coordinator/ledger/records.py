@@ -73,7 +73,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class UnreadSpan:
-    """A span that a dead reader had cut wholly, and that is to be read again."""
+    """A finished span of a dead reader, to be read again."""
 
     number: int
     examples: int
@@ -81,7 +81,7 @@ class UnreadSpan:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A span of which the batches that are not in `skip` are to be trained again."""
+    """A span to retrain, except the batches in `skip`."""
 
     epoch: int
     span: Span

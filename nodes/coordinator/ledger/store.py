@@ -1,4 +1,4 @@
-"""The ledger's file: SQLite in WAL mode, so that it survives a killed coordinator."""
+"""The ledger's SQLite file, in WAL mode."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class LedgerStore:
         self._write("INSERT INTO journal (seconds, token, number, kind, body) VALUES (?, ?, ?, ?, ?)", [row])
 
     def commit(self, *parts: Callable[[LedgerStore], None]) -> None:
-        """Do all parts in one transaction; they may be called again, where the volume is full."""
+        """Run all parts in one transaction, with retries on a full disk."""
         self._retried(lambda: [part(self) for part in parts])
 
     def entries(self) -> Iterator[JournalEntry]:
@@ -225,7 +225,7 @@ class LedgerStore:
             self._retried(lambda: self._db.executemany(statement, written))
 
     def _retried(self, work: Callable[[], object]) -> None:
-        """Do the work in one transaction, again while the volume is full, up to FULL_PATIENCE_SECONDS."""
+        """Run work in one transaction, with retries on a full disk."""
         latest = time.monotonic() + FULL_PATIENCE_SECONDS
         while True:
             self._in_transaction = True

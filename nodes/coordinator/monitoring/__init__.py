@@ -1,1 +1,1 @@
-"""Monitoring of a running job: status, web page and metrics, profile, samples of the replicas."""
+"""Monitoring: status, web page, metrics, profile, samples."""

@@ -117,7 +117,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ProfileReplies:
-    """Replies of all nodes at the start and at the end, and their traces."""
+    """All nodes' replies at start and end, with traces."""
 
     first: MeasuresByNode = field(default_factory=dict)
     last: MeasuresByNode = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Profiler:
         self.ended = ""
 
     async def run(self) -> None:
-        """Run to the end of the profile, or of training if that comes first."""
+        """Run until the profile or the training ends."""
         trainers = [member.info.name for member in self._state.members.alive("trainer")]
         await self._server.wait_for(lambda: self._over or self._all_train(trainers))
         warm_up = min(MOST_WARM_UP_SECONDS, WARM_UP_SHARE * self._seconds)

@@ -18,7 +18,7 @@ IDLE_SECONDS = 1.0
 
 
 class ReplicaSampler:
-    """Sample the replicas for the divergence curve, and for the control of the synchronization if wanted.
+    """Sample the replicas for the divergence curve and the controller.
 
     All trainers are requested at once; what they trained while the request was in flight is part of the
     figure. Runs on the coordinator's loop.
@@ -71,7 +71,7 @@ class ReplicaSampler:
             self._state.divergence.add(self._state.seconds(), value)
 
     async def _order(self, settings: SyncSettings) -> None:
-        """Send the settings to whom has not confirmed them; until then a node uses those that it has."""
+        """Send the settings to nodes that have not confirmed them."""
         members = [*self._state.members.alive("trainer"), *self._state.members.alive("sync")]
         late = [one for one in members if self._confirmed.get(one.info.name, self._first) != settings]
         self._confirmed.update((one.info.name, None) for one in late)

@@ -34,12 +34,12 @@ SELF = "coordinator-0"
 
 
 def answer_status(state: JobState, request: GetStatus) -> dict[str, Any]:
-    """Return the status for a reply, with what is new since the request's cursors."""
+    """Build the reply to a status request."""
     return build_status(state, request.curves, request.incidents).model_dump(mode="json")
 
 
 def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -> Status:
-    """Build the status with curves and incidents new since the cursors; on the loop."""
+    """Build the status, with news since the cursors."""
     now = state.seconds()
     trainers = [member.info.name for member in state.members.alive("trainer")]
     return Status(

@@ -27,7 +27,7 @@ class ReaderRecovery:
         self._successors = successors
 
     def lost(self, node: Member) -> None:
-        """Begin to recover from the death of a reader that took part, while the job trains."""
+        """Start recovery from the death of an active reader."""
         self._server.spawn(self._recover(node))
 
     async def _recover(self, reader: Member) -> None:

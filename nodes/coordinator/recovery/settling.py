@@ -1,4 +1,4 @@
-"""Waiting until the ledger has what trainers know of a node that died, and telling readers of its spans."""
+"""Flushing of a lost node's batches into the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def settle(server: CoordinatorServer, trainer: Member, request: Request[Any], unable: str) -> None:
-    """Send a trainer the request until it has replied, or is dead, or the job does not train any more.
+    """Repeat a request until a trainer replies, dies, or training ends.
 
     One that refuses is declared dead, because it was `unable`: what it has may never be settled; dead, it has
     nothing.
@@ -37,5 +37,5 @@ async def settle(server: CoordinatorServer, trainer: Member, request: Request[An
 
 
 async def offer_spans(server: CoordinatorServer) -> None:
-    """Tell the readers that there are spans to read again, also those that wait for more."""
+    """Notify readers of spans to read again."""
     await server.call_all(server.state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)

@@ -30,7 +30,7 @@ class ShardRecovery:
         self._successors = successors
 
     def lost(self, node: Member) -> None:
-        """Begin to wait for another one in the place of a node that took part, while the job trains."""
+        """Wait for a replacement of an active embedding node."""
         self._server.spawn(self._require_another(node))
 
     def replaced(self, node: Member) -> None:
@@ -38,7 +38,7 @@ class ShardRecovery:
         self._server.spawn(self._recover(node))
 
     async def _require_another(self, dead: Member) -> None:
-        """Stop the job if nobody takes the place of a dead node in time.
+        """Stop the job if no replacement joins in time.
 
         One that has joined may take longer: it reads a checkpoint, which the server bounds.
         """
@@ -85,7 +85,7 @@ class ShardRecovery:
         await server.notify()
 
     async def _lacking(self, node: Member, trained: Iterable[BatchRange]) -> list[BatchRange] | None:
-        """Return those of the batches that the node lacks; None if it does not say."""
+        """Return the batches that the node lacks; None without a reply."""
         waiting = list(_short_ranges(trained))
         found: list[BatchRange] = []
         while waiting:

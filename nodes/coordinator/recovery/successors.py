@@ -18,7 +18,7 @@ class Successors:
         return bool(self._starting)
 
     def exited(self, token: str, successor: str) -> None:
-        """Record that a node has ended, and the token of the one that is started in its place, or empty."""
+        """Record that a node ended, with its replacement's token if any."""
         self._starting.discard(token)
         if successor:
             self._starting.add(successor)

@@ -1,4 +1,4 @@
-"""Takeover of a job from a coordinator that died, from the ledger's file in the run's folder."""
+"""Takeover of a job from a dead coordinator's ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..state.job import JobState
 
 
 class TakeoverClock:
-    """The clock of a job's state that is made again: it stands at each change, and then goes on."""
+    """Clock for the replay of a journal."""
 
     def __init__(self) -> None:
         self._stands_at = 0.0
@@ -34,13 +34,13 @@ class TakeoverClock:
         self._stands_at = seconds
 
     def go_on(self, seconds: float) -> None:
-        """Go on from so many seconds after the start, but not from before the last change."""
+        """Resume the clock, not before the last change."""
         self._zero = time.monotonic() - max(seconds, self._stands_at)
 
 
 @dataclass
 class Takeover:
-    """What the ledger's file says of a coordinator that died.
+    """The recorded history of a dead coordinator.
 
     Attributes:
         replies: that it gave to living nodes, or had decided on, by token and number of the request.

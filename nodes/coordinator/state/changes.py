@@ -1,4 +1,4 @@
-"""Changes of a job's state that a later coordinator must know: requests of nodes, and own decisions.
+"""Changes of a job's state, as the journal records them.
 
 The ledger's file keeps them in order, each in the transaction of its effect. Who applies them again to a new
 `JobState` has the state of the coordinator that died, and the replies that it gave. No I/O.
@@ -35,7 +35,7 @@ from .job import JobState
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """The coordinator began: when, at which address, and with which plan of the tables, found how."""
+    """The coordinator started, with its address and table plan."""
 
     unix_seconds: Seconds
     bound: str
@@ -45,7 +45,7 @@ class JobBegan:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorReplaced:
-    """Another coordinator goes on, after this one's predecessor had died."""
+    """Another coordinator took over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class MembersStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBegan:
-    """The job trains; the CPU seconds that each node had used before, by name."""
+    """Training began, with CPU seconds used before, by node."""
 
     cpu_seconds: dict[str, Real]
 
@@ -76,7 +76,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class NodeBegan:
-    """A node that joined the running job takes part."""
+    """A late node became active."""
 
     token: str
 
@@ -144,7 +144,7 @@ Write: TypeAlias = Callable[[LedgerStore], None]
 
 @dataclass(frozen=True)
 class Effect:
-    """The reply to a request, and what the tables of the ledger's file get of it.
+    """Effect of a request: its reply and its ledger rows.
 
     Attributes:
         lasts: whether the state is another one than before.

@@ -1,4 +1,4 @@
-"""Facts of a job that its state has: its input, its origin, the divergence of its replicas."""
+"""Facts of a job: input, origin, divergence."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class JobState:
         return True
 
     def count_refused(self, token: str) -> None:
-        """Count a message refused for its form; senders that are no nodes count together."""
+        """Count a refused message; unknown senders count together."""
         member = self.members.find(token)
         name = member.info.name if member is not None else STRANGERS
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
@@ -162,7 +162,7 @@ class JobState:
         self.page = url
 
     def start_members(self) -> None:
-        """Begin STARTING: nodes join only late from here on, and the job has a report."""
+        """Enter STARTING; later nodes join late."""
         self.enter(JobPhase.STARTING)
         self.members.start()
         trainers = self.members.alive("trainer")
@@ -201,7 +201,7 @@ class JobState:
         return role == "reader" or (role in free and bool(free[role]()))
 
     def _free_slices(self) -> list[int]:
-        """Return the slices of the center that no living sync node holds, and that can be made anew."""
+        """Return the free slices that can be rebuilt."""
         anew = any(trainer.facts.recenters for trainer in self.members.alive("trainer"))
         reserved = {self.slices.get(member.info.token) for member in self.members.joining("sync")}
         return [number for number in self.empty_slices() if anew and number not in reserved]
@@ -212,12 +212,12 @@ class JobState:
         return [number for number in self.empty_shards() if number not in reserved]
 
     def empty_shards(self) -> list[int]:
-        """Return the shards of the tables that no embedding node holds which takes part."""
+        """Return shards without an active embedding node."""
         held = {member.info.index for member in self.members.alive("embedding")}
         return [number for number in range(self.job.embedding.nodes) if number not in held]
 
     def empty_slices(self) -> list[int]:
-        """Return the slices of the center that no sync node holds which takes part."""
+        """Return slices without an active sync node."""
         held = {self.slices.get(member.info.token) for member in self.members.alive("sync")}
         return sorted(set(self.slices.values()) - held)
 
@@ -306,14 +306,14 @@ class JobState:
         return Death(member, self._verdict(member), self.group.lose(member.info.index))
 
     def can_leave(self, member: Member) -> bool:
-        """Return whether the job goes on without a node while it trains, and loses nothing by it."""
+        """Return whether the job can continue without a node."""
         role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
         # What one shard lacks is known only once all trainers have said what they pushed.
         fits = role == "reader" or (role == "trainer" and self.balancer is None)
         return fits and others > 0 and member.begun and self.is_training and self.ledger.owed.has_all_shards
 
     def leave(self, member: Member, counts: Counts) -> Death:
-        """Record that a node leaves, with its last counts, and what becomes of its work."""
+        """Record a node's departure and its last counts."""
         member.leave()
         name = member.info.name
         if member.info.role == "reader":
@@ -325,7 +325,7 @@ class JobState:
         return Death(member, None, self.group.lose(member.info.index))
 
     def has_to_recover(self, dead: Member) -> bool:
-        """Return whether the job has not recovered from the death of a node that took part."""
+        """Return whether recovery from a node's death is unfinished."""
         if not dead.begun or dead.info.role not in ("reader", "embedding"):
             return False
         if dead.info.role == "reader":

@@ -176,11 +176,11 @@ class Membership:
         return self._members.get(token)
 
     def alive(self, role: str | None = None) -> list[Member]:
-        """Return the living members that take part, of one role or all, by role and index."""
+        """Return active living members, by role and index."""
         return [member for member in self.everyone(role) if member.alive and member.begun]
 
     def joining(self, role: str | None = None) -> list[Member]:
-        """Return the living members that do not take part yet, of one role or all."""
+        """Return living members that are not active yet."""
         return [member for member in self.everyone(role) if member.alive and not member.begun]
 
     def everyone(self, role: str | None = None) -> list[Member]:

@@ -99,7 +99,7 @@ class TablePlacement:
 
     @classmethod
     def of_before(cls, job: Job, plan: dict[str, Any], how: str) -> TablePlacement:
-        """Take over the plan of a coordinator that died; what it sampled is not known any more."""
+        """Restore the plan of a dead coordinator."""
         found = TablePlan.from_body(job.tables, job.embedding.nodes, plan)
         return cls(found, next(known for known in get_args(How) if known == how))
 

@@ -209,14 +209,14 @@ SAMPLE_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Examples of all spans of all epochs; `exact` if the files themselves state them."""
+    """Number of examples in all epochs, perhaps estimated."""
 
     examples: int
     exact: bool
 
 
 class InputSize:
-    """Expected examples per span, corrected by those already read. Owned by the coordinator's loop.
+    """Estimated examples per span; owned by the coordinator's loop.
 
     Args:
         weights: of each span by number, in any unit: those that were read show the examples of a unit.

@@ -65,7 +65,7 @@ class AppliedBatches:
         return bisect_right(bounds, batch.number) % 2 == 1
 
     def lacking(self, first: BatchId, stop: int) -> list[tuple[int, int]]:
-        """Return the ranges of numbers, from that of `first` to before `stop`, that are not in the set."""
+        """Return the number ranges missing from the set."""
         bounds = self._bounds.get((first.epoch, first.span, first.seed), [])
         inside = [min(max(bound, first.number), stop) for bound in bounds]
         edges = [first.number, *inside, stop]

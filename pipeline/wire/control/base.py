@@ -29,7 +29,7 @@ ReplyType = TypeVar("ReplyType", bound=Reply)
 
 
 class Request(Generic[ReplyType]):
-    """Base of what is asked of a peer; its verb is in the table of verbs."""
+    """Base of requests."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class NamedRecords(Generic[Named]):
         return self._names[type(record)]
 
     def decode_values(self, name: str, values: list[Any]) -> Named:
-        """Return the record of these values; raises ProtocolError, naming the verb and the field."""
+        """Decode a record; raises ProtocolError."""
         if name not in self.kinds:
             raise ProtocolError(f"the unknown verb {name!r:.80}")
         record: Named = decode_record(self.kinds[name], name, values)
@@ -89,11 +89,11 @@ class VerbTable:
         return self._requests.name_of(request)
 
     def decode_request(self, name: str, values: list[Any]) -> Request[Any]:
-        """Return the request of these values; raises ProtocolError, naming the verb and the field."""
+        """Decode a request; raises ProtocolError."""
         return self._requests.decode_values(name, values)
 
     def decode_reply(self, name: str, values: list[Any]) -> Reply:
-        """The reply to a request of this verb; raises ProtocolError, naming the verb and the field."""
+        """Decode a reply; raises ProtocolError."""
         reply: Reply = decode_record(self.verbs[name].reply, f"the reply to {name}", values)
         return reply
 

@@ -16,7 +16,7 @@ BatchIds: TypeAlias = Annotated[tuple[BatchId, ...], Items(MAX_BATCHES)]
 
 @dataclass(frozen=True, slots=True)
 class Hello(Request["HelloReply"]):
-    """A node asks to join; `digest` is of its job, `endpoint` where others reach it, or empty."""
+    """A node asks to join the job."""
 
     role: str
     token: str
@@ -28,7 +28,7 @@ class Hello(Request["HelloReply"]):
 
 @dataclass(frozen=True, slots=True)
 class HelloReply(Reply):
-    """The node's name and place; `plan` of the tables is checked by `TablePlan.from_body`.
+    """Name and place of the node, and the table plan.
 
     `late` says that the job runs already; an embedding node then takes the place of a dead one.
     """
@@ -42,7 +42,7 @@ class HelloReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of itself once it is ready; what is not of its role stays empty.
+    """Facts of a ready node; fields of other roles stay empty.
 
     Attributes:
         rows: that an embedding node holds.
@@ -92,7 +92,7 @@ class NextSpan(Request["NextSpanReply"]):
 
 @dataclass(frozen=True, slots=True)
 class SpanGrant:
-    """A span to read in an epoch, without its batches of the numbers `skip`: they are trained or left out.
+    """A span to read, without the batches in `skip`.
 
     These are runs, each from its first number to before its last. The batches of a `replay` are trained, and
     a replaced embedding node lacks them.
@@ -125,7 +125,7 @@ class SpanRead(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class TrainedBatch:
-    """A batch that was trained `age_seconds` ago; the sums are over its examples, by their weights."""
+    """A trained batch, with weighted sums over its examples."""
 
     id: BatchId
     examples: Count
@@ -137,7 +137,7 @@ class TrainedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutBatch:
-    """A batch whose loss or gradients are not finite, and `why` in words."""
+    """A batch that is not finite, and why."""
 
     id: BatchId
     examples: Count
@@ -146,7 +146,7 @@ class LeftOutBatch:
 
 @dataclass(frozen=True, slots=True)
 class TrainedBatches(Request[Done]):
-    """What a trainer's workers trained or left out; the reply comes when it is in the ledger's file."""
+    """Trained and left-out batches; the reply follows once recorded."""
 
     batches: tuple[TrainedBatch, ...]
     left_out: tuple[LeftOutBatch, ...]
@@ -155,7 +155,7 @@ class TrainedBatches(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class HeldBatch:
-    """A batch that a reader had sent to a trainer that died; with `replay` it was trained before."""
+    """An unconfirmed batch that was sent to a dead trainer."""
 
     id: BatchId
     examples: Count
@@ -164,7 +164,7 @@ class HeldBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReturnBatches(Request["ReturnBatchesReply"]):
-    """A reader takes back what it had sent to the dead trainer of this token."""
+    """A reader takes back a dead trainer's batches."""
 
     token: str
     batches: Annotated[tuple[HeldBatch, ...], Items(MAX_BATCHES)]
@@ -179,7 +179,7 @@ class ReturnBatchesReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ReportSlowPeer(Request[Done]):
-    """A trainer waited in vain for another one, by its index, in a round of this generation."""
+    """A trainer timed out waiting for a peer in this generation."""
 
     generation: Count
     index: Count
@@ -192,7 +192,7 @@ class RejoinGroup(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed(Request[Done]):
-    """A node ends for an error; with STOPPED_BY_DEATH it alone ends, since a part of it died."""
+    """A node ends with an error."""
 
     what: str
     exit_code: ExitCode
@@ -200,7 +200,7 @@ class NodeFailed(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Leave(Request[Done]):
-    """A node is to end, and the job to go on; where that cannot be, the job is interrupted."""
+    """A node wants to leave the running job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class Interrupt(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class ChildExited(Request["ChildExitedReply"]):
-    """A process of the supervisor ended: `how` in words, and the exit code that the command would have.
+    """A supervised process ended, with a description and exit code.
 
     `successor` is the token of the one that the supervisor would start in its place; empty if none.
     """
@@ -246,7 +246,7 @@ class GetStatus(Request["StatusReply"]):
 
 @dataclass(frozen=True, slots=True)
 class StatusReply(Reply):
-    """See `watch.status.Status`, which checks it; for the supervisor also the tokens of dead nodes."""
+    """The status (see `watch.status.Status`), and dead nodes' tokens."""
 
     status: dict[str, Any]
     dead: Annotated[tuple[str, ...], Items(MAX_BATCHES)] = ()

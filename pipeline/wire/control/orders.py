@@ -24,7 +24,7 @@ BatchRanges: TypeAlias = Annotated[tuple[tuple[Count, Count, Count, Count], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """One node of the job, as the others are told of it."""
+    """One node of the job."""
 
     name: str
     role: str
@@ -35,7 +35,7 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The trainers, by index and ascending, that meet each other for rounds of a generation."""
+    """Members of the trainers' group in one generation."""
 
     generation: Count
     members: tuple[int, ...]
@@ -43,7 +43,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class ConnectPeers(Request[Done]):
-    """All nodes of the job; the reply comes when the node has met them.
+    """All nodes of the job; reply once connected.
 
     `late` says that it joins a running job: a sync node then takes the mean of the trainers' seeds, and a
     trainer gives no center its first value.
@@ -56,7 +56,7 @@ class ConnectPeers(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Request[Done]):
-    """Training begins: `examples` so far over all trainers; `progressive` are runs of span numbers."""
+    """Start of training."""
 
     examples: Count = 0
     progressive: Annotated[tuple[tuple[int, int], ...], Items(MAX_SPANS)] = ()
@@ -73,7 +73,7 @@ class NodeLost(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class SettleReader(Request[Done]):
-    """A reader is lost: the trainer takes nothing more of it, and trains what it has.
+    """Finish a lost reader's batches, and accept no more.
 
     The reply comes when the coordinator has recorded all of it.
     """
@@ -90,14 +90,14 @@ class ReaderJoined(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class TrainerJoined(Request[Done]):
-    """A trainer has joined the running job; its messages are to be accepted."""
+    """A trainer joined; accept its messages."""
 
     member: MemberInfo
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReplaced(Request[Done]):
-    """A sync node has joined in the place of a dead one: it holds the slice of this number from now on.
+    """A sync node replaced a dead one in a slice.
 
     The reply comes when the trainer has sent it its replica's slice.
     """
@@ -108,7 +108,7 @@ class SyncReplaced(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class ShardReplaced(Request[Done]):
-    """An embedding node has joined in the place of a dead one: the trainer sends it what is not answered.
+    """An embedding node replaced a dead one; resend what is unanswered.
 
     The reply comes when the coordinator has recorded all batches that the trainer had pushed by then.
     """
@@ -118,14 +118,14 @@ class ShardReplaced(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class FindLacking(Request["LackingBatches"]):
-    """An embedding node finds those of the batches that it has not applied."""
+    """Find the batches in these ranges that the node lacks."""
 
     ranges: BatchRanges
 
 
 @dataclass(frozen=True, slots=True)
 class LackingBatches(Reply):
-    """The batches that the node lacks; of the ranges requested it has looked at the first `examined`."""
+    """Batches that the node lacks, among the first `examined` ranges."""
 
     ranges: BatchRanges
     examined: Count
@@ -133,7 +133,7 @@ class LackingBatches(Reply):
 
 @dataclass(frozen=True, slots=True)
 class MoreSpans(Request[Done]):
-    """There are spans to read again, also for a reader that was told that there are no more."""
+    """More spans are available to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class SetGroup(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class DivideBatches(Request[Done]):
-    """A trainer makes so many dense updates of each batch, on average, from now on."""
+    """Average number of dense updates per batch."""
 
     parts: Annotated[float, Bounds(1, MAX_PARTS)]
 
@@ -206,7 +206,7 @@ class FinalizeReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ReadReplica(Request["ReplicaValues"]):
-    """The elements `start` to `stop` - 1 of a replica, or of the state of this `name` of its optimizer."""
+    """Read elements of a replica or an optimizer state."""
 
     start: Count
     stop: Count
@@ -215,7 +215,7 @@ class ReadReplica(Request["ReplicaValues"]):
 
 @dataclass(frozen=True, slots=True)
 class WriteReplica(Request[Done]):
-    """Elements from `start` on, float32, of another trainer's replica or optimizer; before it trains."""
+    """Write elements of a replica or an optimizer state, before training."""
 
     start: Count
     values: Values
@@ -231,7 +231,7 @@ class SampleReplica(Request["ReplicaSample"]):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSample(Reply):
-    """Elements of a replica, float32, and the trainer's iterations and completed rounds by then."""
+    """Sampled elements of a replica, with iterations and rounds."""
 
     values: Values
     iterations: Count
@@ -240,7 +240,7 @@ class ReplicaSample(Reply):
 
 @dataclass(frozen=True, slots=True)
 class SetSync(Request[Done]):
-    """Rounds come every `gap` iterations; `elastic_rate` is the algorithm's, 0: as it was."""
+    """Settings of the synchronization; rate 0 means unchanged."""
 
     gap: Annotated[int, Bounds(1)]
     elastic_rate: Annotated[float, Bounds(0.0, 1.0)]
@@ -270,7 +270,7 @@ class WriteCheckpoint(Request["WriteCheckpointReply"]):
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpointReply(Reply):
-    """What was written; whether a trainer has the model; for how long pushes and lookups waited."""
+    """Files written, and the pause of pushes and lookups."""
 
     files: FileEntries
     ready: bool = True
@@ -279,7 +279,7 @@ class WriteCheckpointReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ComposeModel(Request["WriteCheckpointReply"]):
-    """A trainer writes the single model that the files of all parts make."""
+    """Write the single model of all parts."""
 
     directory: str
     model: str
@@ -334,7 +334,7 @@ class EvalSums(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Finish(Request["FinishReply"]):
-    """The node ends with this code, and says why if it is not 0."""
+    """End the node with this exit code."""
 
     exit_code: ExitCode
     why: str
@@ -349,6 +349,6 @@ class FinishReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class JobEnded(Request[Done]):
-    """The job has ended, for those that wanted to be told."""
+    """The job has ended; sent to subscribers."""
 
     outcome: str

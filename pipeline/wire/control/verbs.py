@@ -1,4 +1,4 @@
-"""The verbs of the control plane: who asks whom, with which request, and what replies."""
+"""Verbs of the control plane: sender, receiver, request, reply."""
 
 from __future__ import annotations
 
