@@ -19,7 +19,7 @@ class NoSuchFile(ImportError):
 
 
 def is_file(where: str) -> bool:
-    """Whether the part of a name before its colon is a file's path, and not a module's name."""
+    """Return whether a class's name begins with a file's path, not a module."""
     return where.endswith(".py") or "/" in where
 
 

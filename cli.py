@@ -87,7 +87,7 @@ def run(
     web: str | None,
     **network: str | None,
 ) -> None:
-    """Run a job on this machine, with all of its nodes, to its end."""
+    """Run a whole job on this machine."""
     from .commands.watched import run_watched
 
     given = (*overrides, *network_overrides(network), *web_override(web))

@@ -1,4 +1,4 @@
-"""Find the packages: the repository's root is the package `shadowsync`, its folders are parts of it."""
+"""List the packages: the repository's root is `shadowsync`."""
 
 from __future__ import annotations
 

@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting in every run."
 )
 @click.option(
-    "--kills", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Strikes in all."
+    "--kills", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Number of faults."
 )
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the schedule.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the schedule.")
 @click.option(
     "--clean-runs",
     type=click.IntRange(1, 1000),
     default=3,
     show_default=True,
-    help="Jobs that are not struck, to compare with.",
+    help="Number of jobs without faults, to compare with.",
 )
 @click.option(
     "--longest-stop",
     type=click.FloatRange(0, 3600),
     default=5.0,
     show_default=True,
-    help="Seconds for which a process is stopped at most (SIGSTOP); 0: all are killed.",
+    help="Longest pause of a process (SIGSTOP), in seconds; 0: only kills.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("chaos"),
     show_default=True,
-    help="A folder, which must be empty or not exist.",
+    help="Folder for the results; it must be empty or not exist.",
 )
 def chaos(
     job_file: Path,
@@ -53,11 +53,11 @@ def chaos(
 ) -> None:
     """Kill and stop processes of a job, and check that nothing is lost.
 
-    The job runs a few times untouched. Then it runs again and again, and processes of all roles are struck
-    at random moments: SIGKILL, or SIGSTOP for a while. A job that stops is resumed from its last checkpoint,
-    of which it writes one every 5 s unless the job file says otherwise. Of each, the accounts are added up
-    from its files. Ends with exit code 7 if anything hangs, is left, or does not add up. The same seed
-    strikes the same roles at the same shares of the job. chaos.json in --out has all of it.
+    The job runs a few times without faults. Then it runs again and again, while processes of all roles are
+    killed (SIGKILL) or paused (SIGSTOP) at random moments. A job that stops is resumed from its last
+    checkpoint; it writes one every 5 s, unless the job file says otherwise. After each run its ledger is
+    checked from its files. The exit code is 7 if a job hangs, leaves a process behind, or its ledger does not
+    add up. The same seed gives the same schedule. The results are in chaos.json in --out.
     """
     from ..lab.chaos.run import ChaosPlan, run_chaos
     from ..pipeline.errors import ExitCode, JobFileError

@@ -26,7 +26,7 @@ from .network_options import network_options, network_overrides
 @click.option(
     "--virtual",
     is_flag=True,
-    help="Emulate the trainers in this process's time: real arithmetic, and times that are set by --timing."
+    help="Emulate the trainers on a virtual clock: real arithmetic, and times set by --timing."
     " The same command gives the same figures.",
 )
 @click.option("--trainers", metavar="LIST", help="With --virtual: numbers of trainers, such as 1,2,4,8.")

@@ -30,7 +30,7 @@ def web_option(command: F) -> F:
     return click.option(
         "--web",
         metavar="[HOST:]PORT",
-        help="Serve a web page of the job there; without HOST only to this machine. [default: watch.web]",
+        help="Serve the job's web page there; without HOST, to this machine only. [default: watch.web]",
     )(command)
 
 

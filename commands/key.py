@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def key() -> None:
-    """Make the key of a job, or tell the token of its page and metrics."""
+    """Create a job's key, or print the token of its page and metrics."""
 
 
 @key.command()
@@ -38,9 +38,10 @@ def new(file: Path, reuse: bool) -> None:
 @key.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 def token(file: Path | None) -> None:
-    """Print the token that the page and the metrics of the job with the key in FILE want off loopback.
+    """Print the token for a job's web page and metrics.
 
-    Without FILE it is that of $SHADOWSYNC_KEY_FILE. Who has the token can look at the job, and do no more.
+    They ask for it at any address other than loopback. FILE is the job's key, $SHADOWSYNC_KEY_FILE by
+    default. With the token one can look at the job and do no more.
     """
     from ..pipeline.errors import JobFileError
     from ..pipeline.wire.job_key import HOW_TO_MAKE, KEY_VARIABLE, JobKey, job_key
@@ -85,7 +86,7 @@ def key_option(command: F) -> F:
         type=click.Path(path_type=Path),
         callback=_set_key,
         expose_value=False,
-        help="The job's key: connections over TCP are encrypted, and only who has it can connect. "
+        help="The job's key: connections over TCP are encrypted, and only nodes that have it can connect. "
         "[default: $SHADOWSYNC_KEY_FILE]",
     )(command)
 
@@ -97,7 +98,7 @@ def security_options(command: F) -> F:
         is_flag=True,
         callback=_set_insecure,
         expose_value=False,
-        help="Listen off loopback without a key: whoever reaches the ports can read and change the job.",
+        help="Listen off loopback without a key. Anyone who can reach the ports can read and change the job.",
     )(command)
     command = click.option(
         "--http-token",
@@ -105,7 +106,7 @@ def security_options(command: F) -> F:
         type=click.Path(path_type=Path),
         callback=_set_http_token,
         expose_value=False,
-        help="A token that the page and the metrics want, in place of the key's. "
+        help="File with a token for the page and the metrics, in place of the one derived from the key. "
         "[default: $SHADOWSYNC_HTTP_TOKEN_FILE]",
     )(command)
     return key_option(command)

@@ -16,7 +16,7 @@ def network_options(command: F) -> F:
         click.option(
             "--emulation",
             type=click.Choice(["auto", "relay"]),
-            help="How to emulate a slow network: by a relay process, the only way there is.",
+            help='Method of emulation: a relay process, which "auto" means, too.',
         ),
         click.option(
             "--delay-links",
@@ -26,8 +26,8 @@ def network_options(command: F) -> F:
         click.option(
             "--bandwidth",
             metavar="RATE",
-            help="Emulate a slow network of this bandwidth, for example 100mbit. It holds for each node that"
-            " listens on a slow link, in each direction, for all its connections together.",
+            help="Emulate a slow network of this bandwidth, for example 100mbit. The limit is per listening"
+            " node and direction, over all its connections.",
         ),
         click.option(
             "--delay",

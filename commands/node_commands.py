@@ -46,7 +46,7 @@ def node_options(command: F) -> F:
     "--recover",
     metavar="RUN",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Take over the run in this folder, whose coordinator died, at the address that it had.",
+    help="Take over this run from its dead coordinator, at the same address.",
 )
 @click.option("--announce", type=click.Path(path_type=Path), hidden=True)
 @click.option("--supervisor-file", type=click.Path(path_type=Path), hidden=True)

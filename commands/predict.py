@@ -34,9 +34,10 @@ def predict(
     from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.prediction import write_predictions
+    from ..pipeline.text.format import counted
 
     model = SavedModel.open(run_folder, which)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
         click.echo(f"no score for {line}", err=True)
-    click.echo(f"{done.rows:,} rows, {done.without_score:,} of them without a score: {out}")
+    click.echo(f"{counted(done.rows, 'row')}, {done.without_score:,} of them without a score: {out}")

@@ -78,12 +78,15 @@ def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
     """Compare the folder with the job and with its checksums."""
     from ..pipeline.data.prepared.part_reader import verify_folder
     from ..pipeline.jobfile.load import load_job
+    from ..pipeline.text.format import counted
 
     # The job that reads the folder is refused where it is not what the folder was prepared for.
     prepared = json.dumps(out, ensure_ascii=False)
     job = load_job(job_file, (*overrides, f"data.prepared={prepared}"))
     manifest = verify_folder(job.data.prepared)
-    click.echo(f"{len(manifest.parts)} parts, {manifest.rows:,} rows, all checksums match: {out}")
+    click.echo(
+        f"{counted(len(manifest.parts), 'part')}, {counted(manifest.rows, 'row')}, all checksums match: {out}"
+    )
 
 
 def _say(done: Prepared, where: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from ..pipeline.report.wording import DOES_NOT
-from ..pipeline.text.format import MISSING, amount, data_size, duration, number
+from ..pipeline.text.format import MISSING, amount, counted, data_size, duration, number
 from .cells import REFERENCE
 from .record import Comparison
 from .statistics import Paired
@@ -99,8 +99,8 @@ def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
     trainers = comparison.cells[-1].trainers
     lines = [
-        f"{len(comparison.runs)} runs: {len(rows) - 1} ways to synchronize {trainers} "
-        f"{'trainer' if trainers == 1 else 'trainers'}, and one trainer alone. "
+        f"{counted(len(comparison.runs), 'run')}: {counted(len(rows) - 1, 'way')} to synchronize"
+        f" {counted(trainers, 'trainer')}, and one trainer alone. "
         f"Each was run with the seeds {seeds} on the same data, in alternating order.",
     ]
     if comparison.network is None:

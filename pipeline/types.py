@@ -52,5 +52,5 @@ class BatchId(NamedTuple):
         batch = cls(*value)
         # Ranges of batches are stored with the number after their last one.
         if batch.number == 2**63 - 1:
-            raise ValueError(f"no span has a batch of number {batch.number}")
+            raise ValueError(f"batch number {batch.number} is too large")
         return batch

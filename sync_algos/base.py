@@ -287,7 +287,7 @@ class Algorithm(ABC):
 
     @property
     def elastic(self) -> tuple[float, float] | None:
-        """Return the elastic rate, and that of the closest replicas; None if it may not change."""
+        """Return the elastic rate and the closest replicas'; None if fixed."""
         closest = self.closest_elastic_rate
         return None if closest is None else (self.options.elastic_rate, closest)
 

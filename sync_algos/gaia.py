@@ -29,7 +29,7 @@ class GaiaOptions:
 
 
 class Gaia(Algorithm):
-    """The significance filter of Hsieh et al., NSDI 2017 (Gaia), in rounds of all trainers.
+    """Significance filter of Gaia (Hsieh et al., NSDI 2017).
 
     With w_i the replicas, s_i their snapshots after all have met, g the global model, n the trainers, τ the
     threshold, t the completed rounds, and everything element by element:
@@ -93,7 +93,7 @@ class Gaia(Algorithm):
             self._meeting = False
 
     def _significant(self, change: torch.Tensor) -> torch.Tensor:
-        """Return `change` with 0 for what is not significant; what is not a number is."""
+        """Return `change` with 0 for insignificant elements; NaN is significant."""
         least = self._global.abs().mul_(self.options.threshold / math.sqrt(self._completed + 1))
         return change.masked_fill_(change.abs() <= least, 0.0)
 

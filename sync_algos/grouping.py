@@ -41,7 +41,7 @@ def fixed(size: int) -> Grouping:
 
 
 def sites(size: int, every: int) -> Grouping:
-    """Return a grouping by sites of `size` trainers, and of all in every `every`-th round.
+    """Group sites of `size` trainers; all in every `every`-th round.
 
     A site are the trainers 0 to `size` - 1, and so on, of those that can take part: nobody changes sites.
     """

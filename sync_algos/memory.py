@@ -74,7 +74,7 @@ class MemoryCenter:
         (self._losing if after_applying else self._lost).add(part)
 
     def silence(self, part: Slice, *, after_applying: bool = False) -> None:
-        """Make the next exchange of `part` raise PeerLost, as if its node were silent for a while.
+        """Make the next exchange of `part` raise PeerLost.
 
         The request is lost, or with `after_applying` the reply to it.
         """

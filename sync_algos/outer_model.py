@@ -1,4 +1,4 @@
-"""A global model that takes a step per round by the replicas' mean; base of BMUF and DiLoCo."""
+"""Global model with a step per round; base of BMUF and DiLoCo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Repli
 
 
 class OuterModel(Algorithm):
-    """Base of algorithms with a global model g and a momentum v, both float32 [numel].
+    """Base of algorithms with a global model and momentum, float32 [numel].
 
     g and v are the state, equal bit by bit on all trainers. A trainer whose g is behind is given the newest
     when it meets. A round awaits that all trainers have met, then one all-reduce of the whole buffer. A
@@ -50,7 +50,7 @@ class OuterModel(Algorithm):
 
     @abstractmethod
     def _step(self, mean: torch.Tensor, members: int) -> None:
-        """Step g and v by the mean of so many replicas, float32 [numel], which is only read."""
+        """Step g and v by the mean of `count` replicas, float32 [numel]."""
 
     @abstractmethod
     def _pull(self, replica: Replica, snapshot: torch.Tensor) -> None:

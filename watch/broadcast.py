@@ -47,7 +47,7 @@ class Client:
         return self._events.popleft() if self._events else None
 
     def put(self, event: bytes) -> bool:
-        """Queue an event; if QUEUED_EVENTS are queued already, drop the client and return False."""
+        """Queue an event; drop a client with a full queue, return False."""
         if len(self._events) >= QUEUED_EVENTS:
             self._events.clear()
             self.end()

@@ -35,13 +35,11 @@ COMMON = (
     _counter("cpu_seconds", "cpu_seconds", "CPU time of the process, all threads"),
     _gauge("memory_bytes", "memory_bytes", "resident memory of the process"),
     _gauge("peak_memory_bytes", "peak_memory_bytes", "the most resident memory so far"),
-    _counter("refused_messages", "refused_messages", "messages that were refused for their form"),
-    _counter("refused_connections", "refused_connections", "connections that were refused for their key"),
+    _counter("refused_messages", "refused_messages", "messages refused as malformed"),
+    _counter("refused_connections", "refused_connections", "connections refused for a wrong or missing key"),
 )
 _LISTENER = (
-    _counter(
-        "unsent_messages", "unsent_messages", "messages that a full queue or a lost peer kept from leaving"
-    ),
+    _counter("unsent_messages", "unsent_messages", "messages not sent: a queue was full or a peer lost"),
     _counter("sent_bytes", "sent_bytes", "bytes of messages sent to others, without the control plane"),
     _counter(
         "received_bytes",
@@ -59,7 +57,7 @@ READER = (
     _counter("resent_batches", "resent_batches", "batches delivered again because no receipt came"),
     _counter("bad_rows", "bad_rows", "malformed rows"),
     _gauge("queued_batches", "queued_batches", "ready batches that no trainer has credit for"),
-    _gauge("kept_bytes", "kept_bytes", "memory of batches that are not known to be trained"),
+    _gauge("kept_bytes", "kept_bytes", "memory of batches not yet confirmed as trained"),
 )
 TRAINER = (
     *_LISTENER,
@@ -68,9 +66,9 @@ TRAINER = (
     _counter("trained_examples", "trained_examples", "examples trained by this trainer"),
     _counter("iterations", "iterations", "steps of all workers"),
     _counter("dense_updates", "dense_updates", "dense updates of all workers, more where batches are cut"),
-    _counter("clipped_steps", "clipped_steps", "steps whose gradient was longer than trainer.clip_norm"),
+    _counter("clipped_steps", "clipped_steps", "steps whose gradient norm exceeded trainer.clip_norm"),
     _counter("left_out_batches", "left_out_batches", "batches left out, as not finite"),
-    _counter("repeated_deliveries", "repeated_deliveries", "batches that readers sent again for nothing"),
+    _counter("repeated_deliveries", "repeated_deliveries", "duplicate deliveries from readers"),
     _counter("wait_seconds", "wait_seconds", "time that workers waited for batches and vectors, summed"),
     _counter("lookup_requests", "lookups", "lookups sent to embedding nodes"),
     _counter("resent_requests", "resent_requests", "requests sent again because no reply came"),
@@ -105,8 +103,8 @@ SYNC = (
 COORDINATOR = (
     _gauge("job_seconds", "seconds", "time since the job's start"),
     _gauge("job_ended", "ended", "1 when the job has ended"),
-    _counter("job_trained_examples", "trained", "acknowledged examples, replayed ones among them"),
-    _counter("job_distinct_examples", "distinct", "the distinct examples among those"),
+    _counter("job_trained_examples", "trained", "acknowledged examples, including replayed ones"),
+    _counter("job_distinct_examples", "distinct", "distinct acknowledged examples"),
     _counter("job_replayed_examples", "replayed", "further acknowledgements of an example"),
     _counter("job_returned_examples", "returned", "examples that came back from dead or leaving trainers"),
     _counter("job_left_out_examples", "left_out", "examples of batches left out, as not finite"),

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class TokenGuard:
-    """Refuses requests without the token, with status 401. Belongs to one asyncio loop.
+    """Middleware that refuses requests without the token (401). Belongs to one asyncio loop.
 
     Args:
         token: what requests must have; None admits all.
@@ -73,7 +73,7 @@ class TokenGuard:
         return hmac.compare_digest(given.encode(errors="surrogateescape"), (self._token or "").encode())
 
     def _keep(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Have the browser keep a token of the address, for the page's files and events."""
+        """Have the browser keep the address's token as a cookie."""
         if self._token is None or response.prepared or PARAMETER not in request.query:
             return
         response.set_cookie(self._cookie, self._token, httponly=True, samesite="Lax", path="/")

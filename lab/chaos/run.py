@@ -13,6 +13,7 @@ from typing import Any, Final
 from ...pipeline.checkpoint.atomic_file import whole_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.text.format import counted
 from .accounts import problems_of, recovery_seconds
 from .schedule import Strike, schedule
 from .struck_job import JobRunner, StruckJob
@@ -25,7 +26,7 @@ FAR_DEVIATIONS: Final = 5.0
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """What is asked for.
+    """Configuration of a chaos run.
 
     Attributes:
         kills: strikes in all.
@@ -43,7 +44,7 @@ class ChaosPlan:
 
 @dataclass
 class ChaosResult:
-    """What came of it.
+    """Result of a chaos run.
 
     Attributes:
         jobs: one entry for each struck job.
@@ -75,7 +76,7 @@ class ChaosResult:
         return sum(len(job["exit_codes"]) > 1 for job in of_kind)
 
     def far(self) -> list[float]:
-        """Return the NE of struck jobs that are further from the clean mean than chance explains."""
+        """Return the NE of outliers among the struck jobs."""
         if len(self.clean_ne) < 2:
             return []
         mean, spread = fmean(self.clean_ne), stdev(self.clean_ne)
@@ -123,7 +124,7 @@ def _problems(done: StruckJob, examples: int) -> list[str]:
     if done.hung:
         found.append("it hung")
     if done.left:
-        found.append(f"{done.left} processes were left")
+        found.append(f"it left {counted(done.left, 'process', 'processes')}")
     if done.exit_codes[-1] not in WELL:
         found.append(f"it ended with {done.exit_codes[-1]}: {done.last_line}")
     elif done.folder is None:

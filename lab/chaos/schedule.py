@@ -37,7 +37,7 @@ class Strike:
 
 
 def schedule(kills: int, seed: int, counts: Mapping[str, int], longest_stop: float) -> list[list[Strike]]:
-    """Return the strikes of each job, by time: at least `kills` of them, at least one in each job.
+    """Return the strikes of each job, by time: in all at least `kills`.
 
     Roles take turns, so that each has its share.
 

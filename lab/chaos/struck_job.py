@@ -30,7 +30,7 @@ TRIES: Final = 3
 
 @dataclass
 class StruckJob:
-    """What came of a job.
+    """Result of one job with faults.
 
     Attributes:
         struck: strikes that met a living process, with the seconds at which they did.
@@ -206,7 +206,7 @@ def _processes(supervisor: int, role: str) -> list[psutil.Process]:
 
 
 def _end_marked(marker: str) -> int:
-    """Wait until the processes of a job are gone; kill and count those that stay."""
+    """Wait for the end of a job's processes; kill and count the rest."""
     latest = time.monotonic() + END_SECONDS
     while (left := _marked(marker)) and time.monotonic() < latest:
         time.sleep(LOOK_SECONDS)

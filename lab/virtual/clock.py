@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class VirtualTimeSelector(selectors.DefaultSelector):
-    """A selector that moves the time on to the next timer instead of waiting for it.
+    """Selector that moves the time to the next timer instead of waiting.
 
     It still looks at real files. What one end of a Unix socket writes, the other can read at once; over TCP
     it may still be on its way, so what is measured by this clock has to be in one process, over Unix sockets.

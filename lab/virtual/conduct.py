@@ -1,4 +1,4 @@
-"""Running a virtual comparison: as many runs at once as there are cores, and its page."""
+"""Runner of a virtual comparison, with one run per core at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(
 
 
 def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
-    """Make the missing runs of a virtual comparison; write its page, also after an interrupt."""
+    """Make the missing runs and write the page, also after an interrupt."""
     plan = read_plan(folder)
     missing = [run for run in plan.runs if not result_path(folder, run.name).exists()]
     say(f"{len(missing)} of {len(plan.runs)} runs to make, in {folder}")

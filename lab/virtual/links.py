@@ -77,7 +77,7 @@ class VirtualNetwork:
         return found
 
     async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
-        """Exchange a trainer's slice with its sync node, which serves one exchange at a time."""
+        """Exchange a slice with its sync node, which serves one at a time."""
         return await self._ask(index, part, lambda: self.center.exchange(part, values, index))
 
     async def settle(self, index: int, part: Slice) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""One run of a virtual comparison, in a process of its own: `python -m ... FOLDER NAME`."""
+"""One run of a virtual comparison: `python -m ... FOLDER NAME`."""
 
 from __future__ import annotations
 

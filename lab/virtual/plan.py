@@ -1,4 +1,4 @@
-"""The plan of a virtual comparison: which algorithms, numbers of trainers and seeds, and their jobs."""
+"""Plan of a virtual comparison: algorithms, trainers, seeds, and their jobs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def parse_trainers(text: str) -> list[int]:
 def make_plan(
     base: Job, algorithms: str, trainers: list[int], seeds: int, timing: Timing
 ) -> tuple[VirtualPlan, dict[str, Job]]:
-    """Make the plan, and the jobs of its runs by name; raises JobFileError for what cannot run."""
+    """Make the plan and the jobs of its runs; raises JobFileError."""
     cells = parse_cells(algorithms)
     chosen = list(range(base.run.seed, base.run.seed + seeds))
     runs: list[VirtualRun] = []
@@ -162,5 +162,5 @@ def job_path(folder: Path, name: str) -> Path:
 
 
 def result_path(folder: Path, name: str) -> Path:
-    """Return the path of a run's result, which is there once the run is finished."""
+    """Return the path of a run's result, present once it has finished."""
     return folder / RESULTS / f"{name}.json"

@@ -1,4 +1,4 @@
-"""What an emulated job gave."""
+"""Result of an emulated job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CurvePoint(FrozenModel):
 
 
 class VirtualResult(FrozenModel):
-    """What an emulated job gave.
+    """Result of an emulated job.
 
     Attributes:
         ne: on the test data; None without any.

@@ -1,4 +1,4 @@
-"""The input of an emulated job: batches in the order in which readers would send them."""
+"""Input of an emulated job: batches in the order of its readers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BatchSource:
             self._streams = [self._training(own, 1) for own in self._by_files(job.trainer.count)]
 
     def next(self, trainer: int = 0) -> Delivery | None:
-        """Return the next batch that a trainer has to train; None after the last one."""
+        """Return a trainer's next batch; None after the last one."""
         batch = next(self._streams[trainer % len(self._streams)], None)
         return None if batch is None else self._delivery(batch, 0)
 

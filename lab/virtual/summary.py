@@ -1,4 +1,4 @@
-"""The rows of a virtual comparison: an algorithm with a number of trainers, over its seeds."""
+"""Rows of a virtual comparison: an algorithm and a number of trainers."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ class VirtualTables:
 
     @property
     def staleness(self) -> float:
-        """Return how many pushes were applied between a lookup and its own push, as a mean."""
+        """Return the mean number of pushes between a lookup and its push."""
         return self._staleness_sum / max(1, self._pushes)
 
     async def look_up(self, plans: Sequence[LookupPlan]) -> tuple[list[Float32Array], int]:
-        """Return the vectors of a batch, and the version of the rows that were read."""
+        """Return the vectors of a batch and the version of its rows."""
         await self._arrivals.wait(self._timing.lookup_seconds)
         answers = [self.read(plan) for plan in plans]
         version = self._pushes

@@ -77,7 +77,7 @@ class Timing(BaseModel):
 
 
 class StepTimes:
-    """Draws the times of one worker's steps: log-normal, with the given mean."""
+    """Source of the times of one worker's steps: log-normal, with the given mean."""
 
     def __init__(self, mean_seconds: float, spread: float, seeds: Sequence[int]) -> None:
         self._spread = spread

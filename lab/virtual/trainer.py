@@ -91,7 +91,7 @@ class VirtualTrainer:
         await asyncio.gather(*(self._work(worker) for worker in range(self._job.trainer.workers)))
 
     async def synchronize(self) -> None:
-        """Run rounds until paused: in the background, or when the workers wait at the gate."""
+        """Run rounds until paused: in the background, or with the workers waiting."""
         if not (self.algorithm.needs_center or self.algorithm.needs_peers):
             return
         if self._gate is not None:

@@ -209,7 +209,7 @@ class ProtocolContext:
         return self._seen.get(peer, BEFORE_ALL)
 
     def record_ready(self, peer: int, round_id: RoundId) -> None:
-        """Record that a peer is ready for a round, so it has ended earlier ones."""
+        """Record a peer as ready for a round, and done with earlier ones."""
         if round_id > self.latest_ready(peer):
             self._seen[peer] = round_id
             self.history.release_before(peer, round_id)

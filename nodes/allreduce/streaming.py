@@ -71,7 +71,7 @@ class ChunkStreaming:
         self.complete_if_whole(peer_round)
 
     def on_chunk(self, peer: int, message: PeerChunk, now: float) -> None:
-        """Accept a peer's values; they may arrive before this trainer's round or generation begins."""
+        """Accept a peer's values, even before this trainer's round or generation begins."""
         context, round_id = self._context, round_of(message)
         context.record_ready(peer, round_id)
         peer_round = context.find_round(round_id, peer)

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ClusterError
+from ...pipeline.text.format import counted
 from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
@@ -135,8 +136,7 @@ class SyncAdmission(Admission):
         patience = REQUEST_SECONDS + self._state.job.sync.timeout_seconds
         trainers = self._state.members.alive("trainer")
         count = len(await self._server.call_all(trainers, replaced, patience))
-        number = f"{count} replica{'s' * (count != 1)}"
-        return f"; its slice of the center is the mean of {number}"
+        return f"; its slice of the center is the mean of {counted(count, 'replica')}"
 
 
 class ShardAdmission(Admission):
@@ -155,7 +155,9 @@ class ShardAdmission(Admission):
             raise AdmissionFailed(str(error)) from error
         await self._connect(node, connect)
         restored = node.facts.restored_batches
-        return f"; it has {restored:,} batches of a checkpoint" if restored else "; its rows are first values"
+        if not restored:
+            return " with newly initialized rows"
+        return f" with the rows of a checkpoint after {counted(restored, 'batch', 'batches')}"
 
     def _joined(self, node: Member) -> None:
         # Not before: the trainers settle what they have pushed, which may take another node to join.
@@ -177,9 +179,9 @@ class TrainerAdmission(Admission):
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
         if self._state.empty_slices():
-            raise AdmissionFailed("came when a slice of the center was missing")
+            raise AdmissionFailed("joined while a slice of the center was missing")
         if self._state.empty_shards():
-            raise AdmissionFailed("came when a shard of the tables was missing")
+            raise AdmissionFailed("joined while a shard of the tables was missing")
         others = [member for member in self._state.members.alive() if member.info.role != "trainer"]
         # They accept nothing of a trainer that they have not been told of.
         told = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)
@@ -190,7 +192,7 @@ class TrainerAdmission(Admission):
             fits = donor.facts.weights_digest == node.facts.weights_digest
             if fits and await self._copied(donor, node):
                 return f", with the weights and the optimizer of {donor.info.name}"
-        raise AdmissionFailed("was given its weights by no other trainer")
+        raise AdmissionFailed("no other trainer could give it the weights")
 
     async def _copied(self, donor: Member, node: Member) -> bool:
         """Copy a trainer's weights and optimizer; return whether it succeeded."""

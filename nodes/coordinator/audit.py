@@ -18,7 +18,7 @@ from .outcome import CountsByNode, Outcome
 from .state.job import JobState
 from .state.membership import Member
 
-HALF_PUSHED = "some shards may have applied batches of the dead or silent that were not trained again"
+HALF_PUSHED = "some shards may have applied batches of a dead or silent trainer that were not trained again"
 
 
 def total(answers: CountsByNode, key: str) -> int:
@@ -79,7 +79,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
             "confirmed at the trainers = distinct + replayed", counted, examples.distinct + examples.replayed
         ),
         Identity.of(
-            "trained in the ledger's file = trained in the coordinator's memory",
+            "trained, in ledger.sqlite = trained, in the coordinator",
             sums["trained_examples"],
             totals.trained_examples,
         ),
@@ -92,9 +92,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
             Identity.of(f"cut by the readers = distinct{left_out}", totals.parsed_examples, settled)
         )
         identities.append(
-            Identity.of(
-                "spans whose batches hold other examples = none", len(state.ledger.misread_spans()), 0
-            )
+            Identity.of("spans whose batches do not add up = 0", len(state.ledger.misread_spans()), 0)
         )
     interrupted_replay = _given_up(state, stored) > 0 or (outcome.stop is not None and examples.returned > 0)
     # Nobody returned what a dead reader had sent to a dead trainer, and it was not trained again.
@@ -122,7 +120,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
 
 
 def _is_unheard_shard(state: JobState, outcome: Outcome, member: Member) -> bool:
-    """Return whether nobody can say what a shard has applied: no other one holds what this one held."""
+    """Return whether a shard's applied batches are unknown for good."""
     if member.alive:
         return member.begun and state.members.started and member.info.name not in outcome.shards
     return member.begun and (not state.members.started or member.info.index in state.empty_shards())
@@ -150,10 +148,10 @@ def _read_identity(state: JobState, outcome: Outcome, left_out: str, examples: E
 
 
 def _read_as_trainers_say(state: JobState, outcome: Outcome, reader: str) -> int:
-    """Count the examples that a reader delivered which is dead or silent: what its trainers say they got.
+    """Count the examples of a lost reader, by its trainers' counts.
 
-    Of a dead trainer, what the ledger knows of: what else the one sent to the other, nobody can say. So of
-    one that left, too: the rest of what it had got is read again.
+    For a dead trainer only the deliveries that the ledger knows count, since the others cannot be known any
+    more; so, too, for one that left, since the rest of its batches is read again.
     """
     read = 0
     for trainer in state.members.everyone("trainer"):
@@ -173,7 +171,7 @@ def _left_out_identities(
     return [
         Identity.of("left out by the trainers = left out in the ledger", counted, totals.left_out_examples),
         Identity.of(
-            "left out in the ledger's file = left out in the coordinator's memory",
+            "left out, in ledger.sqlite = left out, in the coordinator",
             sums["left_out_examples"],
             totals.left_out_examples,
         ),
@@ -196,8 +194,8 @@ def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable
     gone = state.ledger.owed.left_out - applied_of
     half = sum(batch not in before for batch in applied_of - state.ledger.owed.left_out)
     if not state.ledger.restored_batches:
-        extra = " + pushed by the dead and then left out" if half else ""
-        extra += " - lost with a shard and then left out" if gone else ""
+        extra = " + pushed by a dead trainer, then left out" if half else ""
+        extra += " - lost with a shard, then left out" if gone else ""
         return Identity.of(_shard_name(name) + extra, applied, distinct + half - len(gone))
     # It had applied some more when its checkpoint was taken; those are counted until they are trained again.
     early = sum(not state.ledger.has(batch) for batch in before)
@@ -206,11 +204,12 @@ def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable
 
 
 def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
-    """Return that what shards had applied before was sent again by its worker, or trained again.
+    """Build the identity for repeated pushes.
 
-    Else somebody has pushed a batch in its trainer's place, and that trainer's gradients reached no row.
+    A shard receives a push twice if its worker sent it again, or if it is trained again after a death. Any
+    other repeat means that somebody pushed a batch in its trainer's place, whose gradients reached no row.
     """
-    name = "pushes that shards knew <= sent again + returned"
+    name = "pushes received twice <= sent again + returned"
     early = sum(len(batches) for batches in state.origin.applied_before.values())
     if early:
         name += " + early"

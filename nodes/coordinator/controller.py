@@ -1,4 +1,4 @@
-"""The controller of a job: runs its phases, from the first node to the report."""
+"""Controller of a job's phases, from the first node to the report."""
 
 from __future__ import annotations
 

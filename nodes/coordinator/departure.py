@@ -29,7 +29,7 @@ class Departures:
         if member.leaves:
             return
         if self._state.is_training and not member.begun:
-            self._server.mark_dead(member.info.token, "was told to end before it took part")
+            self._server.mark_dead(member.info.token, "was stopped before it became active")
         elif self._state.can_leave(member):
             member.prepare_to_leave()
             self._server.journal.decided(NodeLeaves(member.info.token))

@@ -103,7 +103,7 @@ class Evaluator:
         return answers is not None and all(answer is not None for answer in answers)
 
 
-MODEL = "each trainer's replica before its step"
+MODEL = "the trainers' replicas, each before its step"
 
 
 def sum_progressive(parts: Iterable[bytes]) -> QualitySums:

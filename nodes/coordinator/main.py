@@ -23,6 +23,7 @@ from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
 from ...pipeline.report.write import write_report
+from ...pipeline.text.format import counted
 from ..runtime.process_hooks import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.resume import RestoredRun
@@ -179,8 +180,8 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         endpoint = server.listen(takeover.began.bound)
         state.replace_coordinator()
         await server.journal.decided(CoordinatorReplaced())
-        trained = f"{state.ledger.totals.distinct_batches:,} batches were trained"
-        server.event("coordinator", f"died; another one has taken over, when {trained}")
+        trained = counted(state.ledger.totals.distinct_batches, "trained batch", "trained batches")
+        server.event("coordinator", f"died; another one took over after {trained}")
         return endpoint
     endpoint = server.listen()
     plan = state.placement.plan.to_body()

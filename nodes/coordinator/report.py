@@ -34,6 +34,7 @@ from ...pipeline.report.quality_warnings import (
     warmup_warnings,
 )
 from ...pipeline.report.write import describe_hardware, versions
+from ...pipeline.text.format import counted
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
 from .ledger.store import StoredTotals
@@ -318,11 +319,13 @@ def _refused(state: JobState) -> list[Event]:
     """Build events for refused messages and connections."""
     events = []
     if state.refused_messages:
-        by_sender = ", ".join(f"{count} of {name}" for name, count in sorted(state.refused_messages.items()))
-        events.append(("coordinator", f"refused messages: {by_sender}; its log says why"))
+        by_sender = ", ".join(
+            f"{count} from {name}" for name, count in sorted(state.refused_messages.items())
+        )
+        events.append(("coordinator", f"refused messages: {by_sender}; see its log"))
     for member in state.members.everyone():
         if count := member.count("refused_messages"):
-            events.append((member.info.name, f"refused {count} messages; its log says why"))
+            events.append((member.info.name, f"refused {counted(count, 'message')}; see its log"))
     refused = {"coordinator": state.refused_connections}
     refused |= {one.info.name: one.count("refused_connections") or 0 for one in state.members.everyone()}
     events += [(name, _refused_connections(count)) for name, count in refused.items() if count]
@@ -330,7 +333,7 @@ def _refused(state: JobState) -> list[Event]:
 
 
 def _refused_connections(count: int) -> str:
-    return f"refused {count} connections, of who had another key or none; its log says why"
+    return f"refused {counted(count, 'connection')} with a wrong key or none; see its log"
 
 
 def _nodes(state: JobState, outcome: Outcome) -> list[NodeRecord]:

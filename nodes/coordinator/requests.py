@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
+from ...pipeline.text.format import counted
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import (
     ChildExited,
@@ -139,7 +140,7 @@ class RequestHandler:
             raise ClusterError("the token differs from the connection's")
         if self._state.over:
             # The coordinator would never tell it to end.
-            raise ClusterError("the job has ended", remedy="start its nodes again")
+            raise ClusterError("the job has ended", remedy="start the job again")
         self._end_predecessor(token, hello.endpoint)
         reply, written = self._server.journal.apply(token, number, hello)
         member = self._state.members.require(token)
@@ -158,7 +159,7 @@ class RequestHandler:
         members = self._state.members
         for member in [*members.alive(), *members.joining()] if endpoint and members.started else ():
             if member.info.endpoint == endpoint and member.info.token != token:
-                self._server.mark_dead(member.info.token, "is gone: another node listens at its address")
+                self._server.mark_dead(member.info.token, "was replaced: another node listens at its address")
 
     def _exited(self, sender: str, request: ChildExited) -> ChildExitedReply:
         if not sender or sender != self._server.settings.supervisor:
@@ -173,7 +174,7 @@ class RequestHandler:
         has_use = state.can_join(request.role) and not (member is not None and member.left)
         replace = has_use and bool(request.successor)
         if not known and not state.over and not state.members.started:
-            text = f"a {request.role} ended before it joined ({request.how})"
+            text = f"a process of the role {request.role} ended before it joined ({request.how})"
             # Also one that ended well has ended the job early.
             code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
             self._server.request_stop(Stop("death", text, code))
@@ -195,7 +196,7 @@ class RequestHandler:
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
         if request.exit_code is ExitCode.OK:
-            raise ProtocolError("a failure has an exit code, and not 0")
+            raise ProtocolError("a failure needs an exit code other than 0")
         # A node whose part has died is only dead itself, and one that joins and fails too; other failures end
         # the job.
         if request.exit_code is not ExitCode.STOPPED_BY_DEATH and member.begun:
@@ -227,7 +228,7 @@ class RequestHandler:
     def _after_span_read(self, member: Member, request: SpanRead, reply: Reply) -> None:  # noqa: ARG002
         bad_rows, limit = self._state.ledger.totals.bad_rows, self._state.job.data.max_bad_rows
         if bad_rows > limit:
-            text = f"{bad_rows} malformed rows over all readers; the limit data.max_bad_rows is {limit}"
+            text = f"{counted(bad_rows, 'malformed row')} in all readers; data.max_bad_rows allows {limit:,}"
             self._server.request_stop(Stop("failed", text, ExitCode.DATA))
         self._wake_readers()
 
@@ -250,7 +251,7 @@ class RequestHandler:
         view = self._state.group.late(request.generation, index, reported_by=member.info.index)
         if view is not None:
             self._server.journal.decided(GroupFormed(view))
-            text = f"left the synchronization: {member.info.name} waited for it in vain"
+            text = f"was removed from the group: {member.info.name} waited for it without success"
             self._server.event(f"trainer-{index}", text)
         # Without a change, too: the reporter does not know the current view.
         self._server.broadcast_group(view or self._state.group.view)

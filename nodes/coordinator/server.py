@@ -247,13 +247,13 @@ class CoordinatorServer(JobWaits):
         session = self.sessions.of(member.info.token.encode())
         death = self.state.leave(member, counts)
         written = self.journal.decided(NodeHasLeft(member.info.token, counts))
-        self.event(member.info.name, "left the job, as it was told")
+        self.event(member.info.name, "left the job as requested")
         self._tell_of_loss(death, written)
         try:
             if session is not None:
                 await session.call(Finish(ExitCode.OK, ""), timeout_seconds=NOTICE_SECONDS)
         except (ConnectionLost, RemoteError) as error:
-            log.warning("%s did not confirm that it ends: %s", member.info.name, error)
+            log.warning("%s did not confirm its end: %s", member.info.name, error)
         self.sessions.end(member.info.token.encode(), LEFT)
 
     def _tell_of_loss(self, death: Death, written: asyncio.Future[None]) -> None:
@@ -370,7 +370,9 @@ class CoordinatorServer(JobWaits):
         if state.phase is not JobPhase.TRAINING:
             return
         if lost := lost_batches(state.ledger, state.members.alive("reader")):
-            text = f"batches delivered, but neither trained nor in flight: {lost}; report.md has the ledger"
+            text = (
+                f"batches delivered, but neither trained nor in flight: {lost}; see the ledger in report.md"
+            )
             self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     def broadcast_group(self, view: GroupView | None) -> None:

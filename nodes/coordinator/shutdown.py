@@ -12,6 +12,7 @@ import numpy as np
 
 from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
 from ...pipeline.errors import ClusterError, ShadowSyncError
+from ...pipeline.text.format import counted
 from ...pipeline.wire.control.orders import (
     Drain,
     Finalize,
@@ -129,7 +130,7 @@ class JobFinalizer:
             if orphaned := int(answer.get("orphaned_slices", 0)):
                 # Rule "Whole or not at all": nobody knows whether the trainer had the answer before it died.
                 self._outcome.notes.append(
-                    f"{name} moved its slice at most {orphaned} times for exchanges of a trainer that died"
+                    f"{name} applied up to {counted(orphaned, 'exchange')} of a trainer that then died"
                 )
 
     async def measure_divergence(self) -> None:
@@ -225,5 +226,5 @@ class JobFinalizer:
             others = [name for name in names if name not in self._model.agreeing(names)]
             if others:
                 self._outcome.notes.append(
-                    f"{', '.join(others)} ended with another model than {saver.info.name}, whose model it is"
+                    f"{', '.join(others)} ended with a different model; the saved one is {saver.info.name}'s"
                 )

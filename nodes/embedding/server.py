@@ -135,7 +135,7 @@ class ShardService(ListeningService):
     def _look_up(self, identity: bytes, message: Lookup) -> None:
         floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
         if (size := floats * FLOAT_BYTES) > MAX_TENSOR_BYTES:
-            raise ValueError(f"{size:,} bytes of vectors asked for; a message has {MAX_TENSOR_BYTES:,}")
+            raise ValueError(f"{size:,} bytes of vectors requested; a message holds {MAX_TENSOR_BYTES:,}")
         target = None if self._vectors_coded else self._segments.target(identity, message, floats)
         buffer = self._pool.take(floats) if target is None else target
         work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)

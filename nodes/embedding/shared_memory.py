@@ -50,7 +50,7 @@ class Lease:
     values: Float32Array
 
     def carry(self, message: Lookup | Push) -> Lookup | Push:
-        """Return the message with the place of its reply or its gradients in the segment."""
+        """Return the message with its place in the segment."""
         if isinstance(message, Lookup):
             return Lookup(
                 message.request,
@@ -117,7 +117,7 @@ class SharedMemoryClient:
         self.refused = self._closed = False
 
     def successor(self, node: str) -> SharedMemoryClient:
-        """Return one for another node, in the place of this one's, and close this one.
+        """Return a replacement for another node, and close this one.
 
         Leases of this one are none of the new one.
         """

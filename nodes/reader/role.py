@@ -161,7 +161,7 @@ class ReaderRole(Role):
         await self._node.coordinator.call(read, timeout_seconds=self._node.patience_seconds)
 
     def _lose(self, token: str) -> None:
-        """Return what a dead node had; a coordinator that takes over says again who died."""
+        """Take back a dead node's batches; repeated notices change nothing."""
         if token not in self._lost:
             self._lost.add(token)
             self._returning.append(self._tasks.start(self._return_batches(token)))

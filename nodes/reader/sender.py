@@ -20,7 +20,7 @@ OVERDUE_SECONDS = 0.2
 
 
 class Sender(ListeningLoop):
-    """Sends batches to the workers that have credit.
+    """Sender of batches to the workers that have credit.
 
     A coroutine of the reader's loop, as all that it calls.
 

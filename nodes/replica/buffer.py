@@ -76,7 +76,7 @@ class FlatReplica:
         self._keep_squares(part)
 
     def _keep_squares(self, part: Slice) -> None:
-        """Take no square in the slice below 0: a root of it would be NaN.
+        """Raise negative squares to 0: their root would be NaN.
 
         A mean of squares falls while workers train, so that adding what it lacked before may overshoot.
         """

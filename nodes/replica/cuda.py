@@ -165,7 +165,7 @@ class DeviceReplica(FlatReplica):
         return self._fetch(self.flat[start:stop:stride])
 
     def snapshot(self, part: Slice) -> torch.Tensor:
-        """Return a copy of a slice on the CPU, taken after the workers' steps so far."""
+        """Return a CPU copy of a slice, after the workers' steps so far."""
         return self._fetch(self._buffer[part.start : part.stop])
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:

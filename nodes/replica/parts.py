@@ -1,4 +1,4 @@
-"""Into how many parts a trainer's workers cut their batches, each part for one dense update."""
+"""Number of parts per batch, with one dense update for each."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Health:
-    """A node's report of itself: whether it is healthy, the reason in one line, and figures."""
+    """A node's health: a verdict, the reason in one line, and figures."""
 
     healthy: bool
     text: str
@@ -103,7 +103,7 @@ def ask_health(path: Path, timeout_seconds: float) -> Health:
         answer = json.loads(received)
         return Health(bool(answer["healthy"]), str(answer["text"]), dict(answer["figures"]))
     except (ValueError, KeyError, TypeError):
-        return Health(False, f"{path}: the process that answers there is no node")
+        return Health(False, f"{path}: the process that answers there is not a node")
 
 
 def _answered(path: Path) -> bool:
@@ -136,9 +136,9 @@ def node_health(
     """
     figures = {"joined": joined, "ready": ready, "coordinator_silent_seconds": silence_seconds}
     if not joined:
-        return Health(False, f"{role}: waits for the coordinator", figures)
+        return Health(False, f"{role}: waiting for the coordinator", figures)
     if not ready:
         # It sends no heartbeats yet, so the coordinator has nothing to answer.
-        return Health(True, f"{role}: gets ready", figures)
+        return Health(True, f"{role}: starting", figures)
     text = f"{role}: last message from the coordinator {silence_seconds:.1f} s ago"
     return Health(silence_seconds <= limit_seconds, text, figures)

@@ -18,7 +18,7 @@ from .threads import CommandedService
 
 
 class ListeningLoop(MessageHandler):
-    """Handle messages on the loop that runs `serve`; all of this belongs to its thread.
+    """Service that handles messages on one loop and belongs to its thread.
 
     For work that never holds the loop for long; for other work there is `ListeningService`.
     """
@@ -46,7 +46,7 @@ class ListeningLoop(MessageHandler):
 
 
 class LoopThread(CommandedService):
-    """A thread that runs the coroutine `main` on a loop, and cancels it on `stop`."""
+    """Thread that runs the coroutine `main` until `stop` cancels it."""
 
     def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
         super().__init__(name, failed)

@@ -55,7 +55,8 @@ _CONNECTION_EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSALS
 )
 _OTHER_KEY = (
-    "the coordinator has another key than this node, or only one of the two has one; give both one --key"
+    "the coordinator and this node have different keys, or only one of them has a key; give both the same"
+    " --key"
 )
 
 log = logging.getLogger(__name__)

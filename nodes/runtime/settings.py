@@ -76,7 +76,7 @@ def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
 
 
 def insecurities(settings: NodeSettings) -> list[str]:
-    """Return what the report of a job has to warn of, for its coordinator's settings."""
+    """Return the report's warnings about the coordinator's settings."""
     found = insecurity(settings.listen_at())
     if settings.job.watch.web:
         found += http_token.insecurity("The page", *parse_page_address(settings.job.watch.web))

@@ -46,7 +46,7 @@ class SteadyClock:
 
 
 class SteadyLoop(asyncio.SelectorEventLoop):
-    """An event loop whose `time`, and so whose timers and timeouts, go by a steady clock.
+    """Event loop with a steady clock for its timers and timeouts.
 
     Args:
         real: a clock that goes on whatever happens.

@@ -120,7 +120,7 @@ class LinkCodecChooser:
         self._left = _Left(now, taken, sum(self.exchanges.values()))
         self.codec = chosen
         self._seconds.clear()
-        return f"an exchange by {now} takes {taken:.3g} s, a round is wanted every {wanted:.3g} s"
+        return f"an exchange by {now} takes {taken:.3g} s, but a round is due every {wanted:.3g} s"
 
     def _chosen(self, expected: Mapping[str, float], wanted: float) -> str:
         room = ROOM_ABOVE

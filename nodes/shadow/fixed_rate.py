@@ -147,7 +147,7 @@ class CenterRounds(FixedRate):
             self._loop.call_soon_threadsafe(self._center.mark_lost, token)
 
     def replace(self, number: int, member: MemberInfo) -> None:
-        """Take another sync node for a slice, from the next round on; any thread may call."""
+        """Replace a slice's sync node from the next round on; any thread."""
         self._happened.put((number, member))
 
     def close(self) -> None:

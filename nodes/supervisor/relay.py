@@ -200,7 +200,7 @@ class NearEnd(Endpoint):
 
 
 def _user_of_peer(accepted: socket.socket) -> int:
-    """Return who is at the other end, as the kernel noted it when it connected."""
+    """Return the other end's credentials, as the kernel recorded them."""
     credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1])
 

@@ -54,7 +54,7 @@ class Emulation:
         self._figures: dict[str, Any] = {}
 
     def has(self, role: str, index: int) -> bool:
-        """Return whether a node's links go through the relay, at an endpoint of its own."""
+        """Return whether a node has an endpoint of its own at the relay."""
         return (role, index) in self._options
 
     def token(self, role: str, index: int) -> str:

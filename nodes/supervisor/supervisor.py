@@ -293,7 +293,9 @@ class Supervisor:
             except ConnectionLost:
                 continue
             except RemoteError as error:
-                log.warning("the coordinator did not accept that a %s ended: %s", exited.role, error)
+                log.warning(
+                    "the coordinator refused the report that a %s process ended: %s", exited.role, error
+                )
                 return None
         return None
 
@@ -382,7 +384,7 @@ class Supervisor:
             if report is not None and self.folder is not None:
                 # The job had ended, and nothing was left to do but to draw it.
                 rewrite_texts(self.folder, report)
-                text += "; the report is written, without all pictures"
+                text += "; the report was written, but some pictures are missing"
                 return ExitCode(report.exit_code), text, report
             if self.folder is not None:
                 text += resume_hint(self.folder) or (

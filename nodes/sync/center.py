@@ -190,7 +190,7 @@ class CenterState:
         """
         if not isinstance(message, CenterNamedExchange):
             if self._ladder is not None:
-                raise ValueError("no codec named; the job has that of this link chosen for each exchange")
+                raise ValueError("no codec named; in this job each exchange names its codec")
             return None
         if self._ladder is None:
             raise ValueError(f"codec {message.codec!r:.40} named; the job's codecs of this link are fixed")
@@ -198,7 +198,7 @@ class CenterState:
 
     def _require_center(self) -> torch.Tensor:
         if self.values is None:
-            raise ValueError("the center has no first value yet")
+            raise ValueError("the center has no initial value yet")
         return self.values
 
     def _apply(self, center: torch.Tensor, values: Float32Array, answer: Float32Array) -> None:

@@ -202,7 +202,7 @@ class TrainerCheckpoint:
         return JobFileError(
             f"{what} of trainer-{self._index} has numbers that are not finite",
             where="trainer.lr",
-            remedy="lower it, or embedding.lr",
+            remedy="lower trainer.lr or embedding.lr",
         )
 
     async def compose(self, request: ComposeModel) -> WriteCheckpointReply:

@@ -200,7 +200,7 @@ class TrainerRole(Role):
         )
         for ended in joined:
             if isinstance(ended, BaseException):
-                log.error("a thread or process did not end well", exc_info=ended)
+                log.error("a thread or process failed", exc_info=ended)
             elif not ended:
                 log.error("a thread or process did not end within %g s", END_SECONDS)
         if self._socket is not None and self._sync is None:

@@ -1,4 +1,4 @@
-"""How long nodes that live have left a worker without an answer: a path between two of them may be broken.
+"""Detection of broken paths to living nodes, by unanswered requests.
 
 The coordinator hears of both ends, so it declares neither dead, and requests that are sent again for ever
 would be a job that hangs.
@@ -55,7 +55,7 @@ class AnswerWatch:
         for node, seconds in self._unanswered.items():
             if seconds > self._limit:
                 raise PeerUnreachable(
-                    f"has not answered {self._own} for {self._limit:g} s, although both live",
+                    f"has not answered {self._own} for {self._limit:g} s, although both are alive",
                     where=node,
-                    remedy="look at the network between the two",
+                    remedy="check the network between them",
                 )

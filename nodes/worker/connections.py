@@ -148,7 +148,7 @@ class WorkerConnections:
             connection.close()
 
     def meet(self, member: MemberInfo) -> None:
-        """Connect to a reader that has joined, unless it is known or lost again."""
+        """Connect to a new reader, unless it is known or lost."""
         if member.name in self.readers or member.name in self._lost:
             return
         reader = ReaderClient(member.name, self._connect(member), self._credit)
@@ -158,7 +158,7 @@ class WorkerConnections:
         self._answering_readers.add(member.name)
 
     def _receive_from(self, name: str, connection: Connection) -> Iterator[Message]:
-        """Yield what the last `poll` saw at a connection, and what has come since."""
+        """Yield a connection's messages since the last `poll`."""
         readable = connection.socket in self._readable
         while readable and (message := connection.receive()) is not None:
             self._watch.heard(name)

@@ -39,7 +39,7 @@ class DividedBatch:
         return len(self._bounds)
 
     def next(self) -> Staged:
-        """Return the next part; its leaves are its embeddings, [examples of the part, K_t] each."""
+        """Return the next part; its leaves are embeddings, [examples, K_t] each."""
         if not self._done:
             # Not earlier: memory belongs to the stream on which it was first asked for.
             self._gradients = [torch.zeros_like(table) for table in self._staged.embeddings]

@@ -281,7 +281,7 @@ class EmbeddingClient:
             self.connections[shard].send(offer)
 
     def _retire_lease(self, request: _PendingRequest) -> None:
-        """Exclude the lease from reuse: the node may still answer the first request into it."""
+        """Exclude the lease from reuse: the node may still write to it."""
         if request.lease is not None:
             self.shared_memory[request.shard].retire(request.lease)
 

@@ -23,7 +23,7 @@ Received = TypeVar("Received")
 
 
 class WorkerChannel(Generic[Sent, Received]):
-    """One end of a local socket pair; it belongs to the thread that made it.
+    """One end of a local socket pair, owned by one thread.
 
     What was sent arrives, in order, while both ends live.
 
@@ -59,7 +59,7 @@ class WorkerChannel(Generic[Sent, Received]):
         return True
 
     def receive(self) -> Received | None:
-        """Return the next message that has arrived, or None; raises ProtocolError for an invalid one."""
+        """Return the next message or None; raises ProtocolError."""
         try:
             parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:

@@ -167,7 +167,7 @@ class WorkerProcessMonitor(Service):
         return received
 
     def _flush(self, channel: Channel) -> None:
-        """Send what can be sent; a process that is only starting receives the rest later."""
+        """Send queued messages, as many as the process accepts now."""
         while not self._queued.empty():
             self._unsent.append(self._queued.get())
         while self._unsent and channel.send(self._unsent[0]):

@@ -242,7 +242,7 @@ def _pieces(part: _Part, *, finite: bool) -> Iterator[bytes]:
             raise JobFileError(
                 f"tensor {part.name} has numbers that are not finite",
                 where="embedding.lr",
-                remedy="lower it, or trainer.lr",
+                remedy="lower embedding.lr or trainer.lr",
             )
         yield piece.tobytes()
 

@@ -168,7 +168,7 @@ def open_checkpoint(
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Return whether the folder of a run has a last checkpoint; it may be damaged."""
+    """Return whether a run has a last checkpoint, perhaps damaged."""
     try:
         _locate(path, "last")
     except CheckpointError:

@@ -150,7 +150,7 @@ class Reference:
         return self.values.nbytes + self._difference.nbytes
 
     def begin(self, codec: Codec | None = None) -> None:
-        """Start an exchange, by another codec if one is given; an earlier unfinished one has failed."""
+        """Start an exchange, perhaps by another codec; an unfinished one has failed."""
         self._base, self.version = self.version, NO_REFERENCE
         if codec is None:
             return

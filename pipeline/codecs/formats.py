@@ -151,7 +151,7 @@ class Float32(Codec):
 
 
 class Sparse(Codec):
-    """Encoding without the elements that are 0; the others as they are, bit by bit.
+    """Encoding of the elements other than 0, unchanged.
 
     The payload is a bitmap, one bit an element, the first the highest of the first byte, and the float32 of
     the elements whose bit is set, little-endian. Where that is not shorter, it is that of float32, which is

@@ -33,8 +33,8 @@ class CodecsSection(BaseModel):
     On the links of synchronization the error of a codec is added to what is sent next (error feedback). On
     the links between workers and embedding nodes it is not, so "topk" cannot be used there.
 
-    With `sync.control = "auto"` both ways between trainers and sync nodes may be "auto": each such link has
-    the least lossy of "float32", "bfloat16" and "int8" by which a round ends before the next one is wanted.
+    With `sync.control = "auto"` both ways between trainers and sync nodes may be "auto": each link then uses
+    the least lossy of "float32", "bfloat16" and "int8" that is fast enough for the wanted gap.
     """
 
     model_config = STRICT

@@ -127,17 +127,17 @@ class SyncSection(Section):
     )
     gap: Positive | None = Field(
         default=None,
-        description="shadow: iterations of a trainer, over all its workers, from the beginning of a round to"
-        " that of the next, or more where `duty` does not allow it. Without it, as few as `duty` allows.",
+        description="shadow: a trainer's iterations, of all its workers, between the starts of two rounds;"
+        " more if `duty` does not allow so few. Default: as few as `duty` allows.",
     )
     start_iterations: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="shadow, with `gap`: in this many first iterations of a trainer the gap grows evenly from"
-        " 1 to `gap`.",
+        description="shadow, with `gap`: during this many first iterations of a trainer the gap grows evenly"
+        " from 1 to `gap`.",
     )
     start_duty: Fraction | None = Field(
         default=None,
-        description="shadow, with `gap`: `duty` in the first `start_iterations`, by default the same.",
+        description="shadow, with `gap`: `duty` during the first `start_iterations`. Default: `duty`.",
     )
     control: Literal["off", "auto"] = Field(
         default="off",
@@ -147,24 +147,22 @@ class SyncSection(Section):
     )
     control_bound: Rate | None = Field(
         default=None,
-        description="with `control`: the replicas' mean distance from their mean, at most, as a multiple of"
-        " how far that mean moves in 20 iterations of a trainer. By default 1.",
+        description="with `control`: the largest allowed distance of the replicas from their mean, relative"
+        " to how far the mean moves in 20 iterations of a trainer. Default: 1.",
     )
     control_max_gap: Positive | None = Field(
         default=None,
-        description="with `control`: the largest gap that it sets. By default 64, or `gap` if that is"
-        " larger.",
+        description="with `control`: the largest gap that it sets. Default: 64, or `gap` if that is larger.",
     )
     optimizer_state: Literal["own", "synchronized"] = Field(
         default="own",
-        description='"synchronized": rounds carry the state of `trainer.optimizer` too, Adagrad\'s sums or'
-        " Adam's moments, and treat it as they treat the weights: with the bytes of one or two more models in"
-        ' each round. "own": each trainer keeps that of its own gradients.',
+        description='"synchronized": rounds also synchronize the state of `trainer.optimizer`, as they do the'
+        " weights, which adds the bytes of one (Adagrad) or two (Adam) models to each round."
+        ' "own": each trainer keeps its own state.',
     )
     nodes: Annotated[int, Field(ge=0)] = Field(
         default=1,
-        description="Number of sync nodes, for an algorithm with a center; other algorithms have none,"
-        " whatever is given here.",
+        description="Number of sync nodes, for an algorithm with a center; others have none and ignore this.",
     )
     chunk_bytes: Annotated[int, Field(ge=1 << 12, le=64 << 20)] = Field(
         default=1 << 20, description="Size of the chunks in which parameters are sent."

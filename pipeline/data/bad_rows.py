@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import DataError
+from ..text.format import counted
 
 SAMPLES_KEPT = 5
 TEXT_CHARACTERS = 80
@@ -74,8 +75,8 @@ class BadRows:
     def _check(self, path: str) -> None:
         if self.count > self.limit:
             raise DataError(
-                f"{self.count} malformed rows, more than data.max_bad_rows = {self.limit}; the first is "
-                f"{self.first[0]}",
+                f"{counted(self.count, 'malformed row')}, more than data.max_bad_rows = {self.limit}; the"
+                f" first is {self.first[0]}",
                 where=path,
                 remedy="correct the rows or the job file's [data], or raise data.max_bad_rows",
             )

@@ -139,4 +139,4 @@ def _reason(text: bytes, shape: FeatureShape) -> str:
     for name, field in zip(shape.dense_names, fields[1:], strict=False):
         if field and parse_number(field) != parse_number(field):
             return f"{name} '{printable(field, 20)}' is not a number"
-    raise AssertionError(f"a good row was called bad: {printable(text)}")
+    raise AssertionError(f"no fault found in a row that was taken as malformed: {printable(text)}")

@@ -137,8 +137,8 @@ def _network(measured: Measured, time: WorkerTime) -> str:
         trip_ms = _total(trainers, "round_trip_seconds") / trips * 1e3
         own_ms = _request_ms(measured.of("embedding"))
         trip = (
-            f" a lookup that a worker waited for took {trip_ms:.2f} ms, of which the node's socket thread"
-            f" worked {own_ms:.2f}; the rest was queues and the network;"
+            f" a lookup took {trip_ms:.2f} ms, {own_ms:.2f} of them in the node's socket thread, the rest in"
+            " queues and on the network;"
         )
     moved = data_rate(sum(link.sent + link.received for link in links))
     shared = sum(link.shared for link in links)

@@ -1,4 +1,4 @@
-"""Which codecs were chosen for the links to sync nodes: from a trainer's counts to report.json."""
+"""Codecs of the links to sync nodes, for report.json."""
 
 from __future__ import annotations
 

@@ -175,9 +175,9 @@ def _sync(report: Report) -> list[str]:
     rows = [
         ("rounds completed", wording.count(sync.rounds)),
         ("rounds that ended with slices missing", wording.count(sync.incomplete_rounds)),
-        ("of these, perhaps completed by a trainer that was gone", wording.count(sync.undecided_rounds)),
+        ("of these, possibly completed by a trainer that had left", wording.count(sync.undecided_rounds)),
         (
-            "slices that a center applied but whose reply is not known to have arrived",
+            "slices applied by a center, without a confirmed reply",
             wording.count(sync.unanswered_slices),
         ),
         ("gap between rounds, iterations, mean", wording.number(sync.gap_mean, 1)),
@@ -221,13 +221,13 @@ def _control(report: Report) -> list[list[str]]:
     lines = markdown_table(head, rows) if rows else ["It changed nothing."]
     some = control.decision_count - len(rows)
     note = "Distance of the replicas from their mean, over how far that moves in 20 iterations of a trainer."
-    left_out = [f"{wording.count(some)} more decisions are left out."] if some else []
+    left_out = [f"Not shown: {wording.counted(some, 'more decision')}."] if some else []
     title = "## Control of the synchronization"
     return [[title, "", f"`sync.control`: {wording.control(control)}.", "", *lines, "", note, *left_out]]
 
 
 def _link_codecs(report: Report) -> list[list[str]]:
-    """One section if the codecs of links were chosen while the job trained, otherwise none."""
+    """Build the section on codecs; empty if none were chosen."""
     links = report.sync.link_codecs
     if not links:
         return []

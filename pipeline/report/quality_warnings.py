@@ -7,6 +7,7 @@ from typing import Final
 
 from ..config.job import Job
 from ..config.sections import SyncSection
+from ..text.format import counted
 from .control import Control
 from .link_codecs import LinkChoice
 
@@ -33,15 +34,17 @@ def first_gap_warnings(
         return []
     rounds, name = few[0]
     others = len(few) - 1
-    more = f", and {others} more fewer than {FEWEST_FIRST_ROUNDS} times" if others else ""
+    more = (
+        f"; {counted(others, 'other trainer')} also fewer than {FEWEST_FIRST_ROUNDS} times" if others else ""
+    )
     return [
         f"{name} synchronized {_times(rounds)} in its first {FIRST_ITERATIONS} iterations{more}. Such gaps at"
-        f" the start can cost quality, more in one run than in another: {_remedy(sync)}."
+        f" the start can cost quality, in some runs more than in others: {_remedy(sync)}."
     ]
 
 
 def warmup_warnings(job: Job, trained: int) -> list[str]:
-    """Return a warning if the rates of rows grew over much of the job's `trained` examples.
+    """Return a warning if the rows' warm-up took much of the job.
 
     They include those of a run that was resumed.
     """
@@ -62,8 +65,8 @@ def control_warnings(job: Job, control: Control | None) -> list[str]:
         return []
     if control is None:
         return [
-            "sync.control changed nothing: a trainer alone has no replica to be apart from. Start with more,"
-            " or leave it out."
+            "sync.control changed nothing: a single trainer has no other replica to stay close to. Start"
+            " more trainers, or leave it out."
         ]
     if control.ratio is None:
         return [
@@ -77,7 +80,7 @@ def control_warnings(job: Job, control: Control | None) -> list[str]:
     if control.held_up or control.gap > 1:
         remedy = f"raise sync.duty ({job.sync.duty:g}) or the link's bandwidth"
     else:
-        remedy = "a round after every iteration keeps the replicas no closer, so train with fewer trainers"
+        remedy = "use fewer trainers: a round after every iteration does not keep the replicas closer"
     return [
         f"The bound of sync.control_bound ({control.bound:g}) was not kept: {lowest}, {within}, with a gap of"
         f" {control.gap} at the end. Raise the bound, or {remedy}."
@@ -85,16 +88,16 @@ def control_warnings(job: Job, control: Control | None) -> list[str]:
 
 
 def link_warnings(links: Sequence[LinkChoice]) -> list[str]:
-    """Return a warning if links were too slow for the wanted gap, whatever their codec."""
+    """Return a warning if links were too slow for any codec."""
     late = [link for link in links if not link.fits]
     if not late:
         return []
     first, others = late[0], len(late) - 1
-    more = f", and on {others} more links" if others else ""
+    more = f" and {counted(others, 'other')}" if others else ""
     return [
-        f"From {first.trainer} to {first.node}{more} an exchange by {first.codec} took longer at the end than"
-        f" from one round to the next, as they were wanted: rounds come later. Raise the link's bandwidth, or"
-        f" sync.nodes if the links of sync nodes are what is slow."
+        f"At the end the link from {first.trainer} to {first.node}{more} was too slow: an exchange by"
+        f" {first.codec} took longer than the wanted time between two rounds. Raise the link's bandwidth, or"
+        f" sync.nodes if the links of the sync nodes are the limit."
     ]
 
 
@@ -107,7 +110,8 @@ def _remedy(sync: SyncSection) -> str:
         return f"lower sync.every ({sync.every})"
     if sync.gap is None:
         return (
-            f"raise sync.duty ({sync.duty:g}), or set sync.gap, which leaves out what first rounds cost once"
+            f"raise sync.duty ({sync.duty:g}), or set sync.gap, which ignores the one-time cost of first"
+            " rounds"
         )
     if sync.gap * FEWEST_FIRST_ROUNDS > FIRST_ITERATIONS and not sync.start_iterations:
         return f"set sync.start_iterations, or lower sync.gap ({sync.gap})"

@@ -180,7 +180,7 @@ def _print_events(report: Report, console: Console) -> None:
             console.print(text, soft_wrap=True)
     hidden = len(report.events) - _EVENT_ROWS
     if hidden > 0:
-        console.print(Text(f"{hidden} more events are in report.md", style="yellow"))
+        console.print(Text(f"{wording.counted(hidden, 'more event')} in report.md", style="yellow"))
 
 
 SHOWN_NODES = 16
@@ -202,7 +202,9 @@ def print_plan(record: PlanRecord, console: Console) -> None:
         add_row(table, _cells(node, record.nodes))
     console.print(table)
     if len(record.nodes) > SHOWN_NODES:
-        console.print(Text(f"{len(record.nodes) - SHOWN_NODES} more are in plan.json", style="dim"))
+        console.print(
+            Text(f"{wording.counted(len(record.nodes) - SHOWN_NODES, 'more node')} in plan.json", style="dim")
+        )
 
 
 def _cells(node: PlacedNode, nodes: list[PlacedNode]) -> tuple[str, ...]:

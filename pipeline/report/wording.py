@@ -17,6 +17,7 @@ DOES_NOT = "DOES NOT ADD UP"
 
 
 # In a report a figure that was not measured says so in words.
+counted = format.counted
 count = partial(format.count, missing=NOT_MEASURED)
 number = partial(format.number, missing=NOT_MEASURED)
 amount = partial(format.amount, missing=NOT_MEASURED)
@@ -37,7 +38,7 @@ def verdict(holds: bool) -> str:
 
 
 def difference(identity: Identity) -> str:
-    """Say by how much an identity is off, if it is, or why that is unknown."""
+    """Describe an identity's error, or why it is unknown."""
     if identity.left is None or identity.right is None:
         return f"unknown: {identity.unknown}"
     off = identity.left - identity.right
@@ -133,7 +134,7 @@ def _from_to(found: Control) -> str:
 
 
 def link_codecs(report: Report) -> str:
-    """Describe which codecs the links to sync nodes had at the end; "" if none were chosen."""
+    """Describe the links' last codecs; "" if none were chosen."""
     links = report.sync.link_codecs
     codecs = Counter(link.codec for link in links)
     found = ", ".join(f"{count(codecs[name])} {name}" for name in RUNGS if codecs[name])
@@ -163,16 +164,16 @@ def checkpoints(report: Report) -> list[str]:
     if validation is not None and validation.best is not None:
         where = "also the last one" if validation.best_is_last else f"kept in {validation.folder}/"
         found.append(
-            f"Validated {count(validation.count)} times: best {validation.metric} {number(validation.best)} "
-            f"after {count(validation.best_examples)} examples, {where}."
+            f"Validated {counted(validation.count, 'time')}: best {validation.metric}"
+            f" {number(validation.best)} after {count(validation.best_examples)} examples, {where}."
         )
     if validation is not None and validation.failed:
-        found.append(f"{count(validation.failed)} validations failed; the events say why.")
+        found.append(f"{counted(validation.failed, 'validation')} failed; the events say why.")
     if report.checkpoints is not None and report.checkpoints.failed:
         total = report.checkpoints.written + report.checkpoints.failed
         found.append(
-            f"{count(report.checkpoints.failed)} of {count(total)} checkpoints while training failed; the "
-            "events say why."
+            f"{count(report.checkpoints.failed)} of {counted(total, 'checkpoint')} while training failed;"
+            " the events say why."
         )
     if report.eval_best is not None:
         best = report.eval_best
@@ -185,10 +186,10 @@ def bad_batches(report: Report) -> str:
     bad = report.bad_batches
     if bad is None:
         return ""
-    batches = "1 batch" if bad.count == 1 else f"{count(bad.count)} batches"
+    batches = counted(bad.count, "batch", "batches")
     return (
-        f"{batches} ({count(bad.examples)} examples) left out, for a loss or gradients that are not finite "
-        f"(at most {count(bad.limit)} are tolerated); the first: {bad.first[0]}."
+        f"{batches} ({counted(bad.examples, 'example')}) left out, for a loss or gradients that are not"
+        f" finite (at most {count(bad.limit)} are tolerated); the first: {bad.first[0]}."
     )
 
 

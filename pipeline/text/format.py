@@ -23,6 +23,11 @@ def count(value: float | None, *, missing: str = MISSING) -> str:
     return missing if value is None else f"{value:,.0f}"
 
 
+def counted(value: int, noun: str, plural: str | None = None) -> str:
+    """Format a count with its noun, such as 1 message or 1,200 batches."""
+    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
+
+
 def number(value: float | None, digits: int = 4, *, missing: str = MISSING) -> str:
     """Format a number with `digits` decimals."""
     return missing if value is None else f"{value:,.{digits}f}"

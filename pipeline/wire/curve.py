@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
-    """Have a socket that will be bound to `address` accept only who has the job's key, if there is one."""
+    """Restrict a listening socket to peers with the job's key, if there is one."""
     if address.startswith("tcp://") and (key := job_key()) is not None:
         socket.setsockopt(zmq.CURVE_SECRETKEY, key.server.secret)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -73,7 +73,7 @@ def require_key(address: str) -> None:
     """
     if is_open(address) and not is_insecure():
         raise JobFileError(
-            "whoever reaches this address could read the data and end the job, as there is no key",
+            "without a key, anyone who can reach this address could read the data and stop the job",
             where=address,
             remedy=f"give all nodes of the job --key FILE ({HOW_TO_MAKE}),"
             " or --insecure on a network you trust",
@@ -85,7 +85,8 @@ def insecurity(address: str) -> list[str]:
     if not is_open(address):
         return []
     return [
-        f"Nothing was authenticated or encrypted, and {address} was open to whoever reaches it (--insecure)."
+        f"Connections to {address} were neither encrypted nor authenticated, and anyone who could reach it"
+        " could join (--insecure)."
     ]
 
 

@@ -64,7 +64,7 @@ def required_token(host: str, port: int) -> str | None:
         return key.http_token
     if not is_insecure():
         raise JobFileError(
-            "whoever reaches this address could read the job's state, as there is no key",
+            "without a token, anyone who can reach this address could read the job's state",
             where=f"{host}:{port}",
             remedy=f"give --key FILE ({HOW_TO_MAKE}) or --http-token FILE, listen on 127.0.0.1,"
             " or give --insecure on a network you trust",
@@ -76,4 +76,4 @@ def insecurity(what: str, host: str, port: int) -> list[str]:
     """Return warnings for an open HTTP server."""
     if is_loopback_host(host) or given_token() is not None or job_key() is not None:
         return []
-    return [f"{what} at {host}:{port} was open to whoever reached it (--insecure)."]
+    return [f"{what} at {host}:{port} was open to anyone who could reach it (--insecure)."]

@@ -28,6 +28,4 @@ class Refusals:
         if self.count <= LOGGED_REFUSALS:
             self._log.error(text, *values)
         elif self.count & (self.count - 1) == 0:
-            self._log.error(
-                f"{text} (%d were refused so far, and most of them not logged)", *values, self.count
-            )
+            self._log.error(f"{text} (%d refused so far; most are not logged)", *values, self.count)

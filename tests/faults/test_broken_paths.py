@@ -27,7 +27,7 @@ def test_others_train_what_the_cut_off_trainer_had(
     assert own.run.logged("fault: the path is broken", ["trainer-0", "trainer-1", other])
     report = own.run.report
     assert any(
-        f"{other}: has not answered trainer-1 for 8 s, although both live" in event.what
+        f"{other}: has not answered trainer-1 for 8 s, although both are alive" in event.what
         for event in report.events
     )
     assert report.ledger.adds_up

@@ -69,7 +69,7 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     own = cluster(changes).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")
     own.nodes["trainer"][2].suspend()
-    left = "left the synchronization"
+    left = "was removed from the group"
     wait_until(lambda: own.run.logged(left), "the others go on without it")
     # Trainers are numbered as they join, so its number is not known before.
     (line,) = (line["text"] for line in own.run.log("coordinator") if left in line["text"])

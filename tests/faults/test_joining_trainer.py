@@ -86,7 +86,7 @@ def test_where_none_can_join_it_is_refused(
     own.wait_for_batches(20)
     late = own.join("trainer")
     assert late.wait(60.0) == ExitCode.CLUSTER
-    assert "the job is running: a trainer cannot join it now" in late.text()
+    assert "the job is running and cannot take another trainer node now" in late.text()
     assert own.wait(SECONDS) == 0, own.coordinator.text()
 
 

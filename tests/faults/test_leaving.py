@@ -15,7 +15,7 @@ from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 120.0
 EPOCHS = 6
-LEFT = "left the job, as it was told"
+LEFT = "left the job as requested"
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 5.0},
     "data": {"epochs": EPOCHS, "span_bytes": 1 << 16, "readers": 2},

@@ -82,8 +82,8 @@ def test_another_one_gets_every_batch(
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, _dead(own.run))
     events = [event.what for event in own.run.report.events if event.node == "embedding-2"]
-    assert events[0] == "joined the running job; its rows are first values"
-    assert "batches that it lacks are trained again" in events[1]
+    assert events[0] == "joined the running job with newly initialized rows"
+    assert "batches that it lacks will be trained again" in events[1]
     # The others knew these batches.
     trained = {
         (epoch, span, number): count
@@ -103,7 +103,7 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
     _require_whole(own.run.report, _dead(own.run))
     joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
     assert "it has" in joined
-    assert "batches of a checkpoint" in joined
+    assert "with the rows of a checkpoint" in joined
 
 
 @pytest.mark.matrix
@@ -195,7 +195,7 @@ def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(
     own = in_process(CHANGES).start()
     own.wait_for_batches(60)
     _replace(own)
-    wait_until(lambda: own.run.logged("batches that it lacks are trained again"), "it is known")
+    wait_until(lambda: own.run.logged("batches that it lacks will be trained again"), "it is known")
     own.coordinator.interrupt()
     assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
@@ -212,7 +212,7 @@ def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> 
     job = supervise()
     job.wait_for_batches(20)
     job.node("embedding").kill()
-    known = "batches that it lacks are trained again"
+    known = "batches that it lacks will be trained again"
     wait_until(lambda: job.run.logged(known), known)
     trained = job.run.batches()
     job.wait_for_batches(trained + 20)

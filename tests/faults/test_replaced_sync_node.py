@@ -66,7 +66,7 @@ def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., 
     own.nodes["sync"][0].kill()
     late = own.join("sync")
     assert late.wait(60.0) == ExitCode.CLUSTER
-    assert "the job is running: a sync cannot join it now" in late.text()
+    assert "the job is running and cannot take another sync node now" in late.text()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.run.report.ledger.adds_up
 

@@ -113,4 +113,4 @@ def test_a_trainer_alone_is_not_controlled(cluster: Clusters, set_gaps: list[int
     assert report.sync.control is None
     assert set_gaps == []
     (text,) = [text for text in report.warnings if "sync.control" in text]
-    assert "a trainer alone has no replica to be apart from" in text
+    assert "a single trainer has no other replica to stay close to" in text

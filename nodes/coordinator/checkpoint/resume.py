@@ -85,11 +85,13 @@ class RestoredRun:
             f"{self.ledger.batches:,} batches ({self.manifest.model})"
         )
         if early:
-            text += f"; {early} more batches that some shards had applied are trained again, and applied once"
+            text += (
+                f"; batches that only some shards had applied are trained again, and applied once: {early:,}"
+            )
         if self.applied_again:
             text += (
-                f"; the tables are split anew, so {self.applied_again} batches are applied a second time "
-                "to some rows"
+                "; the tables are split differently, so some rows get batches a second time:"
+                f" {self.applied_again:,}"
             )
         return text
 

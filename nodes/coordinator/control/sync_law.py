@@ -38,7 +38,7 @@ MAX_DECISIONS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """What the controller sets.
+    """Settings of the controller.
 
     Attributes:
         gap: iterations of a trainer between two rounds.
@@ -51,7 +51,7 @@ class SyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControlSample:
-    """What the controller is told.
+    """One measurement for the controller.
 
     Attributes:
         iterations: of a trainer so far, mean over trainers.
@@ -201,8 +201,10 @@ class SyncController:
         if self._held_up and now.gap < self._max_gap:
             found = round(min(gap, self._max_gap))
             self._held_up_at.show(found)
-            came = f"rounds came every {gap:.0f} iterations" if gap < math.inf else "no round was completed"
-            return replace(now, gap=found), f"{came}: the duty cycle or the link allows no more"
+            came = (
+                f"rounds came only every {gap:.0f} iterations" if gap < math.inf else "no round was completed"
+            )
+            return replace(now, gap=found), f"{came}, limited by the duty cycle or the link"
         return self._tighter(ratio) if ratio > self._bound else self._looser(ratio)
 
     def _tighter(self, ratio: float) -> tuple[SyncSettings, str]:

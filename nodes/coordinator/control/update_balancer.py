@@ -43,7 +43,7 @@ FADING: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class UpdateCounts:
-    """What a heartbeat tells of a trainer.
+    """Figures of a trainer from its heartbeat.
 
     Attributes:
         seconds: when it came.

@@ -135,7 +135,7 @@ class LedgerState:
         return self._require(epoch, number).skipped
 
     def lose_reader(self, reader: str) -> list[UnreadSpan]:
-        """Take what a dead reader has cut of unfinished spans as unread; return those that it had cut wholly.
+        """Mark a dead reader's unfinished spans as unread; return its finished ones.
 
         They are handed out again once `read_again` was called.
         """
@@ -201,12 +201,12 @@ class LedgerState:
         """
         span = self._require(epoch, number)
         if not span.reader:
-            raise ValueError(f"span {number} of epoch {epoch} waits for a reader")
+            raise ValueError(f"span {number} of epoch {epoch} is not assigned to a reader")
         if span.batches is not None:
-            raise ValueError(f"span {number} of epoch {epoch} was reported as read before")
+            raise ValueError(f"span {number} of epoch {epoch} was already reported as read")
         if span.last >= batches:
             raise ValueError(
-                f"batch {span.last} of span {number} of epoch {epoch} was trained, and it has {batches}"
+                f"span {number} of epoch {epoch} has {batches} batches, but its batch {span.last} was trained"
             )
         span.batches, span.examples, span.bad_rows = batches, examples, bad_rows
         self.spans_read_of[span.reader] += 1

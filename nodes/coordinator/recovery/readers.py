@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from ....pipeline.errors import ExitCode
+from ....pipeline.text.format import counted
 from ....pipeline.wire.control.orders import SettleReader
 from ..outcome import Stop
 from ..server import CoordinatorServer
@@ -35,7 +36,7 @@ class ReaderRecovery:
         began = self._state.seconds()
         waiting = server.spawn(self._require_a_reader(reader))
         trainers = self._state.members.alive("trainer")
-        why = f"could not settle what {name} had sent it"
+        why = f"could not finish the batches of {name}"
         await asyncio.gather(*(settle(server, trainer, SettleReader(name), why) for trainer in trainers))
         if not self._state.is_training:
             return
@@ -44,11 +45,11 @@ class ReaderRecovery:
         server.journal.decided(SpansReadAgain(name))
         seconds = self._state.seconds() - began
         trained = sum(len(ledger.skip_of(*span)) for span in spans)
-        number = f"{len(spans)} unfinished span{'s' * (len(spans) != 1)}"
-        text = f"{number} of it can be read again after {seconds:.1f} s"
-        text += f", without {trained} batches that are trained"
+        number = counted(len(spans), "unfinished span")
+        text = f"{number} can be read again after {seconds:.1f} s"
+        text += f", without {counted(trained, 'trained batch', 'trained batches')}"
         if not spans:
-            text = "all that it had read is trained"
+            text = "everything that it had read was trained"
         server.event(name, text)
         await offer_spans(server)
         await waiting
@@ -67,5 +68,5 @@ class ReaderRecovery:
         await self._server.wait_for(is_decided, self._state.job.run.rejoin_seconds)
         if not is_there() and self._state.is_training:
             name = dead.info.name
-            text = f"{name} died, the last reader; the batches that it had not delivered are untrained"
+            text = f"{name}, the last reader, died; its undelivered batches were not trained"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))

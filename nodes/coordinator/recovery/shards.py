@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from ....pipeline.errors import ShadowSyncError
+from ....pipeline.text.format import counted
 from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, ShardReplaced
 from ..ledger.records import BatchRange
 from ..outcome import REQUEST_SECONDS
@@ -68,7 +69,7 @@ class ShardRecovery:
         server, ledger = self._server, self._state.ledger
         name, number = node.info.name, node.info.index
         began = self._state.seconds()
-        replaced, unable = ShardReplaced(node.info), f"could not go on with {name}"
+        replaced, unable = ShardReplaced(node.info), f"could not switch to {name}"
         trainers = self._state.members.alive("trainer")
         await asyncio.gather(*(settle(server, trainer, replaced, unable) for trainer in trainers))
         lacking = await self._lacking(node, ledger.trained_ranges())
@@ -77,10 +78,10 @@ class ShardRecovery:
             return
         count = ledger.owed.restore_shard(number, lacking)
         server.journal.decided(ShardRestored(number, tuple(lacking)))
-        batches = "1 batch" if count == 1 else f"{count:,} batches"
+        batches = counted(count, "batch", "batches")
         seconds = self._state.seconds() - began
-        again = f"{batches} that it lacks are trained again, known after {seconds:.1f} s"
-        server.event(name, again if count else "it has all batches that are trained")
+        again = f"{batches} that it lacks will be trained again (found in {seconds:.1f} s)"
+        server.event(name, again if count else "it lacks no trained batch")
         await offer_spans(server)
         await server.notify()
 

@@ -1,10 +1,10 @@
-"""Which dead nodes another one is started for: a state machine without I/O."""
+"""Replacements of dead nodes: a state machine without I/O."""
 
 from __future__ import annotations
 
 
 class Successors:
-    """What the supervisor says of the nodes of one role that ended. Owned by the coordinator's loop."""
+    """The supervisor's reports on ended nodes of one role. Owned by the coordinator's loop."""
 
     def __init__(self) -> None:
         # Tokens of nodes that no other is started for, of those being started, and whose place each takes.
@@ -34,5 +34,5 @@ class Successors:
         self._starting.discard(token)
 
     def is_final(self, token: str) -> bool:
-        """Return whether no other is started in the place of this node, nor of those that were."""
+        """Return whether no replacement is on its way."""
         return token in self._final

@@ -72,7 +72,7 @@ class Takeover:
             raise
 
     def replay(self, state: JobState) -> None:
-        """Bring a new state to that of the coordinator that died; `state.clock` has to be `self.clock`."""
+        """Replay the journal into a new state, whose clock must be `self.clock`."""
         for entry in self.store.entries():
             self.clock.stand_at(entry.seconds)
             change = _change_of(entry)

@@ -121,7 +121,7 @@ class SpansReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class ShardRestored:
-    """It is known which trained batches an embedding shard lacks that took a lost one's place."""
+    """The trained batches that a replacement shard lacks are known."""
 
     number: Count
     lacking: Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_BATCHES)]

@@ -129,7 +129,7 @@ class Membership:
     def _late_number(self, role: str, late: bool) -> int:
         if not late:
             raise ClusterError(
-                f"the job is running: a {role} cannot join it now",
+                f"the job is running and cannot take another {role} node now",
                 remedy='"Joining a running job" in docs/guarantees.md says when one can',
             )
         # Of those that were there from the beginning, each has one.

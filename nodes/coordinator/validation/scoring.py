@@ -91,7 +91,9 @@ def _score_of(answer: bytes) -> CheckpointScore:
             sums=QualitySums.from_array(np.array(reply["sums"], dtype=np.float64)),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"the validation process answered {answer[-80:]!r}, which is no score") from error
+        raise ClusterError(
+            f"the validation process answered {answer[-80:]!r}, which is not a score"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Generates Criteo-shaped click logs with a planted teacher, of any size.
+"""Generator of Criteo-shaped click logs with a planted teacher, of any size.
 
 They are streamed to disk: label, 13 counts I1..I13, 26 ids C1..C26 of 8 hexadecimal digits; see columns.py
 for how they are drawn and teacher.py for what makes a click. Row i of a part is a pure function of (seed,

@@ -1,4 +1,4 @@
-"""Reads parts of a prepared folder, and checks what they contain.
+"""Reader of a prepared folder's parts, which checks their content.
 
 Each part becomes examples; `verify_folder` checks that every byte is what was written.
 """

@@ -1,4 +1,4 @@
-"""What all control messages are: requests by verb, their replies, and records in both.
+"""Base of control messages: requests by verb, replies, and records.
 
 A request or reply is a frozen dataclass that travels as the list of its fields' values (see `field_checks`).
 """

@@ -1,4 +1,4 @@
-"""Requests to the coordinator: of nodes, of the supervisor, and of those that watch a job."""
+"""Requests to the coordinator from nodes, the supervisor and watchers."""
 
 from __future__ import annotations
 

@@ -194,8 +194,7 @@ class Finalize(Request["FinalizeReply"]):
 
 @dataclass(frozen=True, slots=True)
 class FinalizeReply(Reply):
-    """Whether the closing round was `complete`; of the model that comes out, where it takes all trainers to
-    tell, whether it is there, its digest, and how many rounds it is of."""
+    """The trainer's closing round, and its share of the final model."""
 
     counts: Counts
     complete: bool

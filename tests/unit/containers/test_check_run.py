@@ -68,7 +68,7 @@ def test_books_in_order_pass(run: Path) -> None:
         (lambda r: r["examples"].update(trained=EXAMPLES + 1, read=EXAMPLES + 21), "ledger.sqlite has"),
         (lambda r: r["ledger"].update(adds_up=False), "does not add up"),
         (lambda r: r["ledger"]["identities"][0].update(left=7), "ledger: read by the readers"),
-        (lambda r: r["ledger"]["identities"][-1].update(left=99), "ledger: pushes that shards knew"),
+        (lambda r: r["ledger"]["identities"][-1].update(left=99), "ledger: pushes received twice"),
         (lambda r: r["nodes"].pop(), "nodes that died: none"),
         (
             lambda r: r["nodes"].append({"name": "sync-0", "exit": "died"}),

@@ -159,7 +159,7 @@ def test_bad_lines(tmp_path: Path, line: str, why: str) -> None:
         (str(path), 6, why, line.replace('"', '"'))
     ]
     with pytest.raises(
-        DataError, match=r"1 malformed rows, more than data.max_bad_rows = \d+; the first is .*log\.csv:6: "
+        DataError, match=r"1 malformed row, more than data.max_bad_rows = \d+; the first is .*log\.csv:6: "
     ):
         read_all(schema_job(path))
 

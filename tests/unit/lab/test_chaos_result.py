@@ -40,7 +40,7 @@ def test_a_job_that_hung_left_processes_or_ended_badly_has_problems(tmp_path: Pa
     done = StruckJob(exit_codes=[6, 6], hung=True, left=2, last_line="the last trainer died", folder=tmp_path)
     assert _problems(done, 10) == [
         "it hung",
-        "2 processes were left",
+        "it left 2 processes",
         "it ended with 6: the last trainer died",
     ]
     assert _problems(StruckJob(exit_codes=[0]), 10) == ["it has no folder"]

@@ -112,7 +112,7 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
     assert state.members.require(TOKEN).metrics == {"cpu_seconds": 2.0}
     assert build_status(state, None, 0).nodes[0].refused_messages == 1
     (event,) = _refused(state)
-    assert (event.node, event.what) == ("coordinator", "refused messages: 1 of trainer-0; its log says why")
+    assert (event.node, event.what) == ("coordinator", "refused messages: 1 from trainer-0; see its log")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_no_job_that_is_stopped_ends_well(tmp_path: Path, told: ExitCode, code: 
 def test_a_failure_is_none_without_an_exit_code(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
         answer = await client.ask(Ask(1, *asked(NodeFailed("nothing", ExitCode.OK))))
-        assert "a failure has an exit code, and not 0" in answer.body[0]
+        assert "a failure needs an exit code other than 0" in answer.body[0]
         assert server.state.stop is None
 
     served(tmp_path, work)
@@ -232,9 +232,9 @@ def test_refused_connections_are_shown_and_reported_beside_refused_messages(tmp_
     status = build_status(state, None, 0)
     assert [(one.refused_messages, one.refused_connections) for one in status.nodes] == [(1, 2), (1, 3)]
     assert _flat(status)["refused_connections"] == 2
-    assert {(event.node, event.what.split(",")[0]) for event in _refused(state)} == {
-        ("coordinator", f"refused messages: 1 of {STRANGERS}; its log says why"),
+    assert {(event.node, event.what.partition(" with")[0]) for event in _refused(state)} == {
+        ("coordinator", f"refused messages: 1 from {STRANGERS}; see its log"),
         ("coordinator", "refused 2 connections"),
-        ("trainer-0", "refused 1 messages; its log says why"),
+        ("trainer-0", "refused 1 message; see its log"),
         ("trainer-0", "refused 3 connections"),
     }

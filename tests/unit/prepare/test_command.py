@@ -48,7 +48,7 @@ def test_a_folder_is_read_and_verified_at_its_url(call: Call, bucket: str, tmp_p
     assert call("job.toml", "--out", "folder", "--quiet").exit_code == 0
     _copy(Path("folder"), bucket)
     done = call("job.toml", "--out", bucket, "--verify")
-    assert (done.exit_code, done.stdout) == (0, f"1 parts, 500 rows, all checksums match: {bucket}\n")
+    assert (done.exit_code, done.stdout) == (0, f"1 part, 500 rows, all checksums match: {bucket}\n")
     assert on_folder(csv_job(tmp_path / "all.csv"), bucket).data.prepared == bucket
     with fsspec.open(f"{bucket}/train-00000.parquet", "wb") as file:
         file.write(b"other")
@@ -65,7 +65,7 @@ def test_a_url_is_not_written_to(call: Call, tmp_path: Path) -> None:
 def test_a_name_with_a_colon_is_a_name(call: Call) -> None:
     assert call("job.toml", "--out", "clicks:v1", "--quiet").exit_code == 0
     done = call("job.toml", "--out", "clicks:v1", "--verify")
-    assert done.stdout == "1 parts, 500 rows, all checksums match: clicks:v1\n"
+    assert done.stdout == "1 part, 500 rows, all checksums match: clicks:v1\n"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,10 @@ def test_the_report_that_is_there_counts(supervisor: Supervisor, full_report: Re
     (tmp_path / JSON_NAME).write_text(full_report.model_dump_json(), encoding="utf-8")
     code, text, report = result(supervisor)
     assert code == full_report.exit_code
-    assert text == "the coordinator died (killed by SIGKILL); the report is written, without all pictures"
+    assert (
+        text
+        == "the coordinator died (killed by SIGKILL); the report was written, but some pictures are missing"
+    )
     assert report == full_report == read_report(tmp_path / JSON_NAME)
     assert full_report.run in (tmp_path / MARKDOWN_NAME).read_text(encoding="utf-8")
 

@@ -34,10 +34,10 @@ def test_what_a_trainer_tells_is_what_the_report_has() -> None:
 def test_links_that_are_too_slow_are_warned_of() -> None:
     assert link_warnings([]) == link_warnings([NEW]) == []
     (text,) = link_warnings([NEW, SLOW])
-    assert text.startswith("From trainer-1 to sync-0 an exchange by int8 took longer at the end than")
+    assert text.startswith("At the end the link from trainer-1 to sync-0 was too slow: an exchange by int8")
     assert "Raise the link's bandwidth, or sync.nodes" in text
     (text,) = link_warnings([SLOW, NEW, SLOW, SLOW])
-    assert text.startswith("From trainer-1 to sync-0, and on 2 more links an exchange")
+    assert text.startswith("At the end the link from trainer-1 to sync-0 and 2 others was too slow")
 
 
 def test_the_codecs_of_links_stand_in_every_report(full_report: Report) -> None:

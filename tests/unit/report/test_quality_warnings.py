@@ -33,7 +33,7 @@ def test_few_rounds_at_the_start_are_warned_of() -> None:
     assert "more fewer" not in text
     (text,) = warnings({"trainer-0": 9, "trainer-1": 0, "trainer-2": 1, "trainer-3": 10})
     assert text.startswith(
-        "trainer-1 synchronized 0 times in its first 100 iterations, and 2 more fewer than "
+        "trainer-1 synchronized 0 times in its first 100 iterations; 2 other trainers also fewer than "
     )
 
 
@@ -132,7 +132,7 @@ def test_a_bound_that_was_kept_is_not_warned_of() -> None:
     ("changes", "said"),
     [
         ({"ratio": 1.1, "gap": 1}, "1.10 at the end, 0.40 at best, 9 of 10 windows were within it"),
-        ({"ratio": 1.1, "gap": 1}, "a round after every iteration keeps the replicas no closer"),
+        ({"ratio": 1.1, "gap": 1}, "a round after every iteration does not keep the replicas closer"),
         ({"windows_within": 4}, "4 of 10 windows were within it"),
         ({"ratio": 1.1, "held_up": True}, "raise sync.duty (0.01) or the link's bandwidth"),
     ],
@@ -145,7 +145,7 @@ def test_a_bound_that_was_not_kept_is_warned_of(changes: dict[str, Any], said: s
 
 def test_a_control_that_had_nothing_to_do_says_so() -> None:
     (text,) = control_warnings(controlled(control="auto"), None)
-    assert "a trainer alone has no replica to be apart from" in text
+    assert "a single trainer has no other replica to stay close to" in text
     nothing = {"windows": 0, "windows_within": 0, "ratio": None, "ratio_lowest": None}
     (text,) = control_warnings(controlled(control="auto"), a_control(**nothing))
     assert "training ended before the replicas' distance could be measured once" in text
@@ -159,6 +159,6 @@ def test_a_control_stands_in_every_report(full_report: Report) -> None:
     summary = "bound 1, 0.90 reached at the end, 9 of 10 windows within; gap 1 at first, 6 at the end"
     assert f"{summary}; elastic rate 0.5." in page
     assert "| 3 s | 6 | 0.5 | 0.30 | below \\| it |" in page
-    assert "2 more decisions are left out." in page
+    assert "Not shown: 2 more decisions." in page
     assert summary in " ".join(on_terminal(report).split())
     assert Report.model_validate_json(report.model_dump_json()) == report

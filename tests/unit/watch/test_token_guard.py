@@ -203,7 +203,7 @@ def test_the_token_of_a_file_is_wanted_in_place_of_the_keys_and_on_loopback(
 def test_off_loopback_without_a_key_nothing_is_served_but_by_wish(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(JobFileError, match="there is no key") as raised, served(EVERYWHERE):
+    with pytest.raises(JobFileError, match="without a token") as raised, served(EVERYWHERE):
         pass
     assert "--http-token FILE" in raised.value.remedy
     monkeypatch.setenv(INSECURE_VARIABLE, "1")

@@ -284,7 +284,7 @@ def test_off_loopback_a_key_is_needed(
     if loopback:
         require_key(address)
     else:
-        with pytest.raises(JobFileError, match="there is no key") as raised:
+        with pytest.raises(JobFileError, match="without a key") as raised:
             require_key(address)
         assert "--key FILE" in raised.value.remedy
     assert bool(insecurity(address)) is not loopback

@@ -44,7 +44,7 @@ def test_the_keys_token_is_its_own_and_tells_nothing_of_it() -> None:
 def test_off_loopback_the_token_of_the_key_is_wanted(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(JobFileError, match="there is no key") as raised:
+    with pytest.raises(JobFileError, match="without a token") as raised:
         required_token(host, 8080)
     assert raised.value.where == f"{host}:8080"
     assert "shadowsync key new FILE" in raised.value.remedy
@@ -62,7 +62,7 @@ def test_off_loopback_the_token_of_the_key_is_wanted(
     monkeypatch.setenv(INSECURE_VARIABLE, "1")
     assert required_token(host, 8080) is None
     assert insecurity("The page", host, 8080) == [
-        f"The page at {host}:8080 was open to whoever reached it (--insecure)."
+        f"The page at {host}:8080 was open to anyone who could reach it (--insecure)."
     ]
 
 

@@ -195,7 +195,7 @@ def test_refusals_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
     assert refusals.count == 10_000
     assert LOGGED_REFUSALS < len(lines) < LOGGED_REFUSALS + 16
     assert "refused 32, 100 % of it" in lines[LOGGED_REFUSALS - 1]
-    assert "refused 8192, 100 % of it (8192 were refused so far" in lines[-1]
+    assert "refused 8192, 100 % of it (8192 refused so far" in lines[-1]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="becomes another user")

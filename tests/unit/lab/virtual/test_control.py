@@ -87,7 +87,7 @@ def test_a_slow_link_loosens_and_tells(job_file: JobMaker, files: Path) -> None:
     """The duty cycle allows a round every 20 iterations; the bound wants one after each."""
     control = controlled(job_file, files / "mixed", duty=0.005, control_bound=0.01)
     assert 15 <= control.gap <= 25
-    assert "the duty cycle or the link allows no more" in control.decisions[0].why
+    assert "limited by the duty cycle or the link" in control.decisions[0].why
     assert not control.kept
     # The control of it: with room, the same bound leaves the gap at 1.
     assert controlled(job_file, files / "mixed", control_bound=0.01).gap == 1

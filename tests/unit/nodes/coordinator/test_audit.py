@@ -15,11 +15,11 @@ from shadowsync.tests.support.books import BATCH, Books, red
 
 READ = "read by the readers = trained + returned + in flight"
 CONFIRMED = "confirmed at the trainers = distinct + replayed"
-FILE = "trained in the ledger's file = trained in the coordinator's memory"
+FILE = "trained, in ledger.sqlite = trained, in the coordinator"
 CUT = "cut by the readers = distinct"
-MISREAD = "spans whose batches hold other examples = none"
+MISREAD = "spans whose batches do not add up = 0"
 SHARDS = [f"batches applied by embedding-{number} = distinct batches" for number in range(2)]
-REPEATED = "pushes that shards knew <= sent again + returned"
+REPEATED = "pushes received twice <= sent again + returned"
 INTERRUPTED = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
 
 
@@ -366,7 +366,7 @@ def test_a_run_that_goes_on_is_red_for_a_lost_push_too(tmp_path: Path) -> None:
 
 READ_LEFT_OUT = "read by the readers = trained + left out + returned + in flight"
 TOLD_LEFT_OUT = "left out by the trainers = left out in the ledger"
-FILE_LEFT_OUT = "left out in the ledger's file = left out in the coordinator's memory"
+FILE_LEFT_OUT = "left out, in ledger.sqlite = left out, in the coordinator"
 CUT_LEFT_OUT = "cut by the readers = distinct + left out"
 
 

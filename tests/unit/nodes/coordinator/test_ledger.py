@@ -136,7 +136,7 @@ def test_a_span_is_read_once_and_only_if_handed_out() -> None:
     with pytest.raises(ValueError, match="span 1 of epoch 0 was not handed out"):
         read(state, 1, span=1)
     read(state, 1)
-    with pytest.raises(ValueError, match="was reported as read before"):
+    with pytest.raises(ValueError, match="was already reported as read"):
         read(state, 1)
     assert state.totals.parsed_examples == 10
 
@@ -146,7 +146,7 @@ def test_a_span_cannot_have_fewer_batches_than_were_trained_of_it() -> None:
     state.acknowledge("trainer-0", batch_id(0), 10)
     state.acknowledge("trainer-0", batch_id(5), 10)
     # Two batches, and two are trained; but one of them is none of the two.
-    with pytest.raises(ValueError, match="batch 5 of span 0 of epoch 0 was trained, and it has 2"):
+    with pytest.raises(ValueError, match="span 0 of epoch 0 has 2 batches, but its batch 5 was trained"):
         read(state, 2)
     assert not state.complete
     assert state.totals.parsed_examples == 0
@@ -245,7 +245,7 @@ def test_a_batch_beyond_the_end_of_a_span_that_goes_on_is_noticed() -> None:
     first.acknowledge("trainer-0", batch_id(5), 10)
     second = going_on(first, 1)
     second.grant("reader-0")
-    with pytest.raises(ValueError, match="batch 5 of span 0 of epoch 0 was trained, and it has 4"):
+    with pytest.raises(ValueError, match="span 0 of epoch 0 has 4 batches, but its batch 5 was trained"):
         read(second, 4)
 
 

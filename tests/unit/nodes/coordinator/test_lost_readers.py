@@ -158,5 +158,5 @@ def test_a_span_that_waits_for_a_reader_was_read_by_none() -> None:
     state.grant("reader-0")
     state.lose_reader("reader-0")
     state.read_again("reader-0")
-    with pytest.raises(ValueError, match="span 0 of epoch 0 waits for a reader"):
+    with pytest.raises(ValueError, match="span 0 of epoch 0 is not assigned to a reader"):
         _read(state, 1)

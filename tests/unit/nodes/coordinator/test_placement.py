@@ -224,7 +224,7 @@ def test_the_plan_on_the_terminal(log: Path) -> None:
     assert "by rows" in printed(TablePlacement.by_rows(job_of(log)).record())
     assert printed(TablePlacement.by_rows(job_of(log, embedding={"nodes": 1})).record()) == ""
     many = printed(TablePlacement.by_rows(job_of(log, embedding={"nodes": 20})).record())
-    assert "4 more are in plan.json" in many
+    assert "4 more nodes in plan.json" in many
 
 
 def test_a_node_with_another_plan_is_named(log: Path) -> None:

@@ -21,6 +21,6 @@ def test_what_was_left_out_is_not_trained_again(early: list[tuple[int, int]], ag
     applied = {"embedding-0": frozenset(batches), "embedding-1": frozenset(batches[:1])}
     manifest = cast("Any", SimpleNamespace(run="before", model="the center"))
     run = RestoredRun(Path("run"), manifest, LEDGER, applied, 0, None)
-    said = f"{again} more batches that some shards had applied are trained again"
+    said = f"; batches that only some shards had applied are trained again, and applied once: {again}"
     assert (said in run.event()) is bool(again)
     assert ("trained again" in run.event()) is bool(again)

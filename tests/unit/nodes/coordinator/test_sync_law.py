@@ -153,7 +153,7 @@ def test_what_the_link_does_not_allow_is_not_asked_for() -> None:
     job = SimulatedJob(controller(), lambda now: 0.5 * now.gap**0.5, fastest_gap=20.0).train(150)
     assert job.gaps == [1, 20]
     (made,) = job.controller.report().decisions
-    assert made.why == "rounds came every 20 iterations: the duty cycle or the link allows no more"
+    assert made.why == "rounds came only every 20 iterations, limited by the duty cycle or the link"
     assert not job.controller.report().kept
 
 
@@ -175,7 +175,7 @@ def test_a_link_that_stays_full_is_asked_ever_more_seldom() -> None:
 def test_without_any_round_it_takes_the_largest_gap() -> None:
     job = SimulatedJob(controller(), lambda _: 2.0, fastest_gap=math.inf).train(40)
     assert job.gaps == [1, 64]
-    assert job.controller.report().decisions[0].why.startswith("no round was completed: ")
+    assert job.controller.report().decisions[0].why.startswith("no round was completed, ")
     assert job.train(100).controller.report().held_up
 
 

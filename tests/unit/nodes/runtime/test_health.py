@@ -127,7 +127,7 @@ def test_what_is_no_node_is_not_healthy(tmp_path: Path, answer: bytes) -> None:
         found = ask_health(path, 5.0)
         thread.join()
     assert not found.healthy
-    assert "no node" in found.text
+    assert "is not a node" in found.text
 
 
 def test_only_one_of_a_supervisors_processes_answers(monkeypatch: pytest.MonkeyPatch) -> None:

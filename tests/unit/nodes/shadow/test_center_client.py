@@ -253,7 +253,7 @@ def test_before_the_first_value_an_exchange_is_refused_at_once(context: Context,
         # Its timeout is as long as the test may take.
         async with linked(context, members, 10) as link:
             for ask in (link.read(link.slices[0]), link.exchange(link.slices[0], torch.ones(10))):
-                with pytest.raises(PeerLost, match="sync-0 answered: the center has no first value yet"):
+                with pytest.raises(PeerLost, match="sync-0 answered: the center has no initial value yet"):
                     await ask
             assert link.refused_messages == 2
             await link.seed(torch.zeros(10))

@@ -21,7 +21,7 @@ def test_before_its_first_value_there_is_no_center() -> None:
         lambda: state.read(CenterRead(1, 0, 4)),
         lambda: state.exchange(b"a/shadow", exchange_of(1, 0, floats(4, 1))),
     ):
-        with pytest.raises(ValueError, match="no first value yet"):
+        with pytest.raises(ValueError, match="no initial value yet"):
             ask()
 
 
@@ -98,7 +98,7 @@ def test_late_the_first_value_is_the_mean_of_whole_seeds() -> None:
     half, part = chunks(floats(7, 9), 3)[0]
     state.seed(CenterSeed(1, START, START + 7, half, part), b"9/shadow")
     assert not state.ready
-    with pytest.raises(ValueError, match="no first value yet"):
+    with pytest.raises(ValueError, match="no initial value yet"):
         state.exchange(b"0/shadow", exchange_of(2, START, floats(7, 1)))
     assert state.settle_seeds() == 3
     np.testing.assert_allclose(whole(state), np.mean(seeds, axis=0), rtol=1e-6)

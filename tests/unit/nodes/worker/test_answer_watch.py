@@ -22,7 +22,7 @@ def test_silence_for_longer_than_the_limit_is_an_error() -> None:
     with pytest.raises(PeerUnreachable) as raised:
         watched(watch, 11, 12, "reader-0", "embedding-0")
     error = raised.value
-    assert str(error).startswith("embedding-0: has not answered trainer-1 for 10 s, although both live")
+    assert str(error).startswith("embedding-0: has not answered trainer-1 for 10 s, although both are alive")
     assert error.exit_code is ExitCode.STOPPED_BY_DEATH
 
 
