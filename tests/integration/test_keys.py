@@ -133,7 +133,7 @@ def test_off_loopback_without_a_key_nothing_starts(
     arguments += ["--join", "tcp://127.0.0.1:9"] if role != "coordinator" else []
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == ExitCode.USAGE, done.output
-    assert "without a (key|token)" in done.output
+    assert "without a key" in done.output
     assert "shadowsync key new FILE" in done.output
     assert "--insecure" in done.output
 
@@ -196,7 +196,7 @@ def test_without_a_key_by_wish_the_report_warns(processes: Callable[..., Cluster
             own.join(role)
     assert own.wait() == 0, own.coordinator.text()
     sockets, page = own.run.report.warnings
-    assert sockets.startswith("Nothing was authenticated or encrypted, and tcp://0.0.0.0:")
+    assert sockets.startswith("Connections to tcp://0.0.0.0:")
     assert page == "The page at 0.0.0.0:0 was open to anyone who could reach it (--insecure)."
 
 
