@@ -60,7 +60,7 @@ def test_nobody_takes_the_place_of_the_only_one(cluster: Callable[..., AnyCluste
     own.wait_for_batches(20)
     own.nodes["reader"][0].kill()
     assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
-    last = "reader-0 died, the last reader; the batches that it had not delivered are untrained"
+    last = "reader-0, the last reader, died; its undelivered batches were not trained"
     assert last in own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -102,5 +102,5 @@ def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> 
         job.wait_for_batches(trained + 100)
     job.node("reader").kill()
     assert job.process.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, job.process.text()
-    assert "reader-2 died, the last reader" in job.last_line()
+    assert "reader-2, the last reader, died" in job.last_line()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities

@@ -102,7 +102,6 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, _dead(own.run))
     joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
-    assert "it has" in joined
     assert "with the rows of a checkpoint" in joined
 
 

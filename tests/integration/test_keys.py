@@ -85,7 +85,7 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
     listening = {"reader", "embedding", "sync" if algorithm == "easgd" else "trainer"}
     for node in report.nodes:
         assert node.refused_connections == int(node.role in listening), node.name
-    told = [event.node for event in report.events if event.what.startswith("refused 1 connections")]
+    told = [event.node for event in report.events if event.what.startswith("refused 1 connection ")]
     assert sorted(told) == sorted(
         ["coordinator", *(node.name for node in report.nodes if node.role in listening)]
     )
@@ -109,7 +109,7 @@ def test_a_node_without_the_key_is_told_at_once(
             monkeypatch.setenv(KEY_VARIABLE, str(given))
         node = own.join("reader")
         assert node.wait(60.0) == ExitCode.CLUSTER
-        assert "the coordinator has another key than this node, or only one of the two has one" in node.text()
+        assert "the coordinator and this node have different keys, or only one of them has a key" in node.text()
     own.coordinator.interrupt()
     assert own.coordinator.wait(60.0) == ExitCode.INTERRUPTED
 
