@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..pipeline.text.format import count, data_rate, data_size, duration, number, percent
+from ..pipeline.text.format import count, counted, data_rate, data_size, duration, number, percent
 from .status import NodeStatus, Status
 
 MOST_NODES = 14
@@ -124,8 +124,8 @@ def _node_cells(node: NodeStatus) -> list[str]:
 
 
 def _refused(node: NodeStatus) -> str:
-    refused = {"messages": node.refused_messages, "connections": node.refused_connections}
-    text = ", ".join(f"{number} {what}" for what, number in refused.items() if number)
+    refused = {"message": node.refused_messages, "connection": node.refused_connections}
+    text = ", ".join(counted(number, what) for what, number in refused.items() if number)
     return f"refused {text}" if text else ""
 
 
