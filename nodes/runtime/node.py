@@ -55,8 +55,7 @@ _CONNECTION_EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSALS
 )
 _OTHER_KEY = (
-    "the coordinator and this node have different keys, or only one of them has a key; give both the same"
-    " --key"
+    "the coordinator and this node have different keys, or only one has a key; give both the same --key"
 )
 
 log = logging.getLogger(__name__)

@@ -109,7 +109,7 @@ def test_a_node_without_the_key_is_told_at_once(
             monkeypatch.setenv(KEY_VARIABLE, str(given))
         node = own.join("reader")
         assert node.wait(60.0) == ExitCode.CLUSTER
-        assert "the coordinator and this node have different keys, or only one of them has a key" in node.text()
+        assert "the coordinator and this node have different keys, or only one has a key" in node.text()
     own.coordinator.interrupt()
     assert own.coordinator.wait(60.0) == ExitCode.INTERRUPTED
 
