@@ -1,9 +1,9 @@
-"""Checks a run whose trainer was killed, from what it left: the report and, by itself, the ledger's file.
+"""Check of a run whose trainer was killed, from its report and, independently, its ledger's file.
 
     python check_run.py RUN EXAMPLES DEATHS
 
-It believes no figure that it can add up itself, and needs nothing but Python. Exit code 0 and one line if all
-is well, 1 and a line for each thing that isn't.
+It adds up every figure that it can, and needs nothing but Python. Exit code 0 and one line if all is well, 1
+and a line for each problem.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FINISHED_WITH_DEATHS = 5
 
 
 def faults_of_report(report: dict[str, Any], examples: int, deaths: int) -> list[str]:
-    """What is wrong with the report of a job of so many examples in which so many trainers died."""
+    """Return what is wrong with the report of a job with these numbers of examples and dead trainers."""
     counts = report["examples"]
     ledger = report["ledger"]
     dead = [node["name"] for node in report["nodes"] if str(node["exit"]) != "0"]
@@ -45,7 +45,7 @@ def faults_of_report(report: dict[str, Any], examples: int, deaths: int) -> list
 
 
 def is_true(identity: dict[str, Any]) -> bool:
-    """Whether its two numbers are known and as it says."""
+    """Return whether its two numbers are known and agree."""
     left, right = identity["left"], identity["right"]
     if left is None or right is None:
         return False
@@ -53,8 +53,8 @@ def is_true(identity: dict[str, Any]) -> bool:
 
 
 def faults_of_ledger(path: Path, report: dict[str, Any], examples: int) -> list[str]:
-    """What the ledger's file says otherwise than the report."""
-    # Nobody writes to it any more, and it may lie where nothing can be written.
+    """Return where the ledger's file differs from the report."""
+    # The job has ended, and the file may be on a read-only volume.
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)) as ledger:
         (batches, distinct, trained) = ledger.execute(
             "SELECT count(*), sum(examples), sum(examples * acknowledgements) FROM batches"
@@ -77,7 +77,7 @@ def faults_of_ledger(path: Path, report: dict[str, Any], examples: int) -> list[
 
 
 def main(arguments: list[str]) -> int:
-    """The command line; gives the exit code."""
+    """Check the run; return the exit code."""
     folder, examples, deaths = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))

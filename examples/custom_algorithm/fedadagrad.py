@@ -10,7 +10,7 @@ from shadowsync.sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, P
 
 @dataclass(frozen=True)
 class FedAdagradOptions:
-    """`outer_lr` and `epsilon` are those of the outer optimizer."""
+    """Options of the outer optimizer."""
 
     outer_lr: float = 0.1
     epsilon: float = 0.001
@@ -26,15 +26,15 @@ class FedAdagrad(Algorithm):
     """FedAdagrad as in Reddi et al., arXiv 2003.00295, algorithm 2, without momentum and without its pause.
 
     With w_i the replicas, s_i their snapshots after all have met, g the outer model, v the sums of squares,
-    γ the outer learning rate and ε what keeps the divisor from 0 (Adagrad's step as torch.optim takes it):
+    γ the outer learning rate and ε a constant that keeps the divisor above 0 (as in torch.optim's Adagrad):
 
         d = mean of s_i - g,    v <- v + d²,    g <- g + γ d / (√v + ε),    w_i <- w_i + (g - s_i).
 
-    The paper's workers stop and go on from g. Here they train on meanwhile, so w_i is moved by what it
-    lacked of g when the round began, and keeps what it has learned since.
+    The paper's workers stop and go on from g. Here they train on meanwhile, so w_i moves by its difference
+    to g at the start of the round, and keeps what it has learned since.
 
-    All are float32 [numel]. A round awaits that all trainers have met, then one mean of the whole buffer. If
-    a trainer is lost before that is there, nothing has changed, and the next round meets those who are left.
+    All are float32 [numel]. A round waits until all trainers have met, then for one mean of the whole buffer.
+    If a trainer is lost before that, nothing has changed, and the next round meets the remaining ones.
     """
 
     name = "fedadagrad"
@@ -46,13 +46,13 @@ class FedAdagrad(Algorithm):
     options: FedAdagradOptions
 
     def start(self, replica: Replica) -> None:
-        """The outer model begins as the first weights."""
+        """Start the outer model from the first weights."""
         self._completed = 0
         self._outer = replica.snapshot(replica.whole)
         self._sums = torch.zeros_like(self._outer)
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """One mean, one outer step, and the replica follows it."""
+        """Run one round: a mean, an outer step, a move of the replica."""
         try:
             group = await peers.meet()
             snapshot = replica.snapshot(replica.whole)
@@ -68,14 +68,14 @@ class FedAdagrad(Algorithm):
         return True
 
     def state(self) -> AlgorithmState:
-        """What a trainer needs that joins."""
+        """Return the state for a joining trainer."""
         return AlgorithmState(self._completed, {"outer": self._outer, "sums": self._sums})
 
     def load_state(self, state: AlgorithmState) -> None:
-        """Goes on where another trainer, or a checkpoint, was."""
+        """Load the state of another trainer or a checkpoint."""
         self._completed = state.completed_rounds
         self._outer, self._sums = state.tensors["outer"], state.tensors["sums"]
 
     def global_model(self) -> torch.Tensor:
-        """The outer model is what comes out."""
+        """Return the outer model."""
         return self._outer
