@@ -23,13 +23,12 @@ from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
 from ...pipeline.report.write import write_report
-from ..runtime.process_hooks import ProcessHooks
+from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.resume import RestoredRun
 from .controller import JobController
 from .ledger.ledger import LedgerState
-from .ledger.store import LedgerStore, StoredTotals
-from .ledger.writer import LedgerWriter
+from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.monitoring import Monitoring
 from .outcome import Outcome
 from .recovery.takeover import Takeover

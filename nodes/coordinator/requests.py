@@ -31,10 +31,7 @@ from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission
 from .departure import Departures
 from .monitoring.status import answer_status
 from .outcome import Stop
-from .recovery.readers import ReaderRecovery
-from .recovery.settling import offer_spans
-from .recovery.shards import ShardRecovery
-from .recovery.successors import Successors
+from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, GroupFormed
 from .state.membership import Member

@@ -37,19 +37,18 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
 from ..runtime.health import Health, coordinator_health, health_path, serve_health
-from ..runtime.process_hooks import ProcessHooks
+from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .journal import JobJournal
-from .ledger.writer import LedgerWriter
+from .ledger.store import LedgerWriter
 from .outcome import Stop
-from .sessions import SessionRegistry
+from .sessions import JobWaits, SessionRegistry
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, Member
 from .state.phases import JobPhase
-from .waits import JobWaits
 
 log = logging.getLogger(__name__)
 

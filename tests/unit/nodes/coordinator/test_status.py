@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
-from shadowsync.nodes.coordinator.ledger.store import LedgerStore
-from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring
 from shadowsync.nodes.coordinator.monitoring.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.monitoring.status import answer_status, build_status
