@@ -22,7 +22,7 @@ from ...pipeline.wire.control.orders import (
     WriteReplica,
 )
 from .control.divergence import CHUNK_ELEMENTS
-from .outcome import REQUEST_SECONDS
+from .state.outcome import REQUEST_SECONDS
 from .server import CoordinatorServer
 from .state.changes import NodeBegan
 from .state.membership import Member, require_same_plan

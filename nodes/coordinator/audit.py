@@ -14,7 +14,7 @@ from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
 from .ledger.ledger import LedgerState
 from .ledger.store import StoredTotals
-from .outcome import CountsByNode, Outcome
+from .state.outcome import CountsByNode, Outcome
 from .state.job import JobState
 from .state.membership import Member
 

@@ -17,16 +17,7 @@ from .evaluation import Evaluator, sum_progressive
 from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
 from .monitoring.replica_sampler import ReplicaSampler
-from .outcome import (
-    DRAIN_SECONDS,
-    HURRY_SECONDS,
-    REQUEST_SECONDS,
-    FinalModel,
-    Outcome,
-    SavedCheckpoints,
-    Score,
-    Stop,
-)
+from .state.outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome, SavedCheckpoints, Score, Stop
 from .server import CoordinatorServer
 from .shutdown import JobFinalizer
 from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingEnded

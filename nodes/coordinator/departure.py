@@ -6,7 +6,7 @@ import asyncio
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.wire.control.orders import Drain, Finalize
-from .outcome import DRAIN_SECONDS, REQUEST_SECONDS, Stop
+from .state.outcome import DRAIN_SECONDS, REQUEST_SECONDS, Stop
 from .server import CoordinatorServer
 from .state.changes import GroupFormed, NodeLeaves
 from .state.membership import Member

@@ -15,7 +15,7 @@ from ...pipeline.report.model import Progressive
 from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
-from .outcome import REQUEST_SECONDS, FinalModel, Outcome, Score
+from .state.outcome import REQUEST_SECONDS, FinalModel, Outcome, Score
 from .server import CoordinatorServer
 from .state.membership import Member
 

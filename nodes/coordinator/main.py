@@ -30,7 +30,7 @@ from .controller import JobController
 from .ledger.ledger import LedgerState
 from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.monitoring import Monitoring
-from .outcome import Outcome
+from .state.outcome import Outcome
 from .recovery.takeover import Takeover
 from .report import build_report, with_exits
 from .requests import RequestHandler

@@ -37,7 +37,7 @@ from ...pipeline.report.write import describe_hardware, versions
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
 from .ledger.store import StoredTotals
-from .outcome import CountsByNode, Outcome, SavedCheckpoints, Score
+from .state.outcome import CountsByNode, Outcome, SavedCheckpoints, Score
 from .state.job import JobState
 
 

@@ -30,7 +30,7 @@ from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
 from .monitoring.status import answer_status
-from .outcome import Stop
+from .state.outcome import Stop
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, GroupFormed

@@ -43,7 +43,7 @@ from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .journal import JobJournal
 from .ledger.store import LedgerWriter
-from .outcome import Stop
+from .state.outcome import Stop
 from .sessions import JobWaits, SessionRegistry
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState

@@ -25,7 +25,7 @@ from ...sync_algos.model_origin import ModelOrigin
 from ..runtime.threads import run_in_thread_uncancellable
 from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
 from .control.divergence import CHUNK_ELEMENTS, Divergence
-from .outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome
+from .state.outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome
 from .server import CoordinatorServer
 from .state.changes import GroupFormed
 from .state.membership import Member

@@ -14,7 +14,7 @@ from ....pipeline.data.spans import Span
 from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics import QualitySums
 from ...runtime.threads import run_in_thread_uncancellable
-from ..outcome import FinalModel
+from ..state.outcome import FinalModel
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointScored
 from ..validation.scoring import CheckpointScore, Scored, ValidationState, score_checkpoint

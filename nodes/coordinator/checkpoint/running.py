@@ -24,7 +24,7 @@ from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....sync_algos.model_origin import ModelOrigin
 from ...runtime.threads import run_in_thread_uncancellable
-from ..outcome import FinalModel
+from ..state.outcome import FinalModel
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointWritten
 from ..state.job import JobState

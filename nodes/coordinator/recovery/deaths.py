@@ -20,7 +20,7 @@ from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
 from ....pipeline.wire.rpc_channel import RemoteError
 from ..ledger.records import BatchRange
-from ..outcome import REQUEST_SECONDS, Stop
+from ..state.outcome import REQUEST_SECONDS, Stop
 from ..server import CoordinatorServer
 from ..state.changes import ShardRestored, SpansReadAgain
 from ..state.membership import Member

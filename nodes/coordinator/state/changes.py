@@ -28,7 +28,7 @@ from ....pipeline.wire.control.messages import (
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
 from ..ledger.store import LedgerStore
-from ..outcome import Stop
+from .outcome import Stop
 from ..validation.scoring import Scored
 from .job import JobState
 

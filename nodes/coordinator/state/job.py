@@ -18,7 +18,7 @@ from ..control.sync_control import SyncControl, control_of
 from ..control.update_balancer import UpdateBalancer, UpdateCounts
 from ..ledger.ledger import LedgerState
 from ..ledger.records import Acknowledged, LeftOut
-from ..outcome import Stop
+from .outcome import Stop
 from ..validation.scoring import Scored
 from .bad_batches import BadBatchCounter
 from .facts import DivergenceCurve, InputFacts, Origin

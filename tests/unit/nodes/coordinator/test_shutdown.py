@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.checkpoint.running import PART_SECONDS
-from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, FinalModel, Outcome
+from shadowsync.nodes.coordinator.state.outcome import HURRY_SECONDS, FinalModel, Outcome
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
-from shadowsync.nodes.coordinator.outcome import Stop
+from shadowsync.nodes.coordinator.state.outcome import Stop
 from shadowsync.nodes.coordinator.state.facts import MAX_POINTS, DivergenceCurve
 from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ...pipeline.errors import ExitCode
-from ...pipeline.metrics import QualitySums
-from ...pipeline.performance.document import Profile
-from ...pipeline.types import BatchId
-from ...pipeline.wire.control.messages import NodeFacts
-from ...pipeline.wire.control.orders import FinalizeReply
-from ...pipeline.wire.field_checks import Counts
-from ...sync_algos.model_origin import ModelOrigin
-from .validation.scoring import ValidationState
+from ....pipeline.errors import ExitCode
+from ....pipeline.metrics import QualitySums
+from ....pipeline.performance.document import Profile
+from ....pipeline.types import BatchId
+from ....pipeline.wire.control.messages import NodeFacts
+from ....pipeline.wire.control.orders import FinalizeReply
+from ....pipeline.wire.field_checks import Counts
+from ....sync_algos.model_origin import ModelOrigin
+from ..validation.scoring import ValidationState
 
 
 @dataclass(frozen=True, slots=True)
