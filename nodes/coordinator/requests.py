@@ -30,11 +30,11 @@ from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
 from .monitoring.status import answer_status
-from .state.outcome import Stop
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, GroupFormed
 from .state.membership import Member
+from .state.outcome import Stop
 from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)

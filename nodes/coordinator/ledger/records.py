@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
@@ -53,6 +53,25 @@ class LeftOut:
     examples: int
     trainer: str
     why: str
+
+
+class LedgerTables(Protocol):
+    """What a change of the job's state writes into the ledger's file; `LedgerStore` is one."""
+
+    def grant(self, epoch: int, span: Span, reader: str) -> None:
+        """Store that a span was handed out, perhaps again."""
+
+    def span_read(self, epoch: int, number: int, batches: int, examples: int, bad_rows: int) -> None:
+        """Store that a whole span was cut."""
+
+    def acknowledge(self, rows: Iterable[Acknowledged]) -> None:
+        """Store trained batches."""
+
+    def left_out(self, rows: Iterable[LeftOut]) -> None:
+        """Store left-out batches."""
+
+    def returned(self, rows: Iterable[tuple[int, int, int, int, str]]) -> None:
+        """Store returned deliveries: (epoch, span, number, examples, trainer)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
 from ....pipeline.wire.rpc_channel import RemoteError
 from ..ledger.records import BatchRange
-from ..state.outcome import REQUEST_SECONDS, Stop
-from ..server import CoordinatorServer
+from ..server import REQUEST_SECONDS, CoordinatorServer
 from ..state.changes import ShardRestored, SpansReadAgain
 from ..state.membership import Member
+from ..state.outcome import Stop
 
 RETRY_SECONDS: Final = 0.5
 
