@@ -24,6 +24,7 @@ from .batches import InFlightBatch
 from .embedding_client import EmbeddingClient
 from .reader_client import ReaderClient
 
+# How often it is looked whether a request is due again; when it is, `retransmission` says.
 RESEND_CHECK_SECONDS = 1.0
 SHORTEST_WAIT_SECONDS = 0.0002
 MAX_UNANSWERED_PUSHES = 8

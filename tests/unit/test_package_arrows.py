@@ -142,7 +142,7 @@ def copy_of(root: Path, file: str, line: str) -> Path:
 def test_a_planted_arrow_of_the_coordinator_is_found(
     tmp_path: Path, file: str, line: str, arrow: tuple[str, str]
 ) -> None:
-    """The control: between rooms, from a room to a module beside it, and between modules. None is a circle."""
+    """The control: between rooms, from one to a module beside it, and between modules; none is a circle."""
     root = copy_of(tmp_path, f"nodes/coordinator/{file}", line)
     assert circle(package_graph(root)) == []
     found = inside("shadowsync.nodes.coordinator.", root)
