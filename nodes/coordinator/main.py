@@ -113,7 +113,7 @@ async def run_coordinator(
             "[validation] is set, but the job has no data for it",
             remedy="set data.validation_path, or data.split.validation for a part of data.path",
         )
-    state, store, restored = await _make_state(settings, plan, takeover)
+    state, store, restored = await make_state(settings, plan, takeover)
     process.log_to(state.folder, "coordinator")
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server)
@@ -146,7 +146,7 @@ async def run_coordinator(
         await store.close()
 
 
-async def _make_state(
+async def make_state(
     settings: NodeSettings, plan: InputPlan, takeover: Takeover | None
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
     """Make the job's state, its ledger's file, and what it resumes; or that of a coordinator that died."""

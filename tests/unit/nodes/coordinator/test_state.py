@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import shadowsync
+from shadowsync.nodes.coordinator.state.changes import REQUESTS
 from shadowsync.nodes.coordinator.state.job import JobState
-from shadowsync.nodes.coordinator.state.outcome import Stop
+from shadowsync.nodes.coordinator.state.outcome import Outcome, Stop
 from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError
 from shadowsync.nodes.coordinator.state.progress import MAX_POINTS, DivergenceCurve
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.control.messages import Hello, HelloReply
 from shadowsync.tests.support.fake_coordinator import member, state_of
 
 NODES = Path(shadowsync.__file__).resolve().parent / "nodes"
@@ -66,6 +68,10 @@ def test_the_first_reason_to_stop_counts(state: JobState) -> None:
     assert state.request_stop(first)
     assert not state.request_stop(second)
     assert state.stop is first
+    outcome = Outcome()
+    for stop in (None, first, None, second):
+        outcome.stopped(stop)
+    assert outcome.stop is first
 
 
 def test_a_node_that_dies_before_the_start_stops_the_job(state: JobState) -> None:
@@ -140,6 +146,19 @@ def test_a_slow_trainer_is_told_to_cut_its_batches_while_it_trains(tmp_path: Pat
     assert orders(10) == {}, "it is the fastest now"
     state.enter(JobPhase.CLOSING)
     assert orders(15) == {}
+
+
+def test_nodes_are_told_the_absolute_folder_of_the_run(
+    tmp_path: Path,
+) -> None:
+    known = state_of(tmp_path, [member("trainer", 0)])
+    state = JobState(
+        known.job, Path("runs/one"), known.ledger, known.placement, absolute_folder=tmp_path / "runs/one"
+    )
+    hello = Hello("reader", "token", known.job.digest, "", 1, "here")
+    reply = REQUESTS[Hello](state, "token", hello).reply
+    assert isinstance(reply, HelloReply)
+    assert reply.folder == str(tmp_path / "runs/one")
 
 
 def test_at_the_end_nobody_dies(state: JobState) -> None:
