@@ -13,7 +13,7 @@ from ...nodes.coordinator.control.sync_control import SampledReplica, control_of
 from ...nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.coordinator.state.bad_batches import BadBatchCounter
-from ...nodes.runtime.process_hooks import PULSE_SECONDS
+from ...nodes.runtime.process import PULSE_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError

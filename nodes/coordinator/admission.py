@@ -23,8 +23,7 @@ from ...pipeline.wire.control.orders import (
     WriteReplica,
 )
 from .control.divergence import CHUNK_ELEMENTS
-from .outcome import REQUEST_SECONDS
-from .server import CoordinatorServer
+from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.changes import NodeBegan
 from .state.membership import Member, require_same_plan
 

@@ -14,9 +14,9 @@ from ...pipeline.types import BatchId
 from ...pipeline.wire.field_checks import Counts
 from .ledger.ledger import LedgerState
 from .ledger.store import StoredTotals
-from .outcome import CountsByNode, Outcome
 from .state.job import JobState
 from .state.membership import Member
+from .state.outcome import CountsByNode, Outcome
 
 HALF_PUSHED = "some shards may have applied batches of a dead or silent trainer that were not trained again"
 

@@ -17,20 +17,11 @@ from .evaluation import Evaluator, sum_progressive
 from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
 from .monitoring.replica_sampler import ReplicaSampler
-from .outcome import (
-    DRAIN_SECONDS,
-    HURRY_SECONDS,
-    REQUEST_SECONDS,
-    FinalModel,
-    Outcome,
-    SavedCheckpoints,
-    Score,
-    Stop,
-)
-from .server import CoordinatorServer
+from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
 from .shutdown import JobFinalizer
 from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingEnded
 from .state.membership import require_same_plan, require_same_start
+from .state.outcome import FinalModel, Outcome, SavedCheckpoints, Score, Stop
 from .state.phases import JobPhase
 from .validation.scoring import score_checkpoint
 
@@ -72,7 +63,7 @@ class JobController:
                 await self._train()
         except ShadowSyncError as error:
             self._server.request_stop(Stop("failed", str(error), error.exit_code))
-        self._outcome.stop = self._state.stop
+        self._outcome.stopped(self._state.stop)
         if self._state.members.started:
             await self._end()
         return self._outcome
@@ -167,8 +158,7 @@ class JobController:
         manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
         if self._state.training_ended is None:
             await self._follow_training(manager)
-        self._outcome.divergence_curve = self._state.divergence.points
-        self._outcome.ended_early = self._state.training_ended or ""
+        self._outcome.trained(self._state.divergence.points, self._state.training_ended or "")
         state = self._state
         in_vain = state.ledger.complete and not state.ledger.examples_so_far
         if in_vain and (stop := state.bad_batches.nothing_else()) is not None:
@@ -209,9 +199,9 @@ class JobController:
         if seconds is not None:
             self._profiler = Profiler(self._server, seconds)
             await self._profiler.run()
-            self._outcome.profile = self._profiler.profile()
+            self._outcome.profiled(self._profiler.profile())
             if self._outcome.profile is None and self._profiler.ended:
-                self._outcome.notes.append("no trainer answered in time, so nothing was measured")
+                self._outcome.note("no trainer answered in time, so nothing was measured")
 
     def _is_trained(self) -> bool:
         ledger = self._state.ledger
@@ -229,7 +219,7 @@ class JobController:
         if state.stop is None and not state.ledger.owed.has_all_shards:
             text = "an embedding node died as training ended, and its rows are lost"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True))
-            self._outcome.stop = state.stop
+            self._outcome.stopped(state.stop)
 
     async def _end(self) -> None:
         self._require_all_shards()
@@ -242,20 +232,20 @@ class JobController:
         await self._drain(hurry=stop is not None)
         try:
             if not self._state.ledger.examples_so_far:
-                self._outcome.notes.append("no checkpoint was written, since nothing was trained")
+                self._outcome.note("no checkpoint was written, since nothing was trained")
                 return
             finalizer = JobFinalizer(self._server, self._outcome, self._model, hurry=stop is not None)
             if stop is None:
                 await finalizer.measure_divergence()
             await finalizer.finalize_trainers(closing_round=stop is None)
             if self._profiler is not None:
-                self._outcome.notes.append("no checkpoint was written, since this is a profile")
+                self._outcome.note("no checkpoint was written, since this is a profile")
                 return
             if not self._state.ledger.owed.has_all_shards:
-                self._outcome.notes.append("no checkpoint could be written, since rows are lost")
+                self._outcome.note("no checkpoint could be written, since rows are lost")
                 return
             if stop is not None and stop.diverged and manager is not None and manager.written:
-                self._outcome.notes.append("the checkpoint that was written during training is kept")
+                self._outcome.note("the checkpoint that was written during training is kept")
             else:
                 self._state.enter(JobPhase.CHECKPOINT)
                 await finalizer.checkpoint()
@@ -268,12 +258,11 @@ class JobController:
                 await self._score_best()
         except ShadowSyncError as error:
             if stop is None:
-                self._outcome.stop = Stop("failed", str(error), error.exit_code)
-            self._outcome.notes.append(str(error))
+                self._outcome.stopped(Stop("failed", str(error), error.exit_code))
+            self._outcome.note(str(error))
         finally:
             await self._close_checkpoints()
-            if self._outcome.stop is None:
-                self._outcome.stop = self._state.stop
+            self._outcome.stopped(self._state.stop)
 
     async def _close_checkpoints(self) -> None:
         manager = self._checkpoints
@@ -281,8 +270,8 @@ class JobController:
             return
         await manager.cancel()
         validation = manager.validation if manager.validation.points or manager.validation.failed else None
-        self._outcome.saved_checkpoints = SavedCheckpoints(
-            manager.written, manager.failed, validation, manager.best_is_last
+        self._outcome.checkpoints_taken(
+            SavedCheckpoints(manager.written, manager.failed, validation, manager.best_is_last)
         )
 
     async def _score_best(self) -> None:
@@ -295,13 +284,11 @@ class JobController:
             score = await self._server.unless_stopped(score_checkpoint(manager.best_folder, self._eval_spans))
         except ShadowSyncError as error:
             # The job itself is well, and its last model is scored.
-            self._outcome.notes.append(
-                f"the best checkpoint could not be scored on the held-out files: {error}"
-            )
+            self._outcome.note(f"the best checkpoint could not be scored on the held-out files: {error}")
             return
         if score is not None and score.sums.examples:
             model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
-            self._outcome.best_score = Score(model, [score.sums])
+            self._outcome.evaluated_best(Score(model, [score.sums]))
 
     async def _drain(self, *, hurry: bool) -> None:
         """End deliveries, then training.
@@ -314,7 +301,7 @@ class JobController:
         # A node that stands still is waited for until it replies, or is declared dead.
         short = HURRY_SECONDS if hurry else run.node_timeout_seconds + DRAIN_SECONDS
         readers = await self._server.call_all(members.alive("reader"), Drain({}), short)
-        outcome.readers = {name: reply.counts for name, reply in readers.items()}
+        outcome.readers_drained({name: reply.counts for name, reply in readers.items()})
         sequences = {name: reply.sequences for name, reply in readers.items()}
         # What a trainer had that is declared dead is somebody else's by then, so it alone knows nothing. An
         # interrupt cannot wait so long.
@@ -323,13 +310,15 @@ class JobController:
         drain = Drain(sequences, hurry=hurry)
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
         answers = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
-        outcome.trainers = self._state.left_counts | answers
-        outcome.progressive = sum_progressive(reply.progressive for reply in trainers.values())
+        progressive = sum_progressive(reply.progressive for reply in trainers.values())
+        outcome.trainers_drained(self._state.left_counts | answers, progressive)
         left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}
         doubtful = Drain({}, batches=tuple(sorted(left_out)))
         shards = await self._server.call_all(members.alive("embedding"), doubtful, short)
-        outcome.shards = {name: reply.counts for name, reply in shards.items()}
-        outcome.applied_of = {name: reply.applied_of for name, reply in shards.items()}
+        outcome.shards_drained(
+            {name: reply.counts for name, reply in shards.items()},
+            {name: reply.applied_of for name, reply in shards.items()},
+        )
         for name, counts in outcome.shards.items():
             shard = name, int(counts["applied_batches"]), int(counts["repeated_pushes"])
             await store.run(lambda store, shard=shard: store.shard(*shard))  # type: ignore[misc]
@@ -346,5 +335,5 @@ class JobController:
         for member in self._state.members.everyone():
             name = member.info.name
             used = float(member.metrics.get("cpu_seconds", 0.0)) - before.get(name, 0.0)
-            self._outcome.cpu_seconds[name] = max(0.0, used)
-        self._outcome.cpu_seconds["coordinator"] = time.process_time() - self._coordinator_cpu_at_start
+            self._outcome.used_cpu(name, max(0.0, used))
+        self._outcome.used_cpu("coordinator", time.process_time() - self._coordinator_cpu_at_start)

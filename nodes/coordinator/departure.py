@@ -6,10 +6,10 @@ import asyncio
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.wire.control.orders import Drain, Finalize
-from .outcome import DRAIN_SECONDS, REQUEST_SECONDS, Stop
-from .server import CoordinatorServer
+from .server import DRAIN_SECONDS, REQUEST_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed, NodeLeaves
 from .state.membership import Member
+from .state.outcome import Stop
 
 
 class Departures:

@@ -15,9 +15,9 @@ from ...pipeline.report.model import Progressive
 from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
-from .outcome import REQUEST_SECONDS, FinalModel, Outcome, Score
-from .server import CoordinatorServer
+from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.membership import Member
+from .state.outcome import FinalModel, Outcome, Score
 
 EVAL_SECONDS = 24 * 3600.0
 # More than there are trainers that could die in a pass.
@@ -48,7 +48,7 @@ class Evaluator:
             passes = [await self._score(ModelOrigin.REPLICAS, [trainer]) for trainer in trainers]
         scored = [sums for sums in passes if sums is not None]
         if scored:
-            self._outcome.score = Score(self._model.scored(len(scored)), scored)
+            self._outcome.evaluated(Score(self._model.scored(len(scored)), scored))
 
     async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
         """Score one pass, again without trainers that die in it.

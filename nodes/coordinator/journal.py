@@ -11,8 +11,7 @@ import msgpack
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.field_checks import values_of
 from .ledger.records import JournalEntry
-from .ledger.store import LedgerStore
-from .ledger.writer import LedgerWriter
+from .ledger.store import LedgerStore, LedgerWriter
 from .state.changes import RECORDS, REQUESTS, Write
 from .state.job import JobState
 

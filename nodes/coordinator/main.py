@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,24 +24,23 @@ from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
 from ...pipeline.report.write import write_report
 from ...pipeline.text.format import counted
-from ..runtime.process_hooks import ProcessHooks
+from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.resume import RestoredRun
 from .controller import JobController
 from .ledger.ledger import LedgerState
-from .ledger.store import LedgerStore, StoredTotals
-from .ledger.writer import LedgerWriter
+from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.monitoring import Monitoring
-from .outcome import Outcome
+from .planning import estimate_input, place_tables
 from .recovery.takeover import Takeover
 from .report import build_report, with_exits
 from .requests import RequestHandler
 from .server import CoordinatorServer
 from .state.changes import CoordinatorReplaced, JobBegan
-from .state.facts import InputFacts
 from .state.job import JobState
+from .state.outcome import Outcome
 from .state.placement import TablePlacement
-from .state.progress import InputSize
+from .state.progress import InputFacts
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +114,7 @@ async def run_coordinator(
             "[validation] is set, but the job has no data for it",
             remedy="set data.validation_path, or data.split.validation for a part of data.path",
         )
-    state, store, restored = await _make_state(settings, plan, takeover)
+    state, store, restored = await make_state(settings, plan, takeover)
     process.log_to(state.folder, "coordinator")
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server)
@@ -148,29 +147,40 @@ async def run_coordinator(
         await store.close()
 
 
-async def _make_state(
+async def make_state(
     settings: NodeSettings, plan: InputPlan, takeover: Takeover | None
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
     """Create the job's state and ledger, or take them over."""
     job = settings.job
     restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
     ledger = make_ledger(settings, plan.train, restored)
-    size = await asyncio.to_thread(InputSize.of, plan.train, job.data.epochs, job.data.split)
+    size = await asyncio.to_thread(estimate_input, plan.train, job.data.epochs, job.data.split)
     facts = InputFacts(size, plan.progressive, plan.id_classes)
     origin = restored.origin() if restored is not None else None
+
+    def state_in(folder: Path, placement: TablePlacement, clock: Callable[[], float]) -> JobState:
+        return JobState(
+            job,
+            folder,
+            ledger,
+            placement,
+            absolute_folder=folder.resolve(),
+            input_facts=facts,
+            origin=origin,
+            clock=clock,
+        )
+
     if takeover is not None:
         placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
-        state = JobState(
-            job, takeover.folder, ledger, placement, input_facts=facts, origin=origin, clock=takeover.clock
-        )
+        state = state_in(takeover.folder, placement, takeover.clock)
         await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
-    placement = await asyncio.to_thread(TablePlacement.find, job, plan.train, saved_plan)
+    placement = await asyncio.to_thread(place_tables, job, plan.train, saved_plan)
     folder = make_run_folder(settings)
     placement.record().write(folder)
-    state = JobState(job, folder, ledger, placement, input_facts=facts, origin=origin)
-    return state, LedgerWriter(LedgerStore(folder / LEDGER_FILE)), restored
+    store = await asyncio.to_thread(LedgerStore, folder / LEDGER_FILE)
+    return state_in(folder, placement, time.monotonic), LedgerWriter(store), restored
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:

@@ -38,8 +38,8 @@ from ...pipeline.text.format import counted
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
 from .ledger.store import StoredTotals
-from .outcome import CountsByNode, Outcome, SavedCheckpoints, Score
 from .state.job import JobState
+from .state.outcome import CountsByNode, Outcome, SavedCheckpoints, Score
 
 
 def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sync:

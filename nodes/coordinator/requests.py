@@ -31,14 +31,11 @@ from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
 from .monitoring.status import answer_status
-from .outcome import Stop
-from .recovery.readers import ReaderRecovery
-from .recovery.settling import offer_spans
-from .recovery.shards import ShardRecovery
-from .recovery.successors import Successors
+from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, GroupFormed
 from .state.membership import Member
+from .state.outcome import Stop
 from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import zmq
 import zmq.asyncio
@@ -36,25 +36,29 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
+from ...pipeline.wire.tasks import TaskSet
 from ..runtime.health import Health, coordinator_health, health_path, serve_health
-from ..runtime.process_hooks import ProcessHooks
+from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .journal import JobJournal
-from .ledger.writer import LedgerWriter
-from .outcome import Stop
-from .sessions import SessionRegistry
+from .ledger.store import LedgerWriter
+from .sessions import JobWaits, SessionRegistry
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, Member
+from .state.outcome import Stop
 from .state.phases import JobPhase
-from .waits import JobWaits
 
 log = logging.getLogger(__name__)
 
 END_NOTICE_SECONDS = 1.0
 NOTICE_SECONDS = 60.0
+# How long a node has: for an answer, for its last counts, and for either where the job was interrupted.
+REQUEST_SECONDS: Final = 60.0
+DRAIN_SECONDS: Final = 8.0
+HURRY_SECONDS: Final = 2.5
 # Numbers of requests that one coordinator has, before those of another one that takes over.
 REQUESTS_OF_ONE = 1 << 32
 
@@ -90,7 +94,7 @@ class CoordinatorServer(JobWaits):
         self._refusals = Refusals(log)
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(self._failed)
         # From `listen` on; `bound` is the address.
         self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
@@ -156,10 +160,8 @@ class CoordinatorServer(JobWaits):
         try:
             await asyncio.gather(*notices, return_exceptions=True)
         finally:
-            for task in tuple(self._tasks):
-                task.cancel()
             try:
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                await self._tasks.close()
             finally:
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
                 if self._socket is not None:
@@ -383,15 +385,7 @@ class CoordinatorServer(JobWaits):
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background; an exception of it stops the job."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+        return self._tasks.start(work)
 
     def _failed(self, error: BaseException) -> None:
         if self.state.stop is None:

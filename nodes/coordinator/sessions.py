@@ -1,10 +1,15 @@
-"""The coordinator's sessions with nodes and watchers."""
+"""What the coordinator's server keeps: its sessions with nodes and watchers, and its tasks' waits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from ...pipeline.wire.rpc_channel import RpcChannel
+from ...pipeline.wire.tasks import race
+
+T = TypeVar("T")
 
 # Nodes and the supervisor send more often; of those who only watch, most never announce that they leave.
 FORGET_SECONDS = 60.0
@@ -65,3 +70,38 @@ class SessionRegistry:
                 del self._seen_at[identity]
                 self._watchers.discard(identity)
                 self.end(identity, "was silent")
+
+
+class JobWaits:
+    """Waits of the coordinator's tasks for what happens to the job, which a stop of it ends.
+
+    Belongs to the coordinator's loop.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = asyncio.Event()
+        self._changed = asyncio.Condition()
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait for a condition, a stop, or the timeout; return whether the condition holds."""
+
+        async def wait() -> None:
+            async with self._changed:
+                await self._changed.wait_for(condition)
+
+        waiters = {asyncio.ensure_future(wait()), asyncio.ensure_future(self._stopped.wait())}
+        try:
+            await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+        return condition()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return the coroutine's result; None if the job was stopped, which cancels it."""
+        return await race(work, self._stopped.wait())
+
+    async def notify(self) -> None:
+        """Wake whoever waits for a change of members or ledger."""
+        async with self._changed:
+            self._changed.notify_all()

@@ -26,10 +26,10 @@ from ...sync_algos.model_origin import ModelOrigin
 from ..runtime.threads import run_in_thread_uncancellable
 from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
 from .control.divergence import CHUNK_ELEMENTS, Divergence
-from .outcome import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, FinalModel, Outcome
-from .server import CoordinatorServer
+from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed
 from .state.membership import Member
+from .state.outcome import FinalModel, Outcome
 
 
 def checkpoint_failed(
@@ -118,18 +118,18 @@ class JobFinalizer:
 
     def _note_finalized(self, replies: Mapping[str, FinalizeReply]) -> None:
         for name, reply in replies.items():
-            self._outcome.trainers.setdefault(name, {}).update(reply.counts)
+            self._outcome.finalized(name, reply.counts)
             self._model.finalized(name, reply)
 
     async def _count_syncs(self) -> None:
         syncs = self._state.members.alive("sync")
         seconds = min(DRAIN_SECONDS, self._reply_seconds)
         replies = await self._server.call_all(syncs, Drain({}), seconds)
-        self._outcome.syncs = {name: reply.counts for name, reply in replies.items()}
+        self._outcome.syncs_drained({name: reply.counts for name, reply in replies.items()})
         for name, answer in self._outcome.syncs.items():
             if orphaned := int(answer.get("orphaned_slices", 0)):
                 # Rule "Whole or not at all": nobody knows whether the trainer had the answer before it died.
-                self._outcome.notes.append(
+                self._outcome.note(
                     f"{name} applied up to {counted(orphaned, 'exchange')} of a trainer that then died"
                 )
 
@@ -145,7 +145,7 @@ class JobFinalizer:
             if len(answers) < len(trainers):
                 return
             sums.add([np.frombuffer(answer.values, dtype=np.float32) for answer in answers.values()])
-        self._outcome.divergence = sums.value()
+        self._outcome.diverged(sums.value())
 
     async def checkpoint(self) -> None:
         """Write the last checkpoint: the files of every node, then the manifest.
@@ -155,17 +155,17 @@ class JobFinalizer:
         """
         trainers = self._present("trainer", self._outcome.trainers)
         if not trainers:
-            self._outcome.notes.append("no checkpoint could be written, since no trainer is left")
+            self._outcome.note("no checkpoint could be written, since no trainer is left")
             return
         try:
             # Nodes may have another working directory.
-            directory = await run_in_thread_uncancellable(lambda: begin(self._state.folder).resolve())
+            directory = await run_in_thread_uncancellable(begin, self._state.absolute_folder)
             saver, manifest = await self._write(directory, trainers)
             await run_in_thread_uncancellable(commit, directory, manifest)
         except BaseException:
             await run_in_thread_uncancellable(sweep, self._state.folder)
             raise
-        self._outcome.model_saved = manifest.model
+        self._outcome.saved(manifest.model)
         self._note_disagreement(saver, trainers)
 
     async def _write(self, directory: Path, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
@@ -205,11 +205,12 @@ class JobFinalizer:
                 dense = replace(part, dense=True, model=origin)
                 answer = await self._server.call(trainer, dense, self._part_seconds)
                 if answer is not None and answer.ready:
-                    self._model.saved_by = saver = trainer.info.name
+                    saver = trainer.info.name
+                    self._model.save_by(saver)
                     if origin != self._model.origin:
                         lost = self._model.words
-                        self._outcome.notes.append(f"{lost} is lost; the saved model is {saver}'s replica")
-                        self._model.origin = origin
+                        self._outcome.note(f"{lost} is lost; the saved model is {saver}'s replica")
+                        self._model.lose_single()
                     return trainer, answer
                 if (
                     origin == ModelOrigin.CENTER
@@ -225,6 +226,6 @@ class JobFinalizer:
             names = [trainer.info.name for trainer in trainers]
             others = [name for name in names if name not in self._model.agreeing(names)]
             if others:
-                self._outcome.notes.append(
+                self._outcome.note(
                     f"{', '.join(others)} ended with a different model; the saved one is {saver.info.name}'s"
                 )

@@ -12,8 +12,8 @@ from contextlib import suppress
 from ...pipeline.wire.socket_events import SocketEvents
 from ...pipeline.wire.sockets import has_message
 from ...pipeline.wire.tasks import race
+from .main_loop import run_steadily
 from .message_handler import MessageHandler
-from .steady_clock import run_steadily
 from .threads import CommandedService
 
 

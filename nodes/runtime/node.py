@@ -33,8 +33,8 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import configure_socket, connect, send_now
 from ...pipeline.wire.tasks import TaskSet, race
 from .health import Health, health_path, node_health, serve_health
+from .process import ProcessHooks
 from .process_figures import NodeProfile, process_metrics
-from .process_hooks import ProcessHooks
 from .role import SILENT_TIMEOUTS, NodeContext, Role
 from .settings import NodeSettings, metrics_address, resolve_advertised_host
 

@@ -1,4 +1,4 @@
-"""A node's process: parent, memory allocator, logs, command line, exit status."""
+"""A node's process: parent, memory allocator, logs, command line, exit status, and its hooks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import zmq
 
 GRACE_SECONDS = 12.0
 # One thread for each of the numerical libraries: a machine has several nodes.
@@ -168,3 +172,49 @@ def exit_status_text(code: int | None) -> str:
         except ValueError:
             return f"killed by signal {-code}"
     return f"exit code {code}"
+
+
+PULSE_SECONDS = 0.5
+
+
+class ProcessHooks:
+    """What a node uses of its process, here one of its own; a subclass shares one between nodes.
+
+    All methods but `zmq_context` are called on the node's loop.
+
+    Attributes:
+        pulse_seconds: from one heartbeat to the next.
+    """
+
+    pulse_seconds = PULSE_SECONDS
+
+    def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
+        """Give the context of all of the node's sockets.
+
+        The node terminates it at its end.
+        """
+        # The relay and those who check or start processes need none of it.
+        import zmq
+
+        return zmq.Context(io_threads=1)
+
+    def on_interrupt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interrupted: Callable[[], None],
+        terminated: Callable[[], None] | None = None,
+    ) -> None:
+        """Call `interrupted` on the loop whenever the node is interrupted.
+
+        With `terminated` that is called for SIGTERM, which is meant for this node alone.
+        """
+        loop.add_signal_handler(signal.SIGINT, interrupted)
+        loop.add_signal_handler(signal.SIGTERM, terminated or interrupted)
+
+    def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
+        """Call `orphaned` on the loop when the supervisor dies; only of a supervised node."""
+        exit_when_parent_dies(loop, orphaned)
+
+    def log_to(self, folder: str | Path, name: str) -> None:
+        """Log what the node does to FOLDER/logs/NAME.jsonl from now on."""
+        log_to_folder(folder, name)

@@ -15,7 +15,7 @@ import torch
 
 from ...sync_algos.base import Algorithm
 from ..replica.replica import TrainerContext
-from ..runtime.steady_clock import run_steadily
+from ..runtime.main_loop import run_steadily
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER
 from .links import ZmqPeers

@@ -55,8 +55,7 @@ from ..shadow.synchronizer import Synchronizer
 from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
 from .checkpoint import TrainerCheckpoint, TrainerSnapshot
-from .restore import Restored, restore_trainer
-from .state_transfer import optimizer_sizes, read_state, write_state
+from .restore import Restored, optimizer_sizes, read_state, restore_trainer, write_state
 from .worker_pool import WorkerPool, make_worker_pool
 
 DRAIN_SECONDS = 5.0

@@ -1,28 +1,82 @@
-"""A worker's sockets to readers and embedding nodes."""
+"""A worker's sockets to readers and embedding nodes, and who of them has not answered for too long.
+
+A path between two nodes may be broken. The coordinator hears of both ends, so it declares neither dead, and
+requests that are sent again for ever would be a job that hangs.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import zmq
 
 from ...pipeline.config.job import Job
+from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection, has_message
 from ..embedding.shared_memory import SharedMemoryClient
-from ..runtime.steady_clock import SteadyClock
-from .answer_watch import UNANSWERED_TIMEOUTS, AnswerWatch
+from ..runtime.main_loop import SteadyClock
 from .batches import InFlightBatch
 from .embedding_client import EmbeddingClient
 from .reader_client import ReaderClient
 
+# How often it is looked whether a request is due again; when it is, `retransmission` says.
 RESEND_CHECK_SECONDS = 1.0
 SHORTEST_WAIT_SECONDS = 0.0002
 MAX_UNANSWERED_PUSHES = 8
 SPARE_BLOCKS = 6
+# The coordinator declares a silent node dead after one node timeout. So one that is not dead after four is
+# alive, and the path to it is broken.
+UNANSWERED_TIMEOUTS: Final = 4
+
+
+class PeerUnreachable(ShadowSyncError):
+    """A living node does not answer this trainer.
+
+    `where` names the node.
+    """
+
+    exit_code = ExitCode.STOPPED_BY_DEATH
+
+
+class AnswerWatch:
+    """Time each node has left requests unanswered; no I/O, no clock.
+
+    Args:
+        own: this trainer's name, for the error.
+        limit_seconds: how long it may be.
+    """
+
+    def __init__(self, own: str, limit_seconds: float) -> None:
+        self._own, self._limit = own, limit_seconds
+        self._unanswered: dict[str, float] = {}
+        self._checked_at: float | None = None
+
+    def heard(self, node: str) -> None:
+        """Record a message of this node."""
+        self._unanswered.pop(node, None)
+
+    def check(self, now: float, asked: Iterable[str]) -> None:
+        """Add the time since the last check for unanswered nodes.
+
+        `now` is of a steady clock: this worker's own pauses, in which it asks nothing, do not count.
+
+        Raises PeerUnreachable if it is too long for one of them.
+        """
+        before, self._checked_at = self._checked_at, now
+        step = now - before if before is not None else 0.0
+        self._unanswered = {node: self._unanswered.get(node, 0.0) + step for node in asked}
+        for node, seconds in self._unanswered.items():
+            if seconds > self._limit:
+                raise PeerUnreachable(
+                    f"has not answered {self._own} for {self._limit:g} s, although both are alive",
+                    where=node,
+                    remedy="check the network between them",
+                )
 
 
 class WorkerConnections:

@@ -51,8 +51,8 @@ from ...pipeline.wire.worker_messages import (
     WorkerReady,
     WorkerReport,
 )
+from ..runtime.main_loop import SteadyClock
 from ..runtime.process import WORKER, exit_status_text, python
-from ..runtime.steady_clock import SteadyClock
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
 from .handle import DrainResult

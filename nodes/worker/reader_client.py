@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ...pipeline.wire.messages import Credit, Delivery
+from ...pipeline.wire.retransmission import CREDIT
 from ...pipeline.wire.sockets import Connection
 
-RESEND_SECONDS = 1.0
 GATHER_SECONDS = 0.1
 
 
@@ -15,7 +15,7 @@ class ReaderClient:
     """Sequence numbers and credit of one reader; owned by the worker's thread.
 
     A delivery that came before is dropped, and so is each of a lost reader. `Credit` carries absolute numbers
-    and is sent at least every RESEND_SECONDS, so that losing one costs nothing. A change is sent at once
+    and is sent again as `CREDIT` says, so that losing one costs nothing. A change is sent at once
     where half the window of new credit has come together; otherwise it waits up to GATHER_SECONDS for others:
     a message wakes the reader, which costs more than what it then does. So a worker has between half the
     window and all of it, here or on its way, while the reader has batches.
@@ -97,11 +97,11 @@ class ReaderClient:
             return
         limit = self._processed + self._window
         state = limit, self._received, self._done
-        since = now - self._sent_at
         if state == self._sent_state:
-            wait = RESEND_SECONDS
+            due = CREDIT.due(self._sent_at, now)
         else:
-            wait = 0.0 if 2 * (limit - self._sent_state[0]) >= self._window else GATHER_SECONDS
-        if since >= wait:
+            asks_for_many = 2 * (limit - self._sent_state[0]) >= self._window
+            due = asks_for_many or now - self._sent_at >= GATHER_SECONDS
+        if due:
             self.connection.send(Credit(limit=limit, received=self._received, done=self._done))
             self._sent_state, self._sent_at = state, now

@@ -20,8 +20,7 @@ from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, PendingResult, Staged, StepResult
-from ..replica.parts import PartsOfBatches
-from ..replica.replica import TrainerContext
+from ..replica.replica import PartsOfBatches, TrainerContext
 from .divided_batch import DividedBatch
 
 LOSS_NOT_FINITE = "its loss is not finite"

@@ -20,12 +20,11 @@ from ..replica.replica import TrainerContext
 from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
-from .batches import InFlightBatch
+from .batches import InFlightBatch, UnconfirmedBatches
 from .connections import MAX_UNANSWERED_PUSHES, WorkerConnections
 from .handle import DrainResult
 from .reader_client import ReaderClient
 from .step import Step, Stepper
-from .unconfirmed import UnconfirmedBatches
 
 POLL_MILLISECONDS = 50
 WAITS = ("reader", "vectors", "pushes", "end")

@@ -22,6 +22,10 @@ MAX_TEXT_CHARACTERS: Final = 65_536
 MAX_INTEGER: Final = 2**63 - 1
 MAX_ITEMS: Final = 4096
 MAX_KEYS: Final = 4096
+# Of the tables that are no records: a plan of all tables, a status with its curves.
+MAX_TABLE_VALUES: Final = 1 << 18
+MAX_DEPTH: Final = 16
+MAX_FIELDS: Final = 64
 
 Check = Callable[[Any], Any]
 # By record, once they were asked for.
@@ -241,14 +245,41 @@ def _binary(value: Any) -> bytes:
 
 
 def _table(value: Any) -> dict[str, Any]:
-    if type(value) is not dict or not all(type(key) is str for key in value):
+    """Check a table that its receiver parses: its size, its depth, and that it has plain values only."""
+    if type(value) is not dict:
         raise ValueError(f"a table with text keys is expected, not {_shown(value)}")
-    return value
+    values, level = 0, [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for container in level:
+            values += len(container)
+            below += _values_in(container)
+        if values > MAX_TABLE_VALUES:
+            raise ValueError(f"at most {MAX_TABLE_VALUES} values are expected in a table")
+        level = [item for item in below if type(item) in (dict, list)]
+        if not level:
+            return value
+    raise ValueError(f"a table of at most {MAX_DEPTH} levels is expected")
+
+
+def _values_in(container: dict[Any, Any] | list[Any]) -> list[Any]:
+    """The values of one table or list in a table."""
+    if isinstance(container, list):
+        found = container
+    elif len(container) <= MAX_KEYS and all(type(key) is str for key in container):
+        found = list(container.values())
+    else:
+        raise ValueError(f"a table of at most {MAX_KEYS} text keys is expected, not {_shown(container)}")
+    for item in found:
+        if type(item) not in (dict, list, str, int, float, bool, bytes, types.NoneType):
+            raise ValueError(f"a plain value is expected, not {_shown(item)}")
+    return found
 
 
 def _list(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise ValueError(f"a list is expected, not {_shown(value)}")
+    """Check the fields of a request or reply; each is checked by its own type, once the verb is known."""
+    if type(value) is not list or len(value) > MAX_FIELDS:
+        raise ValueError(f"a list of at most {MAX_FIELDS} fields is expected, not {_shown(value)}")
     return value
 
 

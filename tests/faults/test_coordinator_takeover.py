@@ -11,7 +11,7 @@ import pytest
 from shadowsync.nodes.coordinator.checkpoint.running import RunningCheckpoint
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
-from shadowsync.nodes.coordinator.recovery.shards import ShardRecovery
+from shadowsync.nodes.coordinator.recovery.deaths import ShardRecovery
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer

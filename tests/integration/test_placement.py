@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.state import placement
+from shadowsync.nodes.coordinator import planning
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.report.placement import PlanRecord, read_plan
@@ -41,7 +41,7 @@ def test_the_nodes_keep_and_do_what_the_plan_says(
     cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A second is enough for a sample on a machine that does nothing else.
-    monkeypatch.setattr(placement, "SAMPLE_SECONDS", 60.0)
+    monkeypatch.setattr(planning, "SAMPLE_SECONDS", 60.0)
     own = cluster(UNEQUAL).start()
     assert own.wait() == 0, own.coordinator.text()
     record, report = plan_of(own.run), own.run.report

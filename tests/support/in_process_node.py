@@ -18,15 +18,13 @@ from typing import Any
 from unittest import mock
 
 import zmq
-from shadowsync.nodes.coordinator.ledger.store import LedgerStore
-from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.main import run_coordinator
 from shadowsync.nodes.launch import make_role
+from shadowsync.nodes.runtime.main_loop import run_steadily
 from shadowsync.nodes.runtime.node import Node
-from shadowsync.nodes.runtime.process import JsonLines
-from shadowsync.nodes.runtime.process_hooks import ProcessHooks
+from shadowsync.nodes.runtime.process import JsonLines, ProcessHooks
 from shadowsync.nodes.runtime.settings import NodeSettings
-from shadowsync.nodes.runtime.steady_clock import run_steadily
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 from shadowsync.pipeline.report.model import Report
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import zmq
-from shadowsync.nodes.coordinator.ledger import writer
+from shadowsync.nodes.coordinator.ledger import store
 
 END_SECONDS = 60.0
 
@@ -31,7 +31,7 @@ def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return threads[-1]
 
     monkeypatch.setattr(sqlite3, "connect", connect_and_keep)
-    monkeypatch.setattr(writer, "ThreadPoolExecutor", thread_and_keep)
+    monkeypatch.setattr(store, "ThreadPoolExecutor", thread_and_keep)
     yield
     # A connection that is closed while another thread writes through it ends the process.
     for thread in threads:

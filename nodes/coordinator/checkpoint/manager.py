@@ -14,10 +14,10 @@ from ....pipeline.data.spans import Span
 from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics import QualitySums
 from ...runtime.threads import run_in_thread_uncancellable
-from ..outcome import FinalModel
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointScored
-from ..validation.scoring import CheckpointScore, Scored, ValidationState, score_checkpoint
+from ..state.outcome import FinalModel, Scored, ValidationState
+from ..validation.scoring import CheckpointScore, score_checkpoint
 from .running import RunningCheckpoint, input_digest
 
 
@@ -149,7 +149,7 @@ class CheckpointManager:
             )
             return
         if note is not None:
-            self.validation.best = Scored(note.examples, 0.0, note.value)
+            self.validation.adopt(Scored(note.examples, 0.0, note.value))
 
     async def _wait(self) -> None:
         if self._scoring is not None:
@@ -189,7 +189,7 @@ class CheckpointManager:
             return await run_in_thread_uncancellable(pin, checkpoint)
         except ShadowSyncError as error:
             self._server.event("coordinator", f"a checkpoint could not be validated: {error}")
-            self.validation.failed += 1
+            self.validation.fail()
             return None
 
     async def _validate(self, candidate: Path | None) -> None:
@@ -231,7 +231,7 @@ class CheckpointManager:
             await self._server.notify()
 
     def _fail(self, why: str) -> None:
-        self.validation.failed += 1
+        self.validation.fail()
         self._server.event("coordinator", f"a validation failed: {why}")
 
 

@@ -20,7 +20,7 @@ from ....pipeline.embedding.storage.saved_tables import SavedTables
 from ....pipeline.errors import DataError, JobFileError
 from ....pipeline.jobfile.load import validate_saved_job
 from ....pipeline.types import BatchId
-from ..state.facts import Origin
+from ..state.progress import Origin
 from .running import describe_input, input_differences
 
 # What a batch, or the state that is taken over, is a function of. Everything else may change.

@@ -24,11 +24,11 @@ from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....sync_algos.model_origin import ModelOrigin
 from ...runtime.threads import run_in_thread_uncancellable
-from ..outcome import FinalModel
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointWritten
 from ..state.job import JobState
 from ..state.membership import Member
+from ..state.outcome import FinalModel
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class RunningCheckpoint:
         began = time.monotonic()
         try:
             # Nodes may have another working directory.
-            partial = await run_in_thread_uncancellable(lambda: begin(self._state.folder).resolve())
+            partial = await run_in_thread_uncancellable(begin, self._state.absolute_folder)
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
             await run_in_thread_uncancellable(require_room, partial, max(estimate, self._last_bytes))
             manifest = await self._write(partial)

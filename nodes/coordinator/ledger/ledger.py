@@ -16,9 +16,8 @@ from ....pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from ....pipeline.data.span import to_runs
 from ....pipeline.data.spans import Span, span_order
 from ....pipeline.types import BatchId
-from .open_span import OpenSpan
 from .owed_batches import OwedBatches
-from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, Replay, UnreadSpan
+from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, OpenSpan, Replay, UnreadSpan
 
 
 class LedgerState:

@@ -1,19 +1,29 @@
-"""The ledger's SQLite file, in WAL mode."""
+"""The ledger's file, and the thread that writes it: a slow disk delays no heartbeat.
+
+It is SQLite in WAL mode, so that it survives a killed coordinator.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ResourceError
 from ....pipeline.types import BatchId
 from .records import Acknowledged, JournalEntry, LeftOut
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 SCHEMA = """
 CREATE TABLE spans (
@@ -245,3 +255,54 @@ class LedgerStore:
         locked = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         remedy = "end the other program that keeps it locked" if locked else "free some disk space"
         return ResourceError(f"the ledger cannot be written ({error})", where=str(self.path), remedy=remedy)
+
+
+class LedgerWriter:
+    """Run work on a `LedgerStore`, one at a time, in the order of submission.
+
+    Belongs to the coordinator's loop. A caller that promises a write awaits it first.
+    """
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+
+    async def run(self, work: Callable[[LedgerStore], T]) -> T:
+        """Return what `work` returns; raises ResourceError if the file cannot be written.
+
+        The work is submitted before this first waits, and is done even if the caller is cancelled.
+        """
+        # A cancelled future would take its work out of the queue, and the file would miss what memory has.
+        return await asyncio.shield(self.submit(work))
+
+    def submit(self, work: Callable[[LedgerStore], T]) -> asyncio.Future[T]:
+        """Have work done after what was submitted before.
+
+        The future has what `work` returns; it must not be cancelled.
+        """
+        return asyncio.wrap_future(self._thread.submit(work, self._store))
+
+    def event(self, seconds: float, node: str, what: str) -> None:
+        """Store an event without waiting.
+
+        One that cannot be stored is logged; the report has it, too.
+        """
+
+        def work() -> None:
+            try:
+                self._store.event(seconds, node, what)
+            except ResourceError as error:
+                log.error("an event could not be stored in the ledger's file: %s", error)
+
+        self._thread.submit(work)
+
+    async def flush(self) -> None:
+        """Wait until everything that was submitted is done."""
+        await self.run(lambda _: None)
+
+    async def close(self) -> None:
+        """Do what was submitted, then close the file and end the thread."""
+        try:
+            await self.run(LedgerStore.close)
+        finally:
+            self._thread.shutdown()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ....pipeline.errors import ExitCode
 from ....pipeline.report.model import BadBatch, BadBatches
 from ..ledger.records import LeftOut
-from ..outcome import Stop
+from .outcome import Stop
 
 LISTED = 5
 

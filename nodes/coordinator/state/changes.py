@@ -27,10 +27,9 @@ from ....pipeline.wire.control.messages import (
 )
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
-from ..ledger.store import LedgerStore
-from ..outcome import Stop
-from ..validation.scoring import Scored
+from ..ledger.records import LedgerTables
 from .job import JobState
+from .outcome import Scored, Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class CheckpointWritten:
     """A checkpoint was written while the job trained."""
 
 
-Write: TypeAlias = Callable[[LedgerStore], None]
+Write: TypeAlias = Callable[[LedgerTables], None]
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Effect:
 def _join(state: JobState, token: str, hello: Hello) -> Effect:
     known = state.members.find(token) is not None
     member = state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
-    plan, folder = state.placement.plan.to_body(), str(state.folder.resolve())
+    plan, folder = state.placement.plan.to_body(), str(state.absolute_folder)
     reply = HelloReply(member.info.name, member.info.index, folder, plan, late=not member.begun)
     return Effect(reply, lasts=not known)
 
@@ -178,7 +177,9 @@ def _next_span(state: JobState, token: str, request: NextSpan) -> Effect:  # noq
         return Effect(NextSpanReply(None), lasts=False)
     epoch, span = granted
     skip = tuple(to_runs(ledger.skip_of(epoch, span.number)))
-    return Effect(NextSpanReply(SpanGrant(epoch, span, skip)), lambda store: store.grant(epoch, span, reader))
+    return Effect(
+        NextSpanReply(SpanGrant(epoch, span, skip)), lambda tables: tables.grant(epoch, span, reader)
+    )
 
 
 def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
@@ -188,7 +189,7 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
     counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
     state.ledger.span_read(read.epoch, read.span, **counts)
     state.input.size.span_read(read.span, read.examples, read.bad_rows)
-    return Effect(Done(), lambda store: store.span_read(read.epoch, read.span, **counts))
+    return Effect(Done(), lambda tables: tables.span_read(read.epoch, read.span, **counts))
 
 
 def _trained(state: JobState, token: str, request: TrainedBatches) -> Effect:
@@ -196,9 +197,9 @@ def _trained(state: JobState, token: str, request: TrainedBatches) -> Effect:
     rows = state.acknowledge(member, request.batches, request.synced_iterations)
     left_out = state.leave_out(member, request.left_out)
 
-    def write(store: LedgerStore) -> None:
-        store.acknowledge(rows)
-        store.left_out(left_out)
+    def write(tables: LedgerTables) -> None:
+        tables.acknowledge(rows)
+        tables.left_out(left_out)
 
     return Effect(Done(), write)
 
@@ -212,7 +213,7 @@ def _return_batches(state: JobState, token: str, request: ReturnBatches) -> Effe
     reader, trainer = state.members.require(token).info.name, dead.info.name
     again = state.ledger.return_batches(trainer, sizes.items(), replays, reader)
     rows = [(b.epoch, b.span, b.number, sizes[b], trainer) for b in again]
-    return Effect(ReturnBatchesReply(tuple(again)), lambda store: store.returned(rows))
+    return Effect(ReturnBatchesReply(tuple(again)), lambda tables: tables.returned(rows))
 
 
 REQUESTS: Final[Mapping[type[Any], Callable[[JobState, str, Any], Effect]]] = {

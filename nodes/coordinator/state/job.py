@@ -18,14 +18,12 @@ from ..control.sync_control import SyncControl, control_of
 from ..control.update_balancer import UpdateBalancer, UpdateCounts
 from ..ledger.ledger import LedgerState
 from ..ledger.records import Acknowledged, LeftOut
-from ..outcome import Stop
-from ..validation.scoring import Scored
 from .bad_batches import BadBatchCounter
-from .facts import DivergenceCurve, InputFacts, Origin
 from .membership import Member, Membership
+from .outcome import Scored, Stop
 from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
-from .progress import InputSize, NodeRates, TrainingMetrics
+from .progress import DivergenceCurve, InputFacts, InputSize, NodeRates, Origin, TrainingMetrics
 
 STRANGERS: Final = "others"
 
@@ -50,6 +48,8 @@ class JobState:
     Others read the attributes and call the methods; a test holds that nobody else assigns an attribute.
 
     Args:
+        absolute_folder: the run's folder for nodes, which may have another working directory; by default
+            `folder` is absolute.
         input_facts: by default nothing is known of the input.
         origin: by default the run begins anew.
         clock: seconds that only grow.
@@ -62,12 +62,14 @@ class JobState:
         ledger: LedgerState,
         placement: TablePlacement,
         *,
+        absolute_folder: Path | None = None,
         input_facts: InputFacts | None = None,
         origin: Origin | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
         self.folder = folder
+        self.absolute_folder = absolute_folder or folder
         self.ledger = ledger
         self.placement = placement
         self.input = input_facts or InputFacts(InputSize.unknown())

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import numpy as np
-
 from ....pipeline.config.job import Job
 from ....pipeline.config.tables import TableSettings
-from ....pipeline.data.batch import Batch
-from ....pipeline.data.span import Span
 from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.embedding.placement.row_costs import (
-    CountedRowCosts,
-    LookupTraffic,
-    RowCostModel,
     TableCost,
-    TimedRowCosts,
-    table_cost,
 )
-from ....pipeline.embedding.placement.split_by_cost import TableLoad, split_by_cost, width_bytes
-from ....pipeline.embedding.placement.table_access import AccessCounter, TableAccess
-from ....pipeline.input.sample import take_sample
+from ....pipeline.embedding.placement.split_by_cost import TableLoad, width_bytes
+from ....pipeline.embedding.placement.table_access import TableAccess
 from ....pipeline.report.placement import How, PlacedNode, PlacedPiece, PlacedTable, PlanRecord
-
-SAMPLE_EXAMPLES = 8192
-SAMPLE_BYTES = 32 << 20
-SAMPLE_SECONDS = 1.0
-PRICING_SECONDS = 0.2
-CODED_FLOATS = 1024
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,35 +47,6 @@ class TablePlacement:
     def by_rows(cls, job: Job) -> TablePlacement:
         """Split by the tables' sizes alone; raises JobFileError as `TablePlan.of_ranges`."""
         return cls(TablePlan.make(job.tables, job.embedding.nodes), "rows")
-
-    @classmethod
-    def find(cls, job: Job, spans: Sequence[Span], saved: TablePlan | None = None) -> TablePlacement:
-        """Find the plan as `embedding.placement` says; `saved` is that of a resumed run's checkpoint.
-
-        Reads a sample of the input and times some rows, for about SAMPLE_SECONDS and PRICING_SECONDS, so a
-        loop calls it on another thread. With `run.deterministic` it looks at no clock: the sample is then
-        always the same, and so are the costs. Raises JobFileError as `TablePlan.of_ranges`.
-        """
-        if saved is not None:
-            return cls(saved, "kept")
-        nodes, tables = job.embedding.nodes, job.tables
-        if nodes == 1 or job.embedding.placement == "rows":
-            return cls.by_rows(job)
-        counter = _sampled(job, spans)
-        if not counter.examples:
-            log.warning("no example of the input could be sampled, so the tables are split by their rows")
-            return cls.by_rows(job)
-        prices: RowCostModel = (
-            CountedRowCosts() if job.run.deterministic else TimedRowCosts.measure(PRICING_SECONDS)
-        )
-        traffic = _traffic(job)
-        profiles = tuple(
-            TableProfile(access, table_cost(table, access, prices, traffic))
-            for table, access in zip(tables, counter.result(), strict=True)
-        )
-        loads = [profile.load(table) for profile, table in zip(profiles, tables, strict=True)]
-        plan = TablePlan.of_ranges(tables, nodes, split_by_cost(tables, loads, nodes))
-        return cls(plan, "counted" if job.run.deterministic else "measured", profiles, counter.examples)
 
     @classmethod
     def of_before(cls, job: Job, plan: dict[str, Any], how: str) -> TablePlacement:
@@ -151,22 +102,3 @@ class TablePlacement:
                 if piece.table == number
             ],
         )
-
-
-def _traffic(job: Job) -> LookupTraffic:
-    """Return what the job's trainers look up."""
-    vector, link = np.ones(CODED_FLOATS, np.float32), job.codecs.embedding()
-    coded = sum(len(codec.encode(vector)) for codec in (link.up, link.down))
-    return LookupTraffic(distinct=job.trainer.distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)
-
-
-def _sampled(job: Job, spans: Sequence[Span]) -> AccessCounter:
-    counter = AccessCounter(job.tables)
-
-    def add(batch: Batch) -> bool:
-        counter.add(batch)
-        return counter.bytes < SAMPLE_BYTES
-
-    seconds = None if job.run.deterministic else SAMPLE_SECONDS
-    take_sample(job, spans, add, examples=SAMPLE_EXAMPLES, seconds=seconds)
-    return counter

@@ -1,19 +1,21 @@
-"""Progress of a running job: training metrics, node rates, expected examples."""
+"""Progress of a running job: its input and origin, training metrics, rates, expected examples, divergence."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from ....pipeline.config.data import SplitSection
-from ....pipeline.data.parquet import row_groups
-from ....pipeline.data.spans import Span
-from ....pipeline.errors import DataError
+from ....pipeline.data.parquet import IdClass
 from ....pipeline.metrics import Buckets
+from ....pipeline.types import BatchId
+
+FIRST_PERIOD_SECONDS: Final = 1.0
+MAX_POINTS: Final = 512
+WINDOW_SECONDS: Final = 5.0
+STALE_SECONDS: Final = 3.0
 
 
 def entropy(mean: float) -> float | None:
@@ -163,10 +165,6 @@ class TrainingMetrics:
         }
 
 
-WINDOW_SECONDS = 5.0
-STALE_SECONDS = 3.0
-
-
 class NodeRates:
     """The heartbeats of the last WINDOW_SECONDS by node. Owned by the coordinator's loop.
 
@@ -204,9 +202,6 @@ class NodeRates:
         return sum(found) if found else None
 
 
-SAMPLE_BYTES = 1 << 18
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Number of examples in all epochs, perhaps estimated."""
@@ -239,31 +234,6 @@ class InputSize:
         """Return an input without any estimate yet."""
         return cls({}, 1, None, exact=False)
 
-    @classmethod
-    def of(cls, spans: Sequence[Span], epochs: int, split: SplitSection) -> InputSize:
-        """Estimate from the files: Parquet states its rows, text its first lines.
-
-        Compressed text states nothing. A row range counts as its length, a drawn part as its fraction of the
-        rows.
-
-        Opens each file of Parquet once, so a loop calls it on another thread. A file that cannot be opened
-        here tells nothing.
-        """
-        rows = _rows(spans)
-        if rows is not None:
-            weights = {span.number: _wanted(span, rows[span.number], split) for span in spans}
-            return cls(weights, epochs, 1.0, exact=all(_share(span, split) == 1 for span in spans))
-        per_byte = _examples_per_byte(spans)
-        sizes = {span.number: float(max(1, span.stop - span.start)) for span in spans}
-        if per_byte is None:
-            # Without the length of a line, the share of a range in its file is unknown.
-            weights = {span.number: sizes[span.number] * _share(span, split) for span in spans}
-        else:
-            weights = {
-                span.number: _wanted(span, sizes[span.number] * per_byte, split) / per_byte for span in spans
-            }
-        return cls(weights, epochs, per_byte, exact=False)
-
     def span_read(self, number: int, examples: int, bad_rows: int) -> None:
         """Record that a whole span was read."""
         self._read_weight += self._weights.get(number, 0.0)
@@ -291,48 +261,44 @@ class InputSize:
         return Expected(round(self._read_examples + left * per_unit), exact=False)
 
 
-def _share(span: Span, split: SplitSection) -> float:
-    """Return the fraction of a span's rows that its part draws."""
-    parts = {"": 1.0, "test": split.test, "validation": split.validation}
-    return parts.get(span.part, 1.0 - split.test - split.validation)
+@dataclass(frozen=True)
+class Origin:
+    """The origin of a resumed run; all empty for a new one.
 
-
-def _wanted(span: Span, rows: float, split: SplitSection) -> float:
-    """Return the examples of a span with so many rows.
-
-    A range has good rows of its part only.
+    Attributes:
+        run: the name of the run before.
+        digest: of the checkpoint.
+        applied_before: by shard, the batches that it had applied and the saved ledger has not.
     """
-    if span.last >= 0:
-        return float(span.last - span.first)
-    return max(0.0, rows * _share(span, split) - span.first)
+
+    run: str = ""
+    digest: str = ""
+    applied_before: Mapping[str, frozenset[BatchId]] = field(default_factory=dict)
 
 
-def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
-    """Return the rows of each span by number.
+@dataclass(frozen=True)
+class InputFacts:
+    """Facts of the job's input.
 
-    None where a file does not state them.
+    Attributes:
+        progressive: numbers of the spans whose batches are scored before their step.
+        id_classes: by table, what its ids are read as.
     """
-    if not spans or any(span.kind not in ("row_groups", "sorted") for span in spans):
-        return None
-    try:
-        paths = dict.fromkeys(span.path for span in spans if span.kind == "row_groups")
-        groups = {path: row_groups(path, lambda _: None).rows for path in paths}
-    except DataError:
-        return None
-    return {
-        span.number: span.stop - span.start
-        if span.kind == "sorted"
-        else sum(groups[span.path][span.start : span.stop])
-        for span in spans
-    }
+
+    size: InputSize
+    progressive: frozenset[int] = frozenset()
+    id_classes: Mapping[str, IdClass] = field(default_factory=dict)
 
 
-def _examples_per_byte(spans: Sequence[Span]) -> float | None:
-    """Estimate from the first lines of the first plain text file."""
-    plain = next((span.path for span in spans if span.kind == "bytes" and os.path.isfile(span.path)), None)
-    if plain is None:
-        return None
-    with open(plain, "rb") as file:
-        sample = file.read(SAMPLE_BYTES)
-    end = sample.rfind(b"\n") + 1
-    return sample.count(b"\n") / end if end else None
+@dataclass
+class DivergenceCurve:
+    """Points (seconds, divergence), thinned to every second one whenever there are MAX_POINTS."""
+
+    points: list[tuple[float, float]] = field(default_factory=list)
+    period_seconds: float = FIRST_PERIOD_SECONDS
+
+    def add(self, seconds: float, value: float) -> None:
+        """Add one point."""
+        self.points.append((seconds, value))
+        if len(self.points) >= MAX_POINTS:
+            self.points, self.period_seconds = self.points[::2], self.period_seconds * 2

@@ -1,4 +1,4 @@
-"""Validation of checkpoints: scored by a process, the best chosen without I/O."""
+"""Scores of checkpoints, each by a process of its own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ....pipeline.config.sections import ValidationSection
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ClusterError
 from ....pipeline.metrics import QualitySums
@@ -94,53 +93,3 @@ def _score_of(answer: bytes) -> CheckpointScore:
         raise ClusterError(
             f"the validation process answered {answer[-80:]!r}, which is not a score"
         ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """The metric of a checkpoint, with its trained examples and seconds since the start."""
-
-    examples: int
-    seconds: float
-    value: float
-
-
-@dataclass
-class ValidationState:
-    """Validation as a state machine: scores in, verdicts out.
-
-    A score is the best if it is better than the best so far by `min_delta`.
-    """
-
-    settings: ValidationSection
-    points: list[Scored] = field(default_factory=list)
-    best: Scored | None = None
-    without_improvement: int = 0
-    failed: int = 0
-
-    def improves(self, value: float) -> bool:
-        """Return whether a checkpoint of this value would be the best so far.
-
-        Changes nothing.
-        """
-        return self.best is None or self._better(value, self.best.value)
-
-    def add(self, scored: Scored) -> bool:
-        """Add the score of a checkpoint, kept if it improves.
-
-        Return whether it is the best so far.
-        """
-        best = self.improves(scored.value)
-        self.points.append(scored)
-        self.without_improvement = 0 if best else self.without_improvement + 1
-        self.best = scored if best else self.best
-        return best
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether training should end: `patience` validations in a row were no improvement."""
-        return 0 < self.settings.patience <= self.without_improvement
-
-    def _better(self, value: float, than: float) -> bool:
-        gain = value - than if self.settings.metric == "auc" else than - value
-        return gain > self.settings.min_delta

@@ -17,12 +17,30 @@ from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.errors import ExitCode, ProtocolError
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
-from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts, Ready, TrainedBatch, TrainedBatches
+from shadowsync.pipeline.wire.control.messages import (
+    Hello,
+    NodeFacts,
+    Ready,
+    StatusReply,
+    TrainedBatch,
+    TrainedBatches,
+)
 from shadowsync.pipeline.wire.control.orders import Drain, Finish
 from shadowsync.pipeline.wire.control.profile import Measures
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
-from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, MAX_ITEMS, MAX_TEXT_CHARACTERS, Bounds
+from shadowsync.pipeline.wire.field_checks import (
+    MAX_DEPTH,
+    MAX_FIELDS,
+    MAX_INTEGER,
+    MAX_ITEMS,
+    MAX_KEYS,
+    MAX_TABLE_VALUES,
+    MAX_TEXT_CHARACTERS,
+    Bounds,
+    fields_of,
+)
 from shadowsync.pipeline.wire.frames import decode, encode
+from shadowsync.pipeline.wire.messages import Ask
 from shadowsync.pipeline.wire.worker_messages import (
     ORDERS,
     REPORTS,
@@ -216,3 +234,51 @@ def test_counts_are_finite_numbers(counts: Any) -> None:
 def test_each_request_has_one_verb() -> None:
     requests = [verb.request for verb in CONTROL_VERBS.verbs.values()]
     assert len(set(requests)) == len(requests) == 40
+
+
+def nested(levels: int, inside: Any) -> Any:
+    """A value in so many tables."""
+    return nested(levels - 1, {"a": inside}) if levels else inside
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({str(number): 0 for number in range(MAX_KEYS + 1)}, "a table of at most 4096 text keys"),
+        ({"a": [{str(number): 0 for number in range(MAX_KEYS + 1)}]}, "a table of at most 4096 text keys"),
+        ({"a": {1: 0}}, "a table of at most 4096 text keys"),
+        ({"a": [0] * MAX_TABLE_VALUES}, "at most 262144 values"),
+        ({str(number): [0] * MAX_KEYS for number in range(64)}, "at most 262144 values"),
+        (nested(MAX_DEPTH + 1, 0), "at most 16 levels"),
+        ({"a": nested(MAX_DEPTH, [])}, "at most 16 levels"),
+        ({"a": [msgpack.Timestamp(1)]}, "a plain value is expected"),
+        ([], "a table with text keys"),
+    ],
+)
+def test_a_table_without_bounds_is_refused(status: Any, why: str) -> None:
+    """One that its receiver parses by itself: of the header's 4 MiB it could make a million of anything."""
+    with pytest.raises(ProtocolError, match=rf"the reply to status: status: .*{why}"):
+        CONTROL_VERBS.decode_reply("status", [status, []])
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {str(number): 0 for number in range(MAX_KEYS)},
+        {"a": [0] * (MAX_TABLE_VALUES - 1)},
+        nested(MAX_DEPTH, 0),
+        {"a": None, "b": [True, 1.5, "c", b"d", {"e": []}]},
+    ],
+)
+def test_a_table_within_bounds_is_taken(status: Any) -> None:
+    assert CONTROL_VERBS.decode_reply("status", [status, []]) == StatusReply(status)
+
+
+def test_more_fields_than_any_verb_has_are_refused() -> None:
+    most = max(
+        len(fields_of(kind)) for verb in CONTROL_VERBS.verbs.values() for kind in (verb.request, verb.reply)
+    )
+    assert most <= MAX_FIELDS
+    with pytest.raises(ProtocolError, match=r"ask\.body: a list of at most 64 fields is expected"):
+        decode(encode(Ask(1, "status", [0] * (MAX_FIELDS + 1))))

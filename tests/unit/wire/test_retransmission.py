@@ -9,6 +9,7 @@ from shadowsync.pipeline.wire.retransmission import (
     ATTACH,
     CENTER_TIMES,
     CONTROL,
+    CREDIT,
     DELIVERY,
     LOOKUP,
     PEER_TIMES,
@@ -56,4 +57,6 @@ def test_an_interval_that_is_none_is_refused(seconds: float) -> None:
 
 def test_the_intervals_fit_into_the_silence_of_a_dead_node() -> None:
     node_timeout_seconds = 15.0
-    assert all(3 * one.interval_seconds < node_timeout_seconds for one in (CONTROL, LOOKUP, DELIVERY, ATTACH))
+    assert all(
+        3 * one.interval_seconds < node_timeout_seconds for one in (CONTROL, LOOKUP, DELIVERY, CREDIT, ATTACH)
+    )

@@ -100,7 +100,7 @@ def test_numbers_become_floats_and_lists_batch_ids() -> None:
         ("text", "é" * (MAX_TEXT_CHARACTERS + 1), "a text of at most"),
         ("text", b"bytes", "a text of at most"),
         ("table", [], "a table with text keys"),
-        ("table", {b"a": 1}, "a table with text keys"),
+        ("table", {b"a": 1}, "a table of at most 4096 text keys"),
         ("id", [1, 2, 3], "a batch id"),
         ("maybe", "3", "an integer"),
         ("several", 3, "a list of at most"),

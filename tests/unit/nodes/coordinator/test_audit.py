@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.outcome import Outcome, Stop
+from shadowsync.nodes.coordinator.state.outcome import Outcome, Stop
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.ledger import Ledger

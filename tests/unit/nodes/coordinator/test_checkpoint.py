@@ -14,8 +14,8 @@ import pytest
 from shadowsync.nodes.coordinator.checkpoint import running as checkpoint_room
 from shadowsync.nodes.coordinator.checkpoint import running as running_checkpoint
 from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES, RunningCheckpoint
-from shadowsync.nodes.coordinator.outcome import FinalModel
 from shadowsync.nodes.coordinator.state.membership import Member
+from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request

@@ -11,7 +11,7 @@ import pytest
 from shadowsync.nodes.coordinator.checkpoint import manager as checkpoint_manager
 from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
-from shadowsync.nodes.coordinator.outcome import FinalModel
+from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore
 from shadowsync.pipeline.checkpoint.best import BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint

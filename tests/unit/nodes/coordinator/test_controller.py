@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
-from shadowsync.nodes.coordinator.ledger.store import LedgerStore
-from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
-from shadowsync.nodes.coordinator.outcome import FinalModel
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import JobState
+from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.outcome import FinalModel
+from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.pipeline.wire.control.messages import NodeFacts
 from shadowsync.pipeline.wire.control.orders import FinalizeReply
 

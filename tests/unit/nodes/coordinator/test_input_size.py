@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.state.progress import Expected, InputSize
+from shadowsync.nodes.coordinator.planning import estimate_input
+from shadowsync.nodes.coordinator.state.progress import Expected
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.spans import Span
@@ -38,20 +39,20 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_parquet_tells_it_exactly(parquet: Path) -> None:
-    size = InputSize.of(spans_of(parquet, "row_groups"), epochs=2, split=NO_SPLIT)
+    size = estimate_input(spans_of(parquet, "row_groups"), epochs=2, split=NO_SPLIT)
     assert size.expected(0) == Expected(2 * EXAMPLES, exact=True)
     size.span_read(0, EXAMPLES // 2 - 10, 10)
     assert size.expected(10) == Expected(2 * EXAMPLES - 10, exact=True)
 
 
 def test_a_part_of_the_rows_makes_it_an_estimate(parquet: Path) -> None:
-    size = InputSize.of(spans_of(parquet, "row_groups"), epochs=1, split=NO_SPLIT)
+    size = estimate_input(spans_of(parquet, "row_groups"), epochs=1, split=NO_SPLIT)
     size.span_read(0, EXAMPLES // 4, 0)
     assert size.expected(0) == Expected(EXAMPLES // 2, exact=False)
 
 
 def test_plain_text_is_estimated_from_its_first_lines(text: Path) -> None:
-    size = InputSize.of(spans_of(text, "bytes"), epochs=1, split=NO_SPLIT)
+    size = estimate_input(spans_of(text, "bytes"), epochs=1, split=NO_SPLIT)
     first = size.expected(0)
     assert first is not None
     assert not first.exact
@@ -62,7 +63,7 @@ def test_plain_text_is_estimated_from_its_first_lines(text: Path) -> None:
 
 
 def test_compressed_text_is_unknown_until_some_was_read(text: Path) -> None:
-    size = InputSize.of(spans_of(text, "stream"), epochs=1, split=NO_SPLIT)
+    size = estimate_input(spans_of(text, "stream"), epochs=1, split=NO_SPLIT)
     assert size.expected(0) is None
     size.span_read(0, EXAMPLES // 3, 0)
     estimate = size.expected(0)
@@ -72,7 +73,7 @@ def test_compressed_text_is_unknown_until_some_was_read(text: Path) -> None:
 
 def test_a_file_that_is_not_here_tells_nothing() -> None:
     spans = [Span(0, "nowhere.parquet", "row_groups", 0, 4), Span(1, "nowhere.parquet", "row_groups", 4, 8)]
-    size = InputSize.of(spans, epochs=1, split=NO_SPLIT)
+    size = estimate_input(spans, epochs=1, split=NO_SPLIT)
     assert size.expected(0) is None
     size.span_read(1, 100, 0)
     assert size.expected(0) == Expected(200, exact=False)
@@ -83,7 +84,7 @@ def test_a_drawn_part_counts_as_its_fraction(parquet: Path, text: Path) -> None:
     for folder, kind, close in ((parquet, "row_groups", 0.001), (text, "bytes", 0.1)):
         for part, share in (("train", 0.7), ("validation", 0.1), ("test", 0.2)):
             spans = [replace(span, part=part) for span in spans_of(folder, kind)]  # type: ignore[arg-type]
-            expected = InputSize.of(spans, epochs=1, split=split).expected(0)
+            expected = estimate_input(spans, epochs=1, split=split).expected(0)
             assert expected is not None
             assert expected.examples == pytest.approx(share * EXAMPLES, rel=close)
             assert not expected.exact
@@ -92,23 +93,23 @@ def test_a_drawn_part_counts_as_its_fraction(parquet: Path, text: Path) -> None:
 def test_a_range_counts_as_its_length(parquet: Path, text: Path) -> None:
     first, second = spans_of(parquet, "row_groups")
     cut = [first, replace(second, last=100)]
-    assert InputSize.of(cut, 1, NO_SPLIT).expected(0) == Expected(EXAMPLES // 2 + 100, exact=True)
+    assert estimate_input(cut, 1, NO_SPLIT).expected(0) == Expected(EXAMPLES // 2 + 100, exact=True)
     cut = [first, replace(second, first=100)]
-    assert InputSize.of(cut, 1, NO_SPLIT).expected(0) == Expected(EXAMPLES - 100, exact=True)
+    assert estimate_input(cut, 1, NO_SPLIT).expected(0) == Expected(EXAMPLES - 100, exact=True)
     lines = [replace(spans_of(text, "bytes")[0], last=100)]
-    assert InputSize.of(lines, 1, NO_SPLIT).expected(0) == Expected(100, exact=False)
+    assert estimate_input(lines, 1, NO_SPLIT).expected(0) == Expected(100, exact=False)
 
 
 def test_rows_that_were_sorted_are_counted() -> None:
     spans = [Span(0, "nowhere.csv", "sorted", 0, 70), Span(1, "nowhere.csv", "sorted", 70, 100)]
-    assert InputSize.of(spans, 1, NO_SPLIT).expected(0) == Expected(100, exact=True)
+    assert estimate_input(spans, 1, NO_SPLIT).expected(0) == Expected(100, exact=True)
 
 
 def test_parquet_of_a_web_server_tells_it_too(parquet: Path) -> None:
     files = {file.name: file.read_bytes() for file in sorted(parquet.glob("train-*"))}
     with http_files(files, ranges=True) as url:
         spans = [Span(number, f"{url}/{name}", "row_groups", 0, 1) for number, name in enumerate(files)]
-        assert InputSize.of(spans, 1, NO_SPLIT).expected(0) == Expected(EXAMPLES, exact=True)
+        assert estimate_input(spans, 1, NO_SPLIT).expected(0) == Expected(EXAMPLES, exact=True)
         # One that is not there does not stop the job.
         spans.append(Span(2, f"{url}/nothing.parquet", "row_groups", 0, 1))
-        assert InputSize.of(spans, 1, NO_SPLIT).expected(0) is None
+        assert estimate_input(spans, 1, NO_SPLIT).expected(0) is None

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from shadowsync.nodes.coordinator.state import placement as placement_module
+from shadowsync.nodes.coordinator import planning
+from shadowsync.nodes.coordinator.planning import place_tables
 from shadowsync.nodes.coordinator.state.membership import require_same_plan
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.pipeline.config.job import Job
@@ -61,7 +62,7 @@ def job_of(path: Path, **sections: dict[str, Any]) -> Job:
 
 
 def found(job: Job) -> TablePlacement:
-    return TablePlacement.find(job, plan_input(job).train)
+    return place_tables(job, plan_input(job).train)
 
 
 def expected(placement: TablePlacement, plan: TablePlan) -> list[float]:
@@ -88,13 +89,13 @@ def test_what_it_takes_to_plan_nothing(log: Path, monkeypatch: pytest.MonkeyPatc
     def never(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(placement_module, "take_sample", never)
+    monkeypatch.setattr(planning, "take_sample", never)
     for job in (job_of(log, embedding={"nodes": 1}), job_of(log, embedding={"placement": "rows"})):
-        placement = TablePlacement.find(job, [])
+        placement = place_tables(job, [])
         assert (placement.how, placement.examples) == ("rows", 0)
         assert placement.record().nodes[0].expected_ns is None
     kept = TablePlan.make(job_of(log).tables, 2)
-    assert TablePlacement.find(job_of(log), [], kept) == TablePlacement(kept, "kept")
+    assert place_tables(job_of(log), [], kept) == TablePlacement(kept, "kept")
     with pytest.raises(AssertionError):
         found(job_of(log))
 
@@ -112,7 +113,7 @@ def test_a_deterministic_job_looks_at_no_clock(log: Path, monkeypatch: pytest.Mo
     def no_clock(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(placement_module, "take_sample", noted)
+    monkeypatch.setattr(planning, "take_sample", noted)
     monkeypatch.setattr(TimedRowCosts, "measure", no_clock)
     assert found(job).record() == first.record()
     assert seconds == [None]
@@ -183,7 +184,7 @@ def test_input_that_does_not_come_is_not_waited_for(
     assert len(taken) == 2
     assert "the sample of the input ends early: is broken" in caplog.text
     monkeypatch.setattr(sample_module, "sample_batches", lambda *_: iter(()))
-    assert TablePlacement.find(job, []).how == "rows", "where nothing is known"
+    assert place_tables(job, []).how == "rows", "where nothing is known"
 
 
 def test_bad_rows_are_left_to_the_reader(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shadowsync.lab.virtual.clock import VirtualTimeSelector
 from shadowsync.nodes.coordinator.sessions import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
-from shadowsync.nodes.runtime.steady_clock import SteadyLoop
+from shadowsync.nodes.runtime.main_loop import SteadyLoop
 from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import NodeLost
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel

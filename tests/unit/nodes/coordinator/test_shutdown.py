@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.checkpoint.running import PART_SECONDS
-from shadowsync.nodes.coordinator.outcome import HURRY_SECONDS, FinalModel, Outcome
+from shadowsync.nodes.coordinator.server import HURRY_SECONDS
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.membership import Member
+from shadowsync.nodes.coordinator.state.outcome import FinalModel, Outcome
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request

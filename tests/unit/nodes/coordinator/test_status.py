@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
-from shadowsync.nodes.coordinator.ledger.store import LedgerStore
-from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring
 from shadowsync.nodes.coordinator.monitoring.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.monitoring.status import answer_status, build_status
 from shadowsync.nodes.coordinator.server import CoordinatorServer
-from shadowsync.nodes.coordinator.state.facts import InputFacts
 from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
-from shadowsync.nodes.coordinator.state.progress import InputSize
+from shadowsync.nodes.coordinator.state.progress import InputFacts, InputSize
 from shadowsync.nodes.runtime.settings import NodeSettings, metrics_address, metrics_ports
 from shadowsync.nodes.supervisor.starter import SpawnStarter
 from shadowsync.nodes.supervisor.supervisor import Supervisor

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.journal import JobJournal
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
-from shadowsync.nodes.coordinator.ledger.store import LedgerStore
-from shadowsync.nodes.coordinator.ledger.writer import LedgerWriter
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.state.changes import (
     CheckpointScored,
@@ -31,12 +30,11 @@ from shadowsync.nodes.coordinator.state.changes import (
     SpansReadAgain,
     TrainingBegan,
 )
-from shadowsync.nodes.coordinator.state.facts import InputFacts
 from shadowsync.nodes.coordinator.state.job import JobState
+from shadowsync.nodes.coordinator.state.outcome import Scored
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
-from shadowsync.nodes.coordinator.state.progress import InputSize
-from shadowsync.nodes.coordinator.validation.scoring import Scored
+from shadowsync.nodes.coordinator.state.progress import InputFacts, InputSize
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ClusterError

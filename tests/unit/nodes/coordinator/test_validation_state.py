@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.nodes.coordinator.validation.scoring import Scored, ValidationState
+from shadowsync.nodes.coordinator.state.outcome import Scored, ValidationState
 from shadowsync.pipeline.config.sections import ValidationSection
 
 

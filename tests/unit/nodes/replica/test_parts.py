@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from shadowsync.nodes.replica.buffer import SharedMemory
-from shadowsync.nodes.replica.parts import PartsOfBatches, PartsSetting
+from shadowsync.nodes.replica.replica import PartsOfBatches, PartsSetting
 
 
 def test_the_parts_are_right_on_average() -> None:

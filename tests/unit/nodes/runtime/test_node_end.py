@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 import zmq.asyncio
-from shadowsync.nodes.runtime import process_hooks
+from shadowsync.nodes.runtime import process
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.nodes.runtime.role import NodeContext, Role, not_answered
 from shadowsync.nodes.runtime.settings import NodeSettings
@@ -145,7 +145,7 @@ def test_the_answer_arrives_before_the_node_is_gone(
     kind: type[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A process logs to one folder as long as it lives.
-    monkeypatch.setattr(process_hooks, "log_to_folder", lambda *_: None)
+    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
 
     async def main() -> tuple[ExitCode, str, Answer | None]:
         return await asyncio.wait_for(told_to_finish(kind, tmp_path), ENOUGH_SECONDS)
@@ -163,7 +163,7 @@ def test_the_answer_arrives_before_the_node_is_gone(
 
 def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others would wait for it until it has been silent for too long."""
-    monkeypatch.setattr(process_hooks, "log_to_folder", lambda *_: None)
+    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
 
     async def main() -> NodeFailed:
         context = zmq.asyncio.Context()

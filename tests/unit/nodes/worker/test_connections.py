@@ -1,4 +1,7 @@
-"""A worker's sockets: of a node that is lost nothing is taken, and another one may have its place."""
+"""A worker's sockets: of a node that is lost nothing is taken, and another one may have its place.
+
+A node that lives and does not answer is an error after a while, and never before.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.worker.connections import WorkerConnections
+from shadowsync.nodes.worker.connections import AnswerWatch, PeerUnreachable, WorkerConnections
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.messages import Push, Pushed
 from shadowsync.pipeline.wire.sockets import Listener, Waker
@@ -97,3 +101,37 @@ def test_one_that_has_died_again_is_not_connected_to(
     connections.lose("embedding-1")
     connections.replace_shard(MemberInfo("embedding-1", "embedding", 0, "second", shards[1].endpoint))
     assert connections.shards.names == ["embedding-0"]
+
+
+LIMIT = 10.0
+
+
+def watched(watch: AnswerWatch, begin: float, end: float, *asked: str) -> None:
+    """Checks once a second."""
+    for second in range(int(begin), int(end)):
+        watch.check(float(second), asked)
+
+
+def test_silence_for_longer_than_the_limit_is_an_error() -> None:
+    watch = AnswerWatch("trainer-1", LIMIT)
+    watched(watch, 0, 11, "reader-0", "embedding-0")
+    watch.heard("reader-0")
+    with pytest.raises(PeerUnreachable) as raised:
+        watched(watch, 11, 12, "reader-0", "embedding-0")
+    error = raised.value
+    assert str(error).startswith("embedding-0: has not answered trainer-1 for 10 s, although both are alive")
+    assert error.exit_code is ExitCode.STOPPED_BY_DEATH
+
+
+def test_every_answer_begins_anew() -> None:
+    watch = AnswerWatch("trainer-1", LIMIT)
+    for begin in range(0, 100, 10):
+        watched(watch, begin, begin + 10, "embedding-0")
+        watch.heard("embedding-0")
+
+
+def test_who_was_not_asked_owes_nothing() -> None:
+    watch = AnswerWatch("trainer-1", LIMIT)
+    for begin in range(0, 100, 10):
+        watched(watch, begin, begin + 9, "embedding-0")
+        watch.check(begin + 9.0, ())

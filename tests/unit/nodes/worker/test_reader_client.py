@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, RESEND_SECONDS, ReaderClient
+from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, ReaderClient
 from shadowsync.pipeline.wire.messages import Credit, Delivery
+from shadowsync.pipeline.wire.retransmission import CREDIT
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.outbox import Outbox
 
@@ -41,14 +42,14 @@ def test_the_first_words_are_the_window(line: ReaderClient, outbox: Outbox) -> N
 def test_the_standing_is_told_when_it_changed_or_is_old(line: ReaderClient, outbox: Outbox) -> None:
     line.send_credit(100.0)
     outbox.take()
-    line.send_credit(100.0 + RESEND_SECONDS / 2)
+    line.send_credit(100.0 + CREDIT.interval_seconds / 2)
     assert outbox.take() == []
     line.accept(delivery(1))
-    line.send_credit(100.0 + RESEND_SECONDS / 2)
+    line.send_credit(100.0 + CREDIT.interval_seconds / 2)
     assert outbox.take() == [Credit(limit=4, received=1, done=0)]
-    line.send_credit(100.0 + RESEND_SECONDS)
+    line.send_credit(100.0 + CREDIT.interval_seconds)
     assert outbox.take() == []
-    line.send_credit(100.0 + RESEND_SECONDS * 1.5)
+    line.send_credit(100.0 + CREDIT.interval_seconds * 1.5)
     assert outbox.take() == [Credit(limit=4, received=1, done=0)]
 
 

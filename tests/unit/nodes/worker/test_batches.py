@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.worker.unconfirmed import UnconfirmedBatches
+from shadowsync.nodes.worker.batches import UnconfirmedBatches
 
 
 def test_it_waits_for_what_was_pushed_before_and_for_nothing_else() -> None:

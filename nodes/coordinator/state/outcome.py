@@ -1,20 +1,20 @@
-"""The outcome of a job: reason to stop, final model, facts for the report."""
+"""The outcome of a job: reason to stop, scores of its checkpoints, final model, facts for the report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from ...pipeline.errors import ExitCode
-from ...pipeline.metrics import QualitySums
-from ...pipeline.performance.document import Profile
-from ...pipeline.types import BatchId
-from ...pipeline.wire.control.messages import NodeFacts
-from ...pipeline.wire.control.orders import FinalizeReply
-from ...pipeline.wire.field_checks import Counts
-from ...sync_algos.model_origin import ModelOrigin
-from .validation.scoring import ValidationState
+from ....pipeline.config.sections import ValidationSection
+from ....pipeline.errors import ExitCode
+from ....pipeline.metrics import QualitySums
+from ....pipeline.performance.document import Profile
+from ....pipeline.types import BatchId
+from ....pipeline.wire.control.messages import NodeFacts
+from ....pipeline.wire.control.orders import FinalizeReply
+from ....pipeline.wire.field_checks import Counts
+from ....sync_algos.model_origin import ModelOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,6 @@ class Stop:
     diverged: bool = False
 
 
-# How long a node has: for an answer, for its last counts, and for either where the job was interrupted.
-REQUEST_SECONDS: Final = 60.0
-DRAIN_SECONDS: Final = 8.0
-HURRY_SECONDS: Final = 2.5
-
 CountsByNode = dict[str, Counts]
 
 
@@ -50,6 +45,64 @@ class Score:
 
     model: str
     sums: list[QualitySums]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The metric of a checkpoint, with its trained examples and seconds since the start."""
+
+    examples: int
+    seconds: float
+    value: float
+
+
+@dataclass
+class ValidationState:
+    """Validation as a state machine: scores in, verdicts out.
+
+    A score is the best if it is better than the best so far by `min_delta`.
+    """
+
+    settings: ValidationSection
+    points: list[Scored] = field(default_factory=list)
+    best: Scored | None = None
+    without_improvement: int = 0
+    failed: int = 0
+
+    def improves(self, value: float) -> bool:
+        """Return whether a checkpoint of this value would be the best so far.
+
+        Changes nothing.
+        """
+        return self.best is None or self._better(value, self.best.value)
+
+    def add(self, scored: Scored) -> bool:
+        """Add the score of a checkpoint, kept if it improves.
+
+        Return whether it is the best so far.
+        """
+        best = self.improves(scored.value)
+        self.points.append(scored)
+        self.without_improvement = 0 if best else self.without_improvement + 1
+        self.best = scored if best else self.best
+        return best
+
+    def adopt(self, best: Scored) -> None:
+        """Begin with the best score of the resumed run, which a new one has to beat."""
+        self.best = best
+
+    def fail(self) -> None:
+        """Count a validation that failed."""
+        self.failed += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether training should end: `patience` validations in a row were no improvement."""
+        return 0 < self.settings.patience <= self.without_improvement
+
+    def _better(self, value: float, than: float) -> bool:
+        gain = value - than if self.settings.metric == "auc" else than - value
+        return gain > self.settings.min_delta
 
 
 @dataclass(frozen=True)
@@ -101,6 +154,66 @@ class Outcome:
     profile: tuple[Profile, list[dict[str, Any]]] | None = None
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add a sentence to the report's notes."""
+        self.notes.append(text)
+
+    def stopped(self, stop: Stop | None) -> None:
+        """Record why the job stopped, if it did; the first reason counts."""
+        self.stop = self.stop or stop
+
+    def trained(self, divergence_curve: list[tuple[float, float]], ended_early: str) -> None:
+        """Record how training went, and why it ended before its input did."""
+        self.divergence_curve, self.ended_early = divergence_curve, ended_early
+
+    def profiled(self, profile: tuple[Profile, list[dict[str, Any]]] | None) -> None:
+        """Record what was measured for a profile."""
+        self.profile = profile
+
+    def checkpoints_taken(self, saved: SavedCheckpoints) -> None:
+        """Record the checkpoints and validations of training."""
+        self.saved_checkpoints = saved
+
+    def readers_drained(self, counts: CountsByNode) -> None:
+        """Record the last counts of readers."""
+        self.readers = counts
+
+    def trainers_drained(self, counts: CountsByNode, progressive: QualitySums) -> None:
+        """Record the last counts of trainers, and what they scored before its step."""
+        self.trainers, self.progressive = counts, progressive
+
+    def shards_drained(self, counts: CountsByNode, applied_of: dict[str, tuple[BatchId, ...]]) -> None:
+        """Record the last counts of embedding nodes, and what they applied of doubtful batches."""
+        self.shards, self.applied_of = counts, applied_of
+
+    def syncs_drained(self, counts: CountsByNode) -> None:
+        """Record the last counts of sync nodes."""
+        self.syncs = counts
+
+    def used_cpu(self, node: str, seconds: float) -> None:
+        """Record the CPU seconds that a node used to train."""
+        self.cpu_seconds[node] = seconds
+
+    def finalized(self, trainer: str, counts: Counts) -> None:
+        """Add a trainer's counts after its closing round to those that it had when it was drained."""
+        self.trainers.setdefault(trainer, {}).update(counts)
+
+    def diverged(self, divergence: float | None) -> None:
+        """Record the divergence of the replicas at the end."""
+        self.divergence = divergence
+
+    def saved(self, model: str) -> None:
+        """Record which model the last checkpoint has."""
+        self.model_saved = model
+
+    def evaluated(self, score: Score) -> None:
+        """Record the score of the last model on the held-out files."""
+        self.score = score
+
+    def evaluated_best(self, score: Score) -> None:
+        """Record the score of the best checkpoint on the held-out files."""
+        self.best_score = score
 
 
 _WORDS = {
@@ -163,6 +276,14 @@ class FinalModel:
         if reply.model_ready:
             self.digests[name] = reply.model_digest
             self.rounds[name] = reply.model_rounds
+
+    def save_by(self, trainer: str) -> None:
+        """Record whose model is saved."""
+        self.saved_by = trainer
+
+    def lose_single(self) -> None:
+        """Record that the single model is lost, so that the replicas come out."""
+        self.origin = ModelOrigin.REPLICAS
 
     def by_promise(self, names: Iterable[str]) -> list[str]:
         """Sort `names`: first those with the single model, of the most rounds."""

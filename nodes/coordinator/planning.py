@@ -1,0 +1,163 @@
+"""What the coordinator plans from the input before any node joins: its size, and who keeps which rows.
+
+All of it opens files, so a loop calls it on another thread. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ...pipeline.config.data import SplitSection
+from ...pipeline.config.job import Job
+from ...pipeline.data.batch import Batch
+from ...pipeline.data.parquet import row_groups
+from ...pipeline.data.spans import Span
+from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.embedding.placement.row_costs import (
+    CountedRowCosts,
+    LookupTraffic,
+    RowCostModel,
+    TimedRowCosts,
+    table_cost,
+)
+from ...pipeline.embedding.placement.split_by_cost import split_by_cost
+from ...pipeline.embedding.placement.table_access import AccessCounter
+from ...pipeline.errors import DataError
+from ...pipeline.input.sample import take_sample
+from .state.placement import TablePlacement, TableProfile
+from .state.progress import InputSize
+
+SAMPLE_EXAMPLES: Final = 8192
+SAMPLE_BYTES: Final = 32 << 20
+SAMPLE_SECONDS: Final = 1.0
+PRICING_SECONDS: Final = 0.2
+CODED_FLOATS: Final = 1024
+FIRST_LINES_BYTES: Final = 1 << 18
+
+log = logging.getLogger(__name__)
+
+
+def estimate_input(spans: Sequence[Span], epochs: int, split: SplitSection) -> InputSize:
+    """Estimate the examples from the files: Parquet states its rows, text its first lines.
+
+    Compressed text states nothing. A row range counts as its length, a drawn part as its fraction of the
+    rows.
+
+    Opens each file of Parquet once. A file that cannot be opened here tells nothing.
+    """
+    rows = _rows(spans)
+    if rows is not None:
+        weights = {span.number: _wanted(span, rows[span.number], split) for span in spans}
+        return InputSize(weights, epochs, 1.0, exact=all(_share(span, split) == 1 for span in spans))
+    per_byte = _examples_per_byte(spans)
+    sizes = {span.number: float(max(1, span.stop - span.start)) for span in spans}
+    if per_byte is None:
+        # Without the length of a line, the share of a range in its file is unknown.
+        weights = {span.number: sizes[span.number] * _share(span, split) for span in spans}
+    else:
+        weights = {
+            span.number: _wanted(span, sizes[span.number] * per_byte, split) / per_byte for span in spans
+        }
+    return InputSize(weights, epochs, per_byte, exact=False)
+
+
+def _share(span: Span, split: SplitSection) -> float:
+    """Return the fraction of a span's rows that its part draws."""
+    parts = {"": 1.0, "test": split.test, "validation": split.validation}
+    return parts.get(span.part, 1.0 - split.test - split.validation)
+
+
+def _wanted(span: Span, rows: float, split: SplitSection) -> float:
+    """Return the examples of a span with so many rows.
+
+    A range has good rows of its part only.
+    """
+    if span.last >= 0:
+        return float(span.last - span.first)
+    return max(0.0, rows * _share(span, split) - span.first)
+
+
+def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
+    """Return the rows of each span by number.
+
+    None where a file does not state them.
+    """
+    if not spans or any(span.kind not in ("row_groups", "sorted") for span in spans):
+        return None
+    try:
+        paths = dict.fromkeys(span.path for span in spans if span.kind == "row_groups")
+        groups = {path: row_groups(path, lambda _: None).rows for path in paths}
+    except DataError:
+        return None
+    return {
+        span.number: span.stop - span.start
+        if span.kind == "sorted"
+        else sum(groups[span.path][span.start : span.stop])
+        for span in spans
+    }
+
+
+def _examples_per_byte(spans: Sequence[Span]) -> float | None:
+    """Estimate from the first lines of the first plain text file."""
+    plain = next((span.path for span in spans if span.kind == "bytes" and os.path.isfile(span.path)), None)
+    if plain is None:
+        return None
+    with open(plain, "rb") as file:
+        sample = file.read(FIRST_LINES_BYTES)
+    end = sample.rfind(b"\n") + 1
+    return sample.count(b"\n") / end if end else None
+
+
+def place_tables(job: Job, spans: Sequence[Span], saved: TablePlan | None = None) -> TablePlacement:
+    """Find the plan as `embedding.placement` says; `saved` is that of a resumed run's checkpoint.
+
+    Reads a sample of the input and times some rows, for about SAMPLE_SECONDS and PRICING_SECONDS. With
+    `run.deterministic` it looks at no clock: the sample is then always the same, and so are the costs. Raises
+    JobFileError as `TablePlan.of_ranges`.
+    """
+    if saved is not None:
+        return TablePlacement(saved, "kept")
+    nodes, tables = job.embedding.nodes, job.tables
+    if nodes == 1 or job.embedding.placement == "rows":
+        return TablePlacement.by_rows(job)
+    counter = _sampled(job, spans)
+    if not counter.examples:
+        log.warning("no example of the input could be sampled, so the tables are split by their rows")
+        return TablePlacement.by_rows(job)
+    prices: RowCostModel = (
+        CountedRowCosts() if job.run.deterministic else TimedRowCosts.measure(PRICING_SECONDS)
+    )
+    traffic = _traffic(job)
+    profiles = tuple(
+        TableProfile(access, table_cost(table, access, prices, traffic))
+        for table, access in zip(tables, counter.result(), strict=True)
+    )
+    loads = [profile.load(table) for profile, table in zip(profiles, tables, strict=True)]
+    plan = TablePlan.of_ranges(tables, nodes, split_by_cost(tables, loads, nodes))
+    return TablePlacement(
+        plan, "counted" if job.run.deterministic else "measured", profiles, counter.examples
+    )
+
+
+def _traffic(job: Job) -> LookupTraffic:
+    """Return what the job's trainers look up."""
+    vector, link = np.ones(CODED_FLOATS, np.float32), job.codecs.embedding()
+    coded = sum(len(codec.encode(vector)) for codec in (link.up, link.down))
+    return LookupTraffic(distinct=job.trainer.distinct_rows, float_bytes=coded / 2 / CODED_FLOATS)
+
+
+def _sampled(job: Job, spans: Sequence[Span]) -> AccessCounter:
+    counter = AccessCounter(job.tables)
+
+    def add(batch: Batch) -> bool:
+        counter.add(batch)
+        return counter.bytes < SAMPLE_BYTES
+
+    seconds = None if job.run.deterministic else SAMPLE_SECONDS
+    take_sample(job, spans, add, examples=SAMPLE_EXAMPLES, seconds=seconds)
+    return counter

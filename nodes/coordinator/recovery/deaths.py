@@ -1,0 +1,230 @@
+"""Recovery from deaths of readers and embedding nodes while the job trains.
+
+What a dead reader had delivered is trained by those who have it; when the ledger has all of that, its
+unfinished spans are handed out again, without what is settled.
+
+Another embedding node takes a dead one's place, with the rows of the newest checkpoint or with first values.
+Trainers send it what the dead one had not answered. When the ledger has all that they had pushed before, the
+batches that are trained and that the new shard lacks are handed out to be trained again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from ....pipeline.errors import ClusterError, ExitCode, ShadowSyncError
+from ....pipeline.text.format import counted
+from ....pipeline.wire.control.base import Request
+from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
+from ....pipeline.wire.rpc_channel import RemoteError
+from ..ledger.records import BatchRange
+from ..server import REQUEST_SECONDS, CoordinatorServer
+from ..state.changes import ShardRestored, SpansReadAgain
+from ..state.membership import Member
+from ..state.outcome import Stop
+
+RETRY_SECONDS: Final = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class Successors:
+    """Which dead nodes of one role another one is started for, as the supervisor says.
+
+    A state machine without I/O. Owned by the coordinator's loop.
+    """
+
+    def __init__(self) -> None:
+        # Tokens of nodes that no other is started for, of those being started, and whose place each takes.
+        self._final: set[str] = set()
+        self._starting: set[str] = set()
+        self._before: dict[str, str] = {}
+
+    @property
+    def coming(self) -> bool:
+        """Whether a node is being started that has not said hello."""
+        return bool(self._starting)
+
+    def exited(self, token: str, successor: str) -> None:
+        """Record that a node ended, with its replacement's token if any."""
+        self._starting.discard(token)
+        if successor:
+            self._starting.add(successor)
+            self._before[successor] = token
+            return
+        place: str | None = token
+        while place is not None:
+            self._final.add(place)
+            place = self._before.get(place)
+
+    def arrived(self, token: str) -> None:
+        """Record that a node has said hello."""
+        self._starting.discard(token)
+
+    def is_final(self, token: str) -> bool:
+        """Return whether no replacement is on its way."""
+        return token in self._final
+
+
+async def settle(server: CoordinatorServer, trainer: Member, request: Request[Any], unable: str) -> None:
+    """Repeat a request until a trainer replies, dies, or training ends.
+
+    One that refuses is declared dead, because it was `unable`: what it has may never be settled; dead, it has
+    nothing.
+    """
+    while trainer.alive and server.state.is_training:
+        try:
+            await server.call_or_raise(trainer, request, REQUEST_SECONDS)
+            return
+        except ClusterError as error:
+            log.warning("%s", error)
+            if isinstance(error.__cause__, RemoteError):
+                server.mark_dead(trainer.info.token, unable)
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def offer_spans(server: CoordinatorServer) -> None:
+    """Notify readers of spans to read again."""
+    await server.call_all(server.state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)
+
+
+class ReaderRecovery:
+    """Recover from deaths of readers, one task for each. Runs on the coordinator's loop."""
+
+    def __init__(self, server: CoordinatorServer, successors: Successors) -> None:
+        self._server = server
+        self._state = server.state
+        self._successors = successors
+
+    def lost(self, node: Member) -> None:
+        """Start recovery from the death of an active reader."""
+        self._server.spawn(self._recover(node))
+
+    async def _recover(self, reader: Member) -> None:
+        server, name = self._server, reader.info.name
+        began = self._state.seconds()
+        waiting = server.spawn(self._require_a_reader(reader))
+        trainers = self._state.members.alive("trainer")
+        why = f"could not finish the batches of {name}"
+        await asyncio.gather(*(settle(server, trainer, SettleReader(name), why) for trainer in trainers))
+        if not self._state.is_training:
+            return
+        ledger = self._state.ledger
+        spans = ledger.read_again(name)
+        server.journal.decided(SpansReadAgain(name))
+        seconds = self._state.seconds() - began
+        trained = sum(len(ledger.skip_of(*span)) for span in spans)
+        number = counted(len(spans), "unfinished span")
+        text = f"{number} can be read again after {seconds:.1f} s"
+        text += f", without {counted(trained, 'trained batch', 'trained batches')}"
+        if not spans:
+            text = "everything that it had read was trained"
+        server.event(name, text)
+        await offer_spans(server)
+        await waiting
+
+    async def _require_a_reader(self, dead: Member) -> None:
+        """Stop the job if it has no reader, and none joins in time."""
+        members = self._state.members
+
+        def is_there() -> bool:
+            return bool(members.alive("reader"))
+
+        def is_decided() -> bool:
+            coming = self._successors.coming or members.joining("reader")
+            return is_there() or (self._successors.is_final(dead.info.token) and not coming)
+
+        await self._server.wait_for(is_decided, self._state.job.run.rejoin_seconds)
+        if not is_there() and self._state.is_training:
+            name = dead.info.name
+            text = f"{name}, the last reader, died; its undelivered batches were not trained"
+            self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))
+
+
+class ShardRecovery:
+    """Recover from deaths of embedding nodes. Runs on the coordinator's loop."""
+
+    def __init__(self, server: CoordinatorServer, successors: Successors) -> None:
+        self._server = server
+        self._state = server.state
+        self._successors = successors
+
+    def lost(self, node: Member) -> None:
+        """Wait for a replacement of an active embedding node."""
+        self._server.spawn(self._require_another(node))
+
+    def replaced(self, node: Member) -> None:
+        """Begin to recover with a node that has taken a dead one's place."""
+        self._server.spawn(self._recover(node))
+
+    async def _require_another(self, dead: Member) -> None:
+        """Stop the job if no replacement joins in time.
+
+        One that has joined may take longer: it reads a checkpoint, which the server bounds.
+        """
+        state, members, number = self._state, self._state.members, dead.info.index
+
+        def is_there() -> bool:
+            return number not in state.empty_shards()
+
+        def is_coming() -> bool:
+            return any(node.info.index == number for node in members.joining("embedding"))
+
+        def is_gone() -> bool:
+            return self._successors.is_final(dead.info.token) and not self._successors.coming
+
+        def is_decided() -> bool:
+            return is_there() or is_coming() or is_gone()
+
+        while state.is_training and not is_there():
+            if is_coming():
+                await self._server.wait_for(lambda: is_there() or not is_coming())
+            elif is_gone() or not await self._server.wait_for(is_decided, state.job.run.rejoin_seconds):
+                break
+        if not is_there() and state.is_training:
+            self._server.request_stop(state.lost_shard(dead))
+
+    async def _recover(self, node: Member) -> None:
+        server, ledger = self._server, self._state.ledger
+        name, number = node.info.name, node.info.index
+        began = self._state.seconds()
+        replaced, unable = ShardReplaced(node.info), f"could not switch to {name}"
+        trainers = self._state.members.alive("trainer")
+        await asyncio.gather(*(settle(server, trainer, replaced, unable) for trainer in trainers))
+        lacking = await self._lacking(node, ledger.trained_ranges())
+        # A death of the node itself is another case, of its own.
+        if lacking is None or not node.alive or not self._state.is_training:
+            return
+        count = ledger.owed.restore_shard(number, lacking)
+        server.journal.decided(ShardRestored(number, tuple(lacking)))
+        batches = counted(count, "batch", "batches")
+        seconds = self._state.seconds() - began
+        again = f"{batches} that it lacks will be trained again (found in {seconds:.1f} s)"
+        server.event(name, again if count else "it lacks no trained batch")
+        await offer_spans(server)
+        await server.notify()
+
+    async def _lacking(self, node: Member, trained: Iterable[BatchRange]) -> list[BatchRange] | None:
+        """Return the batches that the node lacks; None without a reply."""
+        waiting = list(_short_ranges(trained))
+        found: list[BatchRange] = []
+        while waiting:
+            try:
+                find = FindLacking(tuple(waiting[:MAX_RANGES]))
+                reply = await self._server.call_or_raise(node, find, REQUEST_SECONDS)
+            except ShadowSyncError as error:
+                self._server.mark_dead(node.info.token, f"did not say what it has applied: {error}")
+                return None
+            found += reply.ranges
+            waiting = waiting[max(1, reply.examined) :]
+        return found
+
+
+def _short_ranges(ranges: Iterable[BatchRange]) -> Iterator[BatchRange]:
+    """Cut ranges such that what is lacking of one fits into a reply."""
+    for epoch, span, start, stop in ranges:
+        for first in range(start, stop, MAX_RANGES):
+            yield epoch, span, first, min(first + MAX_RANGES, stop)
