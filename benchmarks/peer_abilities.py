@@ -45,10 +45,10 @@ SYSTEMS = (
         ("shadowsync",),
         (
             "yes, rows over embedding nodes",
-            "the others go on and train its batches again, each shard changes once a batch",
+            "the others train its batches again, each shard changes once; `shadowsync run` starts another",
             "no",
             "CPU; GPU trainers not measured yet",
-            "six, and any class of yours, in the background or at a fixed rate",
+            "ten, and any class of yours, in the background or at a fixed rate",
             "every batch by its id; the sums must agree, or the job says so",
         ),
         ("shadowsync_shipped",),
