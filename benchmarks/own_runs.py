@@ -5,20 +5,25 @@ Its data is that of the comparison with other systems.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_meter import Samples, follow, per_million
+import psutil
 from shadowsync.benchmarks.job_runs import job_text
 from shadowsync.benchmarks.pairs import Figures
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
 
 END_SECONDS = 0.5
+SAMPLE_SECONDS = 0.25
+Samples = list[tuple[int, dict[str, float]]]
 
 
 class JobFailed(RuntimeError):
@@ -132,3 +137,57 @@ def steady(curves: Mapping[str, Sequence[tuple[float, float]]], warm_seconds: fl
     if not inside:
         raise JobFailed(f"the job trained for less than {warm_seconds + END_SECONDS} seconds: more examples")
     return sum(inside) / len(inside)
+
+
+def trained(folder: Path) -> int:
+    """Examples trained in the latest run in `folder`.
+
+    They are read from the ledger's file; 0 before it is there.
+    """
+    path = folder / "latest" / "ledger.sqlite"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            return int(database.execute("SELECT coalesce(sum(examples), 0) FROM batches").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def cpu_by_role(process: psutil.Process) -> dict[str, float]:
+    """CPU seconds so far of a job's processes, by role.
+
+    They are the supervisor (`run`) and everything below it.
+    """
+    found: dict[str, float] = {}
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            words, times = one.cmdline(), one.cpu_times()
+            role = words[3] if words[1:3] == ["-m", "shadowsync.cli"] else "other"
+            found[role] = found.get(role, 0.0) + times.user + times.system
+    return found
+
+
+def follow(process: subprocess.Popen[bytes], folder: Path) -> Samples:
+    """Sample a job until its process ends.
+
+    A sample is the examples trained and the CPU seconds by role.
+    """
+    root = psutil.Process(process.pid)
+    samples: Samples = []
+    while process.poll() is None:
+        examples = trained(folder)
+        if examples and (not samples or examples > samples[-1][0]):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                samples.append((examples, cpu_by_role(root)))
+        time.sleep(SAMPLE_SECONDS)
+    return samples
+
+
+def per_million(samples: Samples) -> Figures:
+    """CPU seconds per million examples, by role and of `all`.
+
+    They are between the first and the last sample.
+    """
+    (first, before), (last, after) = samples[0], samples[-1]
+    scale = 1e6 / (last - first)
+    figures = {role: (seconds - before.get(role, 0.0)) * scale for role, seconds in after.items()}
+    return {"all": sum(figures.values())} | figures

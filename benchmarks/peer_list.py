@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shadowsync.benchmarks.pairs import Figures
-from shadowsync.benchmarks.with_precision import environment
 
 LIMIT_SECONDS = 150.0
 
@@ -87,9 +86,7 @@ def pythons(given: Sequence[str], variables: Mapping[str, str]) -> dict[str, str
     return found
 
 
-def run_peer(
-    peer: Peer, precision: str, harness: Path, python: str, warm: float, window: float, batch: int
-) -> Figures:
+def run_peer(peer: Peer, harness: Path, python: str, warm: float, window: float, batch: int) -> Figures:
     """Run a peer once, in an environment of its own.
 
     `warm` and `window` are in seconds. Raises PeerFailed.
@@ -101,15 +98,14 @@ def run_peer(
     # The harness's scripts import each other, and must not leave byte code in a folder that is not ours.
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     try:
-        with environment(precision, variables) as settled:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, env=settled, cwd=harness,
-                stdin=subprocess.DEVNULL, timeout=LIMIT_SECONDS,
-            )  # fmt: skip
-            if done.returncode:
-                raise PeerFailed(f"ended with {done.returncode}: {done.stderr[-1500:]}")
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=variables, cwd=harness,
+            stdin=subprocess.DEVNULL, timeout=LIMIT_SECONDS,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise PeerFailed(f"no answer in {LIMIT_SECONDS:.0f} s") from error
+    if done.returncode:
+        raise PeerFailed(f"ended with {done.returncode}: {done.stderr[-1500:]}")
     return read_figures(done.stdout)
 
 

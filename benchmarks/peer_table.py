@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from shadowsync.benchmarks.pairs import ratio, show_ratio
-from shadowsync.benchmarks.peer_abilities import SYSTEMS, abilities_table
-from shadowsync.benchmarks.with_precision import WAYS
 
 Row = dict[str, Any]
 OURS = {
@@ -112,36 +110,6 @@ def over(ours: dict[int, Row], theirs: dict[int, Row]) -> str:
     found = ratio([ours[at][SPEED] for at in both], [theirs[at][SPEED] for at in both])
     cost = ratio([ours[at][COST] for at in both], [theirs[at][COST] for at in both])
     return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f}); CPU {cost['median']:.2f}"
-
-
-def readme_table(rows: Sequence[Row]) -> str:
-    """The figures of docs/comparison.md.
-
-    They are what each system reached, then what it can and cannot do. The best of a system's variants in
-    float32, and behind the stroke with bfloat16 products, by the median; a figure that was not measured is a
-    dash.
-    """
-    good = [row for row in rows if "failed" not in row]
-    batches = sorted({row["batch"] for row in good})
-    heads = ["", *(f"{what}, batch {batch:,}" for what in (WORDS[SPEED], WORDS[COST]) for batch in batches)]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for system in SYSTEMS:
-        cells = [system.label]
-        for key, form in ((SPEED, "{:,.0f}"), (COST, "{:.0f}")):
-            for batch in batches:
-                by_name = _by_name(good, batch)
-                reduced = [f"{peer}+{way}" for peer in system.peers for way in WAYS]
-                both = _best(by_name, system.peers), _best(by_name, [*system.shipped, *reduced])
-                cells.append(
-                    " / ".join(form.format(_median(_values(own, key))) if own else "-" for own in both)
-                )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", abilities_table()])
-
-
-def _best(by_name: dict[str, dict[int, Row]], names: Sequence[str]) -> dict[int, Row] | None:
-    there = [by_name[name] for name in names if name in by_name]
-    return max(there, key=lambda own: _median(_values(own, SPEED)), default=None)
 
 
 def _by_name(rows: Sequence[Row], batch: int) -> dict[str, dict[int, Row]]:

@@ -4,7 +4,6 @@ The model, the batch and the rule of data are the same for all.
 
     python benchmarks/peers.py --harness DIR [--python torchrec=PATH ...] --out docs/results/peers.json
     python benchmarks/peers.py --table docs/results/peers.json      # the tables of docs/results.md
-    python benchmarks/peers.py --readme docs/results/peers.json     # a table for docs/comparison.md
 
 DIR has a script a peer (see `benchmarks/peer_list.py`); a peer whose Python is not named, by `--python` or
 a variable PY_TORCHREC and so on, is left out. The peers take their data from memory, warm up, and are
@@ -34,8 +33,7 @@ from shadowsync.benchmarks.own_runs import JobFailed, prepare, run_own
 from shadowsync.benchmarks.pairs import Figures, save
 from shadowsync.benchmarks.peer_list import PEERS, PeerFailed, pythons, run_peer
 from shadowsync.benchmarks.peer_log import write_peer_log
-from shadowsync.benchmarks.peer_table import readme_table, tables
-from shadowsync.benchmarks.with_precision import NotSet
+from shadowsync.benchmarks.peer_table import tables
 
 Row = dict[str, Any]
 Runs = dict[str, Callable[[int], Figures]]
@@ -44,18 +42,13 @@ SETTINGS = ("warm", "window", "examples", "shipped_examples", "shipped_precision
 
 
 def all_runs(given: argparse.Namespace) -> Runs:
-    """Every run by its name, from a batch size to its figures.
-
-    A peer's is there at each precision asked for.
-    """
+    """Every run by its name, from a batch size to its figures."""
     found: Runs = {}
     available = pythons(given.python, os.environ) if given.harness is not None else {}
-    for precision in given.precisions.split(","):
-        for name, peer in PEERS.items():
-            if peer.python in available:
-                how = (peer, precision, given.harness, available[peer.python])
-                key = name if precision == "float32" else f"{name}+{precision}"
-                found[key] = partial(run_peer, *how, given.warm, given.window)
+    for name, peer in PEERS.items():
+        if peer.python in available:
+            how = (peer, given.harness, available[peer.python])
+            found[name] = partial(run_peer, *how, given.warm, given.window)
     for name, precision, examples in (
         ("shadowsync", "float32", given.examples),
         ("shadowsync_shipped", given.shipped_precision, given.shipped_examples),
@@ -107,7 +100,7 @@ def one_run(run: Callable[[int], Figures], name: str, batch: int, number: int) -
     row: Row = {"name": name, "batch": batch, "round": number, "others_cores": round(busy, 2)}
     try:
         return row | run(batch)
-    except (PeerFailed, JobFailed, NotSet) as error:
+    except (PeerFailed, JobFailed) as error:
         return row | {"failed": str(error)}
 
 
@@ -168,9 +161,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--batches", type=int, nargs="+", default=[512, 2048])
     parser.add_argument("--only", default="", help="names by commas; name* takes all that begin so")
-    parser.add_argument(
-        "--precisions", default="float32,medium", help="of the peers: float32, medium, autocast"
-    )
     parser.add_argument("--warm", type=float, default=1.5, help="seconds before a window")
     parser.add_argument("--window", type=float, default=5.0, help="seconds of a peer's window")
     parser.add_argument("--examples", type=int, default=600_000, help="of our job in float32")
@@ -181,18 +171,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--table", type=Path, metavar="FILE.json", help="print the tables of this file, no runs"
     )
-    parser.add_argument(
-        "--readme", type=Path, metavar="FILE.json", help="print a table for docs/comparison.md, no runs"
-    )
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure and print, or only print."""
     given = parse()
-    if given.readme is not None:
-        print(readme_table(read_rows(given.readme)))
-        return
     rows = read_rows(given.table) if given.table is not None else measure(given)
     print(tables(rows))
 
