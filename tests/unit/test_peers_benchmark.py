@@ -11,9 +11,9 @@ import shadowsync
 if not (Path(shadowsync.__file__).resolve().parent / "benchmarks").is_dir():
     pytest.skip("an installed package has no benchmarks beside it", allow_module_level=True)
 
-from shadowsync.benchmarks.own_runs import JobFailed, steady  # noqa: E402
-from shadowsync.benchmarks.peer_list import PeerFailed, read_figures  # noqa: E402
-from shadowsync.benchmarks.peer_table import goals, tables  # noqa: E402
+from shadowsync.benchmarks.peers.own_runs import JobFailed, steady
+from shadowsync.benchmarks.peers.peer_list import PeerFailed, read_figures
+from shadowsync.benchmarks.peers.peer_table import goals, tables
 
 
 def _row(name: str, number: int, speed: float, cost: float, batch: int = 512) -> dict[str, Any]:

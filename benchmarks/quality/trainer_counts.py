@@ -1,7 +1,8 @@
 """What more trainers cost in quality: the same job file, real runs, only the number of trainers changed.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/trainer_counts.py --job examples/demo.toml --out docs/results/trainer_counts.json
+    python benchmarks/quality/trainer_counts.py --job examples/demo.toml \\
+        --out docs/results/trainer_counts.json
 
 All runs have the seed of the job file, so that they differ by what the machine did only. `default` has the
 settings of the job file, `control` no warm-up of rows, the others (by `--only`) rounds that come oftener.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowsync.benchmarks.job_runs import job_text
-from shadowsync.benchmarks.peer_log import write_peer_log
+from shadowsync.benchmarks.peers.peer_log import write_peer_log
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.schema import FeatureShape
 

@@ -1,6 +1,6 @@
 """Trainers on a GPU: their speed and its busy share.
 
-    python benchmarks/gpu.py [--device cuda] [--rounds 10] [--batch 2048] [--out docs/results/gpu.json]
+    python benchmarks/speed/gpu.py [--device cuda] [--rounds 10] [--batch 2048] [--out docs/results/gpu.json]
 
 Compared are speed against the CPU, and shadow against none, with 1 to 4 workers.
 

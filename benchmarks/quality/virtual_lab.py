@@ -1,6 +1,7 @@
 """The virtual lab beside real runs: NE and sync gap of the same settings.
 
-    python benchmarks/virtual_lab.py --job examples/demo.toml --runs 5 --out docs/results/virtual_lab.json
+    python benchmarks/quality/virtual_lab.py --job examples/demo.toml --runs 5 \\
+        --out docs/results/virtual_lab.json
 
 Each setting of SETTINGS is run for real with the seeds 1 to RUNS, in turn. The lab is given the times that
 the reports state: seconds of a step from examples/s, seconds and CPU seconds of a round. It is given neither

@@ -2,7 +2,7 @@
 
 Also how far the products are from what the processor can do.
 
-    python benchmarks/step.py --batch 512 --precision bfloat16 --out docs/results/step.json
+    python benchmarks/speed/step.py --batch 512 --precision bfloat16 --out docs/results/step.json
 
 One thread, no sockets: the parts of a worker's step one after the other, each timed by itself over many steps
 (the peers' DLRM, one embedding node, SGD). `products` are the matrix products of the step alone, on matrices
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from shadowsync.benchmarks.pairs import save
-from shadowsync.benchmarks.peer_log import DENSE, ROWS, TABLES
+from shadowsync.benchmarks.peers.peer_log import DENSE, ROWS, TABLES
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.nodes.worker.step import Stepper

@@ -1,7 +1,7 @@
 """Shadow synchronization against synchronous data parallelism, at rates that suit each, on emulated machines.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/data_parallel.py --job examples/demo.toml --seeds 2 \\
+    python benchmarks/quality/data_parallel.py --job examples/demo.toml --seeds 2 \\
         --out docs/results/data_parallel.json
 
 Data parallelism of n trainers steps by the mean gradient of n batches, which is one trainer with a batch n
@@ -11,8 +11,8 @@ same five for all. Equal is the number of examples; how long they take over a sl
 
 from __future__ import annotations
 
-from shadowsync.benchmarks.ablation import BMUF, every, figures
-from shadowsync.benchmarks.virtual_cells import Cell, run_cells
+from shadowsync.benchmarks.quality.ablation import BMUF, every, figures
+from shadowsync.benchmarks.quality.virtual_cells import Cell, run_cells
 from shadowsync.lab.virtual.timing import Timing
 
 BATCH = 512

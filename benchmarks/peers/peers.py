@@ -2,10 +2,10 @@
 
 The model, the batch and the rule of data are the same for all.
 
-    python benchmarks/peers.py --harness DIR [--python torchrec=PATH ...] --out docs/results/peers.json
-    python benchmarks/peers.py --table docs/results/peers.json      # the tables of docs/results.md
+    python benchmarks/peers/peers.py --harness DIR [--python torchrec=PATH ...] --out docs/results/peers.json
+    python benchmarks/peers/peers.py --table docs/results/peers.json      # the tables of docs/results.md
 
-DIR has a script a peer (see `benchmarks/peer_list.py`); a peer whose Python is not named, by `--python` or
+DIR has a script a peer (see `peer_list.py`); a peer whose Python is not named, by `--python` or
 a variable PY_TORCHREC and so on, is left out. The peers take their data from memory, warm up, and are
 measured over a window. A run of ours (`shadowsync`: float32; `shadowsync_prepared`: the same on input of
 `shadowsync prepare`; `shadowsync_shipped`: `--shipped-precision`) is a whole job of 2 trainers of one
@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from shadowsync.benchmarks.own_runs import JobFailed, prepare, run_own
 from shadowsync.benchmarks.pairs import Figures, save
-from shadowsync.benchmarks.peer_list import PEERS, PeerFailed, pythons, run_peer
-from shadowsync.benchmarks.peer_log import write_peer_log
-from shadowsync.benchmarks.peer_table import tables
+from shadowsync.benchmarks.peers.own_runs import JobFailed, prepare, run_own
+from shadowsync.benchmarks.peers.peer_list import PEERS, PeerFailed, pythons, run_peer
+from shadowsync.benchmarks.peers.peer_log import write_peer_log
+from shadowsync.benchmarks.peers.peer_table import tables
 
 Row = dict[str, Any]
 Runs = dict[str, Callable[[int], Figures]]

@@ -1,7 +1,7 @@
 """What one slow trainer costs, and what balancing its dense updates gives: on emulated machines.
 
     shadowsync generate demo-data-300k --examples 300000 --eval-examples 50000 --seed 1 --reuse
-    python benchmarks/unequal_trainers.py --job examples/demo.toml --seeds 3 \\
+    python benchmarks/quality/unequal_trainers.py --job examples/demo.toml --seeds 3 \\
         --set 'data.path="demo-data-300k/train-*.parquet"' 'data.eval_path="demo-data-300k/eval-*.parquet"' \\
         --out docs/results/unequal_trainers.json
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shadowsync.benchmarks.virtual_cells import Cell, run_cells
+from shadowsync.benchmarks.quality.virtual_cells import Cell, run_cells
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 

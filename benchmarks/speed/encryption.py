@@ -1,6 +1,6 @@
 """What a job's key costs: whole jobs over TCP with and without it, in turn.
 
-    python benchmarks/encryption.py --out docs/results/encryption.json
+    python benchmarks/speed/encryption.py --out docs/results/encryption.json
 
 All goes over loopback TCP, nothing through shared memory, as it would between hosts: once with the default
 codecs, float32 on every link, and once with bfloat16 vectors and gradients, half the bytes to encrypt. A pair

@@ -1,7 +1,7 @@
 """What `sync.control` gains: one bound, on data that are mixed and on data of which each trainer sees a part.
 
     shadowsync generate demo-data --examples 100000 --eval-examples 50000 --seed 1 --reuse
-    python benchmarks/sync_control.py --log demo-data --out docs/results/sync_control.json
+    python benchmarks/quality/sync_control.py --log demo-data --out docs/results/sync_control.json
 
 Both kinds of data are the same examples in four files, and each of four emulated trainers is fed one of them.
 In the *skewed* ones a file is a country with a click rate of its own, in the *mixed* ones a random quarter.

