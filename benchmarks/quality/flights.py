@@ -13,8 +13,8 @@ weather. `flights.toml` is a job over it.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
-import sys
 import zipfile
 from pathlib import Path
 
@@ -53,4 +53,6 @@ def write_flights(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_flights(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    write_flights(parser.parse_args().folder)
