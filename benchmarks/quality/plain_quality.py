@@ -14,14 +14,13 @@ same columns, under the best of three rates. Runs that are in the file already a
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from shadowsync.benchmarks.job_runs import run_job_file
+from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
 from shadowsync.benchmarks.quality.plain_loop import logistic_loop, plain_loop
 from shadowsync.lab.statistics import paired_difference
 from shadowsync.pipeline.jobfile.load import load_job
@@ -116,15 +115,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     tasks = tasks_of(Path(os.environ["SHADOWSYNC_DATA"]), given.flights.resolve())
-    results: dict[str, dict[str, float | None]] = (
-        json.loads(given.out.read_text()) if given.out.exists() else {}
-    )
+    results: dict[str, dict[str, float | None]] = kept_runs(given.out)
     for name in given.tasks:
         made = results.setdefault(name, {})
         for cell, run in cells_of(tasks[name], given.seeds).items():
             if cell not in made:
                 made[cell] = run()
-                given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                keep_runs(given.out, results)
                 print(f"{name}, {cell}: {made[cell]}", flush=True)
     for name in given.tasks:
         whole = {cell: ne for cell, ne in results[name].items() if ne is not None}

@@ -12,7 +12,6 @@ made only if they are named.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from shadowsync.benchmarks.job_runs import job_text
+from shadowsync.benchmarks.job_runs import job_text, keep_runs, kept_runs
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
@@ -144,7 +143,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="settings of every run")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    made: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    made: dict[str, Any] = kept_runs(given.out)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
         made["click_rates"] = split(given.log, folder)
@@ -156,7 +155,7 @@ def main() -> None:
             file.write_text(job_text(job_of(folder / kind, given.log)), encoding="utf-8")
             job = load_job(str(file), (*CELLS[cell], *given.set, f"run.seed={seed}"))
             done[str(seed)] = figures(run_virtual(job, TIMING))
-            given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+            keep_runs(given.out, made)
             print_run(f"{kind}, {cell}, seed {seed}", done[str(seed)])
     for kind in ("mixed", "skewed"):
         for cell in given.only:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_runs import run_job_file
+from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
 
 # Rounds every four iterations, as far as a twentieth of a core allows.
 DENSE = ("sync.duty=0.05", "sync.gap=4")
@@ -97,7 +96,7 @@ def main() -> None:
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    made: dict[str, list[Figures]] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    made: dict[str, list[Figures]] = kept_runs(given.out)
     with busy_core(wanted=given.busy):
         for number in range(given.runs):
             for cell in given.only:
@@ -105,7 +104,7 @@ def main() -> None:
                     runs = made.setdefault(key(cell, trainers, busy=given.busy), [])
                     if len(runs) <= number:
                         runs.append(run(given.job, (*CELLS[cell], f"trainer.count={trainers}")))
-                        given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+                        keep_runs(given.out, made)
     for cell in given.only:
         names = [key(cell, trainers, busy=given.busy) for trainers in given.trainers]
         alone = statistics.fmean(run["ne"] for run in made.get(key(cell, 1, busy=given.busy), made[names[0]]))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
@@ -32,7 +32,7 @@ def run_cells(
     parser.add_argument("--set", nargs="*", default=[], help="settings of every cell")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    made: dict[str, dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    made: dict[str, dict[str, Any]] = kept_runs(given.out)
     for seed in range(1, given.seeds + 1):
         for name in given.only:
             overrides, timing = cells[name]
@@ -40,7 +40,7 @@ def run_cells(
                 continue
             job = load_job(str(given.job), (*overrides, *given.set, f"run.seed={seed}"))
             made[name][str(seed)] = figures(run_virtual(job, timing))
-            given.out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+            keep_runs(given.out, made)
             print(f"{name}, seed {seed}: {made[name][str(seed)]}", flush=True)
     for name in given.only:
         found = [run["ne"] for run in made[name].values() if run["ne"] is not None]

@@ -11,12 +11,11 @@ a gap nor an NE. The control is the lab with half as many trainers.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_runs import run_job_file
+from shadowsync.benchmarks.job_runs import keep_runs, run_job_file
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
@@ -94,7 +93,7 @@ def main() -> None:
                 ne, gap = statistics.fmean(figures[way]["ne"]), figures[way]["gap"]
                 print(f"{name}: {way}: NE {ne:.4f}, gap {'none' if gap is None else round(gap, 2)}")
         if given.out:
-            given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            keep_runs(given.out, found)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def _node_of(parent: int, role: str) -> int | None:
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(parent).children(recursive=True):
             if child.cmdline()[1:4] == ["-m", "shadowsync.cli", role]:
-                return child.pid
+                return int(child.pid)
     return None
 
 
