@@ -67,7 +67,7 @@ faults: install-dev
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
 	$(PYTEST) -m gpu
-	$(BIN)/python benchmarks/gpu.py --out docs/results/gpu.json
+	$(BIN)/python benchmarks/speed/gpu.py --out docs/results/gpu.json
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,16 @@ def log_or_generated(given: Path | None, examples: int, eval_examples: int) -> I
             log, examples=examples, eval_examples=eval_examples, seed=1, data_format="parquet", files=2
         )
         yield log
+
+
+def kept_runs(path: Path) -> dict[str, Any]:
+    """Return what `keep_runs` wrote; nothing where it wrote nothing yet."""
+    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+
+
+def keep_runs(path: Path, made: Mapping[str, Any]) -> None:
+    """Write the runs so far, for a script that is started again."""
+    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 def run_job_file(job: Path, overrides: Sequence[str]) -> Report:

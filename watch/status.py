@@ -219,10 +219,3 @@ def read_status(body: dict[str, Any]) -> Status:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ProtocolError(f"the coordinator's status cannot be read: {where}: {first['msg']}") from error
-
-
-def cursor_of(body: object) -> Cursor:
-    """Parse the cursors of a request. Raises ValueError or TypeError."""
-    if not isinstance(body, dict):
-        raise TypeError("curves must be an object")
-    return {str(name): (float(step), int(count)) for name, (step, count) in body.items()}

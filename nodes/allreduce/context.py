@@ -99,11 +99,6 @@ class RoundHistory:
         self._reduced: OrderedDict[RoundId, bool] = OrderedDict()
         self._results: list[_SavedResult] = []
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the saved results, in bytes."""
-        return sum(packed.payload.nbytes for saved in self._results for packed in saved.packed.values())
-
     def completed(self, round_id: RoundId, packed: dict[int, EncodedChunk], others: Iterable[int]) -> None:
         """Record a completed round; `others` may still lack its results."""
         _remember(self._completed, round_id, True)

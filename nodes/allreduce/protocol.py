@@ -111,23 +111,6 @@ class AllReduceState:
         peer_round = self.context.current_round
         return peer_round is not None and peer_round.work is not None
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory in bytes: the current round, saved results, early chunks and references."""
-        context = self.context
-        work = (
-            context.current_round.work.memory_bytes
-            if context.current_round is not None and context.current_round.work is not None
-            else 0
-        )
-        work += self._streaming.buffers.idle_bytes
-        return (
-            work
-            + context.history.memory_bytes
-            + context.reorder_buffer.memory_bytes
-            + context.coding.memory_bytes
-        )
-
     def regroup(self, generation: int, members: Sequence[int], now: float) -> None:
         """Set the members from the coordinator's decision; an older generation is ignored."""
         context = self.context

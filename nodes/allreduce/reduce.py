@@ -170,12 +170,6 @@ class ReduceRound:
         """Whether every position of `result` is there."""
         return not self._missing_results
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of staged chunks and of the result in bytes, without the values."""
-        staged = sum(part.nbytes for parts in self._staged.values() for part in parts.values())
-        return self.result.nbytes + staged
-
     def outgoing(self) -> list[int]:
         """Return the positions that others reduce, interleaved over their owners."""
         if self.exchange:

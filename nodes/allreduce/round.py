@@ -47,11 +47,6 @@ class ReorderBuffer:
         self._most = most_bytes
         self._buffered: dict[int, _BufferedRound] = {}
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the held chunks, in bytes."""
-        return sum(buffered.bytes for buffered in self._buffered.values())
-
     def add(self, peer: int, message: Early) -> None:
         """Hold a chunk; the chunks of this peer's earlier round are dropped.
 

@@ -149,11 +149,6 @@ class AllReduceTransport:
         by_senders = sum(sender.refusals.count for sender in self._senders.values())
         return self._listener.refusals.count + by_senders
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the protocol in bytes; see `AllReduceState.memory_bytes`."""
-        return self._state.memory_bytes
-
     def metrics(self) -> dict[str, int]:
         """Return counts of what this trainer sent, to be summed over trainers.
 
@@ -168,11 +163,6 @@ class AllReduceTransport:
         }
         ends = {f"to/{sender.member.name}": sender.traffic.sent for sender in self._senders.values()}
         return ways | counts | ends
-
-    @property
-    def undecided_rounds(self) -> int:
-        """Rounds that ended here although a lost member may have completed them."""
-        return self._state.context.undecided_rounds
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
         """See `Peers.meet`.

@@ -37,6 +37,10 @@ class RoundSchedule:
 
     Times are seconds by any clock that never goes back; iterations are those of the whole trainer. One thread
     may call.
+
+    Attributes:
+        earliest_seconds: time before which no round is due; the first one is due at once.
+        due_iterations: iterations of the trainer at which the next round is due; 0 without `sync.gap`.
     """
 
     def __init__(self, sync: SyncSection) -> None:
@@ -49,20 +53,10 @@ class RoundSchedule:
         self._paces: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._cpu_seconds: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._last_change = (-math.inf, -1)
-        self._earliest_seconds = -math.inf
-        self._due_iterations = 0
+        self.earliest_seconds = -math.inf
+        self.due_iterations = 0
         # At the beginning of the last complete round; the first one is due at once.
         self._counted_from: int | None = None
-
-    @property
-    def earliest_seconds(self) -> float:
-        """Time before which no round is due; the first one is due at once."""
-        return self._earliest_seconds
-
-    @property
-    def due_iterations(self) -> int:
-        """Iterations of the trainer at which the next round is due; 0 without `sync.gap`."""
-        return self._due_iterations
 
     @property
     def wanted_seconds(self) -> float | None:
@@ -79,7 +73,7 @@ class RoundSchedule:
     def began(self, now: float, iterations: int) -> None:
         """Record that a round began."""
         began, before = self._began
-        if self._earliest_seconds > -math.inf and iterations > before:
+        if self.earliest_seconds > -math.inf and iterations > before:
             # The fastest so far: a look too many costs less than one that comes too late.
             passed = (now - began) / (iterations - before)
             self._iteration_seconds = min(passed, self._iteration_seconds or passed)
@@ -99,7 +93,7 @@ class RoundSchedule:
         if self._gap is not None:
             cost = self._counted(cost, complete=complete)
         pause = max(cost / self._duty(iterations), seconds) - seconds
-        self._earliest_seconds = began + seconds + (pause if complete else max(pause, RETRY_SECONDS))
+        self.earliest_seconds = began + seconds + (pause if complete else max(pause, RETRY_SECONDS))
         if complete:
             self._counted_from = iterations
             self._set_due()
@@ -119,7 +113,7 @@ class RoundSchedule:
         if self._is_early(now):
             return False
         stalled = now - self._last_change[0] >= STALLED_SECONDS
-        return self._gap is None or wanted or stalled or iterations >= self._due_iterations
+        return self._gap is None or wanted or stalled or iterations >= self.due_iterations
 
     def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:
         """Return how long to wait before looking again; 0 if a round is due.
@@ -130,16 +124,16 @@ class RoundSchedule:
         if self.is_due(now, iterations, wanted=wanted):
             return 0.0
         if self._is_early(now):
-            return self._earliest_seconds - now
-        expected = (self._due_iterations - iterations) * self._iteration_seconds
+            return self.earliest_seconds - now
+        expected = (self.due_iterations - iterations) * self._iteration_seconds
         return min(max(expected / 2, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS)
 
     def _is_early(self, now: float) -> bool:
-        return self._earliest_seconds - now > CLOCK_SECONDS
+        return self.earliest_seconds - now > CLOCK_SECONDS
 
     def _set_due(self) -> None:
         if self._gap is not None and self._counted_from is not None:
-            self._due_iterations = self._counted_from + self._target_gap(self._gap, self._counted_from)
+            self.due_iterations = self._counted_from + self._target_gap(self._gap, self._counted_from)
 
     def _counted(self, cost: float, *, complete: bool) -> float:
         """Return the part of a round's cost that its pause is made of."""

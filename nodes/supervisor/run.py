@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from ...pipeline.checkpoint.manifest import open_checkpoint
 from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError, ExitCode, ShadowSyncError
-from ...pipeline.jobfile.load import job_of_tree, load_job
+from ...pipeline.jobfile.load import job_of_tree, load_job, without_removed_keys
 from ...pipeline.report.model import Report
 from ...watch.live import Display, display
 from ..launch import with_sync_nodes
@@ -178,6 +178,7 @@ def resumed_job(run_folder: Path, overrides: Iterable[str], which: Literal["last
             f"its job.json cannot be read ({error})", where=str(folder), remedy="give the folder of a run"
         ) from error
     resumed = {"run.directory": str(folder.parent), "start.checkpoint": str(folder), "start.which": which}
+    tree = without_removed_keys(tree)
     tree.pop("start", None)
     settings = [f"{key}={json.dumps(value)}" for key, value in resumed.items()]
     return with_sync_nodes(job_of_tree(tree, [*settings, "start.resume=true", *overrides]), may_import=True)

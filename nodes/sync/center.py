@@ -68,16 +68,6 @@ class CenterState:
         """Whether the slice has its first value."""
         return self.values is not None
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory in bytes: the slice, received chunks and saved answers."""
-        slice_bytes = self.values.numel() * 4 if self.values is not None else 0
-        return (
-            slice_bytes
-            + self._buffers.idle_bytes
-            + sum(session.memory_bytes for session in self._sessions.values())
-        )
-
     def await_seeds(self) -> None:
         """Collect seeds for the center's initial value."""
         self._many_seeds = True

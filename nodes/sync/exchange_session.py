@@ -55,14 +55,6 @@ class ExchangeSession:
         """Memory of the codecs in bytes: the reference up and the residual down."""
         return self._reference.memory_bytes + self._feedback.memory_bytes
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of this session, in bytes."""
-        slice_bytes = self._buffer.nbytes if self._buffer is not None else 0
-        enabled = self._feedback.is_enabled
-        coded = sum(one.payload.nbytes for one in self._answers.values() if one.coded and enabled)
-        return self.reference_bytes + slice_bytes + coded
-
     def begin(self, message: CenterExchange, codec: Codec | None) -> None:
         """Begin a new exchange with its first chunk, which replaces the last one.
 

@@ -104,12 +104,17 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
     Raises:
         JobFileError: as `validate_job`.
     """
-    tree = copy.deepcopy(tree)
+    return validate_job(without_removed_keys(tree), where=where)
+
+
+def without_removed_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a saved job without the keys that an earlier version knew and this one does not."""
+    tree = copy.deepcopy(dict(saved))
     for key in REMOVED_KEYS:
         section, _, name = key.partition(".")
         if isinstance(tree.get(section), dict):
             tree[section].pop(name, None)
-    return validate_job(tree, where=where)
+    return tree
 
 
 def validate_job(tree: dict[str, Any], *, where: str) -> Job:

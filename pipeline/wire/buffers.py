@@ -44,9 +44,6 @@ class BufferPool:
 
     Args:
         idle_bytes_limit: how much unused memory the pool keeps.
-
-    Attributes:
-        allocations: number of buffers that were allocated from the system.
     """
 
     def __init__(self, idle_bytes_limit: int) -> None:
@@ -54,15 +51,6 @@ class BufferPool:
         # Any thread may append at any moment: whichever drops the last reference.
         self._returned: deque[Float32Array] = deque()
         self._idle: list[Float32Array] = []
-        self.allocations = 0
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes of unused memory that the pool keeps.
-
-        Any thread may read it.
-        """
-        return sum(memory.nbytes for memory in (*self._idle, *self._returned))
 
     def take(self, elements: int) -> Float32Array:
         """Lend a float32 array [elements], C-contiguous, with undefined contents."""
@@ -72,11 +60,13 @@ class BufferPool:
             # The shortest that fits; among equals the last one used, which may still be in a cache.
             memory = self._idle.pop(min(reversed(fitting), key=lambda at: len(self._idle[at])))
         else:
-            size = -(-max(elements, 1) // ROUNDED_TO_ELEMENTS) * ROUNDED_TO_ELEMENTS
-            memory = np.empty(size, dtype=np.float32)
-            self.allocations += 1
+            memory = self._allocate(elements)
         values = np.frombuffer(memory.data, np.float32, elements)
         return lend(values, lambda: self._take_back(memory))
+
+    def _allocate(self, elements: int) -> Float32Array:
+        size = -(-max(elements, 1) // ROUNDED_TO_ELEMENTS) * ROUNDED_TO_ELEMENTS
+        return np.empty(size, dtype=np.float32)
 
     def _take_back(self, memory: Float32Array) -> None:
         if memory.nbytes <= self._limit:

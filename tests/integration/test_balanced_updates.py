@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,52 +11,92 @@ from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.in_process_node import current_node
-from shadowsync.tests.support.node_faults import Fault, fake_device, is_here
+from shadowsync.tests.support.node_faults import Fault, fake_device
+from shadowsync.tests.support.real_time import ENOUGH_SECONDS
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 
 SLOW = "trainer-0"
-# The time of a batch of the slow trainer and of the others; parts share it.
-SLOW_SECONDS, FAST_SECONDS = 0.12, 0.01
+BATCH = 64
+# Batches of a fast trainer in the time of one of the slow one's, and between two heartbeats.
+TIMES_SLOWER, BATCHES_A_BEAT = 12, 50
+# More than the slow one has at hand: when so few are left, others may have none to go on with.
+LAST_BATCHES = 40
 EPOCHS = 6
 
 
 class Machines:
     """Emulates machines of unequal speed, until the slow one makes two updates of a batch on average.
 
+    Their time is the fast ones' heartbeats and batches: a machine that is busy besides makes all of them
+    slower, and none of them by more than another.
+
+    Args:
+        batches: how many will be trained.
+
     Attributes:
         updates: of each trainer, by its last heartbeat.
         balanced: whether they have become equally fast since.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, batches: int) -> None:
         self.updates: dict[str, int] = {}
         self.balanced = False
+        self._left = batches
+        self._changed = threading.Condition()
+        self._allowed: dict[str, int] = {}
+        # Of a fast trainer's batch, that the slow one has not used yet.
+        self._passed = 0.0
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         """As a fault of a cluster."""
         compute, metrics = Stepper.compute, TrainerRole.metrics
 
         def slower(stepper: Stepper, step: Step) -> None:
-            if not self.balanced:
-                time.sleep((SLOW_SECONDS if is_here(SLOW) else FAST_SECONDS) / step.parts)
+            node = current_node()
+            assert node is not None
+            self._take_turn(node.name, step)
             compute(stepper, step)
 
         def seen(role: TrainerRole) -> dict[str, Any]:
             counts, node = metrics(role), current_node()
             if node is not None and "dense_updates" in counts:
-                self.updates[node.name] = counts["dense_updates"]
-                if node.name == SLOW and counts["dense_updates"] > 2 * max(1, counts["iterations"]):
-                    self.balanced = True
+                self._beat(node.name, counts)
             return counts
 
         patch.setattr(Stepper, "compute", slower)
         patch.setattr(TrainerRole, "metrics", seen)
 
+    def _beat(self, name: str, counts: dict[str, Any]) -> None:
+        with self._changed:
+            self.updates[name] = counts["dense_updates"]
+            self._allowed[name] = BATCHES_A_BEAT
+            if name == SLOW and counts["dense_updates"] > 2 * max(1, counts["iterations"]):
+                self.balanced = True
+            self._changed.notify_all()
+
+    def _take_turn(self, name: str, step: Step) -> None:
+        cost = TIMES_SLOWER / step.parts
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_go_on(name, cost), ENOUGH_SECONDS)
+            if name == SLOW:
+                self._passed -= cost
+            else:
+                self._allowed[name] = self._allowed.get(name, 0) - 1
+                self._passed += 0.5
+            self._left -= not step.updates
+            self._changed.notify_all()
+
+    def _may_go_on(self, name: str, cost: float) -> bool:
+        if self.balanced or self._left <= LAST_BATCHES:
+            return True
+        return self._passed >= cost if name == SLOW else self._allowed.get(name, 0) > 0
+
 
 def finished(
     cluster: Callable[..., InProcessCluster], balance: str, epochs: int, *faults: Fault
 ) -> tuple[Machines, RunFolder]:
-    machines, trainer = Machines(), {"count": 3, "batch": 64, "balance": balance}
+    trainer = {"count": 3, "batch": BATCH, "balance": balance}
+    machines = Machines(epochs * EXAMPLES // BATCH)
     settings = {"trainer": trainer, "data": {"epochs": epochs}}
     own = cluster(settings, faults=(*faults, machines.plant)).start()
     assert own.wait(300.0) == 0, own.coordinator.text()

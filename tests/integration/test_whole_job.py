@@ -71,10 +71,11 @@ def test_report_measures_the_run(finished: RunFolder) -> None:
     assert {"torch", "python"} <= set(report.versions)
 
 
-def test_peak_memory_is_each_node_s_own(finished: RunFolder) -> None:
-    peaks = {node.name: node.peak_memory_bytes or 0 for node in finished.report.nodes}
-    # A reader imports no torch; whoever started it did.
-    assert 20e6 < peaks["reader-0"] < 0.7 * peaks["trainer-0"]
+def test_peak_memory_is_told_of_each_node(finished: RunFolder) -> None:
+    """That it is the process's own: `tests/unit/nodes/runtime/test_process_figures.py`."""
+    nodes = finished.report.nodes
+    assert {node.role for node in nodes} == {"reader", "trainer", "embedding", "sync"}
+    assert all(node.peak_memory_bytes for node in nodes)
 
 
 def test_bytes_of_synchronization_are_those_of_its_rounds(finished: RunFolder) -> None:

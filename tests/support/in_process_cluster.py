@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -189,9 +189,13 @@ class InProcessCluster:
         return self._link
 
 
-def finished_run(cluster: Callable[..., InProcessCluster], changes: Settings) -> RunFolder:
+def finished_run(
+    cluster: Callable[..., InProcessCluster],
+    changes: Settings,
+    faults: Sequence[Callable[[pytest.MonkeyPatch], None]] = (),
+) -> RunFolder:
     """Runs a job to its end, which is a good one, and gives its folder."""
-    own = cluster(changes).start()
+    own = cluster(changes, faults=faults).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     return RunFolder(own.run.folder.resolve())
 

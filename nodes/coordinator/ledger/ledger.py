@@ -222,7 +222,6 @@ class LedgerState:
         span = self._span_of(batch, examples)
         repeated = batch.number in span.done
         self.totals.trained_examples += examples
-        self.totals.trained_batches += 1
         self._settled_by(trainer, batch, examples)
         was_owed = self.owed.settle((batch.epoch, batch.span), batch.number)
         self.trained_batches_of[trainer] = self.trained_batches_of.get(trainer, 0) + (not was_owed)
@@ -233,7 +232,6 @@ class LedgerState:
             was_complete = span.complete
             if (before := span.left_out.pop(batch.number, None)) is not None:
                 self.totals.untrained_examples -= before
-                self.totals.untrained_batches -= 1
             span.done[batch.number] = examples
             span.done_examples += examples
             self.totals.distinct_examples += examples
@@ -259,7 +257,6 @@ class LedgerState:
             was_complete = span.complete
             span.left_out[batch.number] = examples
             totals.untrained_examples += examples
-            totals.untrained_batches += 1
             if span.complete and not was_complete:
                 self._incomplete -= 1
         return LeftOut(batch, examples, trainer, why)

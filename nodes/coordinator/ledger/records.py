@@ -21,7 +21,6 @@ class LedgerTotals:
     """
 
     trained_examples: int = 0
-    trained_batches: int = 0
     distinct_examples: int = 0
     distinct_batches: int = 0
     replayed_examples: int = 0
@@ -30,7 +29,6 @@ class LedgerTotals:
     left_out_examples: int = 0
     left_out_batches: int = 0
     untrained_examples: int = 0
-    untrained_batches: int = 0
     parsed_examples: int = 0
     bad_rows: int = 0
 

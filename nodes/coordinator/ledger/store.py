@@ -159,7 +159,9 @@ class LedgerStore:
         self._retried(lambda: [part(self) for part in parts])
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Return the changes of the job's state, in order."""
+        """Return the changes of the job's state, in order; none of a file of an earlier version."""
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone():
+            return
         columns = "seconds, token, number, kind, body"
         for row in self._db.execute(f"SELECT {columns} FROM journal ORDER BY id"):
             yield JournalEntry(*row)

@@ -21,9 +21,8 @@ LARGEST_COUNT: Final = 10_000_000
 LogPart = Literal["train", "eval", "calibration"]
 _PART_NUMBER: Final[dict[LogPart, int]] = {"train": 0, "eval": 1, "calibration": 2}
 
-# The two multipliers of MurmurHash3's 32-bit finalizer, and their inverses modulo 2**32.
-_FORWARD: Final = (0x85EBCA6B, 0xC2B2AE35)
-_BACKWARD: Final = tuple(pow(multiplier, -1, 2**32) for multiplier in _FORWARD)
+# The two multipliers of MurmurHash3's 32-bit finalizer.
+_MULTIPLIERS: Final = (0x85EBCA6B, 0xC2B2AE35)
 
 
 @dataclass(frozen=True)
@@ -148,20 +147,9 @@ def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Arra
     One to one within a column, so no two ranks share an id.
     """
     value = ranks.astype(np.uint32) ^ _key(seed, column)
-    value = (value ^ (value >> np.uint32(16))) * np.uint32(_FORWARD[0])
-    value = (value ^ (value >> np.uint32(13))) * np.uint32(_FORWARD[1])
+    value = (value ^ (value >> np.uint32(16))) * np.uint32(_MULTIPLIERS[0])
+    value = (value ^ (value >> np.uint32(13))) * np.uint32(_MULTIPLIERS[1])
     return value ^ (value >> np.uint32(16))
-
-
-def ranks_of_ids(seed: int, column: int, ids: Uint32Array) -> NDArray[np.int64]:
-    """Return int64 [n]: the inverse of `ids_of_ranks`.
-
-    For a number that is not an id of the column, a rank beyond its cardinality.
-    """
-    value = (ids ^ (ids >> np.uint32(16))) * np.uint32(_BACKWARD[1])
-    value = (value ^ (value >> np.uint32(13)) ^ (value >> np.uint32(26))) * np.uint32(_BACKWARD[0])
-    ranks: NDArray[np.int64] = (value ^ (value >> np.uint32(16)) ^ _key(seed, column)).astype(np.int64)
-    return ranks
 
 
 def normals_of_ids(seed: int, column: int, ids: Uint32Array, component: int) -> NDArray[np.float64]:

@@ -52,7 +52,7 @@ class Teacher:
 
         Args:
             counts: float64 [13, n], NaN where missing.
-            ranks: int32 [26, n], -1 where missing (`ranks_of_ids` gives those of ids).
+            ranks: int32 [26, n], -1 where missing.
 
         Returns:
             float64 [n], each strictly between 0 and 1; a row's does not depend on the others.

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from shadowsync.pipeline.data.generator import generator
-from shadowsync.pipeline.data.generator.columns import BLOCK_EXAMPLES, COUNT_COLUMNS, ID_COLUMNS, ranks_of_ids
+from shadowsync.pipeline.data.generator.columns import BLOCK_EXAMPLES, COUNT_COLUMNS, ID_COLUMNS, ids_of_ranks
 from shadowsync.pipeline.data.generator.generator import LogManifest, draw_rows, generate_log, read_manifest
 from shadowsync.pipeline.data.generator.teacher import Teacher
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
@@ -80,13 +80,21 @@ def test_manifest_agrees_with_files(tmp_path: Path, data_format: Format) -> None
         assert 0.2 < mean < 0.3
 
 
+def ranks_of(seed: int, place: int, ids: Any) -> Any:
+    known = ids_of_ranks(seed, place, np.arange(ID_COLUMNS[place].cardinality, dtype=np.int32))
+    order = np.argsort(known)
+    ranks = order[np.searchsorted(known, ids, sorter=order)]
+    assert (known[ranks] == ids).all()
+    return ranks
+
+
 def chances_of(teacher: Teacher, seed: int, rows: pl.DataFrame) -> Any:
     counts = rows.select(pl.col(COUNTS).cast(pl.Float64)).to_numpy().T
     ranks = np.full((len(IDS), len(rows)), -1, np.int32)
     for place, name in enumerate(IDS):
         there = rows[name].is_not_null().to_numpy()
         ids = np.array([int(text, 16) for text in rows[name].drop_nulls()], np.uint32)
-        ranks[place, there] = ranks_of_ids(seed, place, ids)
+        ranks[place, there] = ranks_of(seed, place, ids)
     return teacher.probabilities(counts, ranks)
 
 

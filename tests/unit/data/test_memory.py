@@ -1,101 +1,157 @@
-"""Reading a file of any size takes a bounded amount of memory, measured from outside."""
+"""Reading a file of any size takes bounded memory: little is read ahead, and few rows are held."""
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the VmHWM of Linux")
-
-READ = """
-import sys
-import polars, pyarrow
+from shadowsync.pipeline.data import parquet, text
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.data.schema import FeatureShape
-from shadowsync.tests.support.cut import cut_batches
+from shadowsync.pipeline.data.batch import Batch
+from shadowsync.pipeline.data.paths import open_raw
+from shadowsync.pipeline.data.schema import Examples, FeatureShape
 from shadowsync.pipeline.data.spans import plan_spans
+from shadowsync.pipeline.data.text import BLOCK_BYTES
+from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.tests.support.cut import cut_batches
+from shadowsync.tests.support.schemas import schema_job
 
-def peak_mib():
-    # Not getrusage: its maximum goes through fork and exec, so it would be that of the test's process.
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) >> 10
-
-before = peak_mib()
-path, data_format, window = sys.argv[1:]
-shape = FeatureShape(2, 3, (1000,) * 3)
-rows = 0
-for span in plan_spans([path], data_format, 1 << 40, shape):
-    for batch in cut_batches(span, epoch=0, seed=1, data_format=data_format, shape=shape, batch=512,
-                             shuffle_window=int(window), bad_rows=BadRows(0)):
-        rows += len(batch)
-assert "torch" not in sys.modules
-print(rows, before, peak_mib())
-"""
+BATCH, WINDOW = 256, 1024
+ROWS = 20_000
+SHAPE = FeatureShape(2, 3, (1000,) * 3)
 
 
-def _read(path: Path, data_format: str) -> tuple[int, int, int]:
-    """Of a process that reads the file as one span: rows, peak resident MiB before reading and after."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(path), data_format, "65536"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows, before, after = map(int, done.stdout.split())
-    return rows, before, after
+class WatchedFile:
+    """A file that notes how many bytes each read got."""
+
+    def __init__(self, file: Any, reads: list[int]) -> None:
+        self._file, self._reads = file, reads
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(size)
+        self._reads.append(len(data))
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        count = int(self._file.readinto(buffer))
+        self._reads.append(count)
+        return count
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
-def test_text_of_300_mb(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
-    """Lines are long so that they are few: it is bytes that must not pile up, and the rows must neither."""
-    block = ("\n".join(line + "x" * 1000 for line in lines(1000)) + "\n").encode()
-    path = tmp_path / "a.tsv"
-    with path.open("wb") as file:
-        for _ in range(-(-300_000_000 // len(block))):
-            file.write(block)
-    rows, before, after = _read(path, "criteo_tsv")
-    assert rows * len(block) == path.stat().st_size * 1000
-    assert path.stat().st_size > 300_000_000
-    assert after - before < 100
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each read of a file, by text and Parquet readers."""
+    found: list[int] = []
+
+    @contextmanager
+    def watched(path: str, *, forward: bool = False) -> Iterator[Any]:
+        with open_raw(path, forward=forward) as file:
+            yield WatchedFile(file, found)
+
+    monkeypatch.setattr(text, "open_raw", watched)
+    monkeypatch.setattr(parquet, "open_for_arrow", watched)
+    return found
 
 
-def test_parquet_of_one_row_group(tmp_path: Path, lines: Callable[..., list[str]]) -> None:
-    """A row group is streamed too, so that its size does not matter."""
-    columns = list(zip(*(line.split("\t") for line in lines(1000)), strict=True))
-    table = pa.table(
-        {
-            **{
-                name: pa.array([int(value or 0) for value in columns[n]])
-                for n, name in enumerate(["label", "I1", "I2"])
-            },
-            **{f"C{n - 2}": pa.array([value + "x" * 500 for value in columns[n]]) for n in (3, 4, 5)},
+@dataclass
+class Held:
+    """What was held at most while batches were made.
+
+    Attributes:
+        rows: of all batches.
+        bytes_ahead: read, less those of the rows that had come out.
+        rows_held: rows of chunks and pieces that something referred to; views count, too.
+    """
+
+    rows: int = 0
+    bytes_ahead: float = 0.0
+    rows_held: int = 0
+
+
+def held_by(batches: Iterable[Batch], reads: list[int], row_bytes: float, skipped_rows: int = 0) -> Held:
+    """Reads to the end; `skipped_rows` of the file come before the first batch."""
+    found, others = Held(), _rows_there()
+    for batch in batches:
+        found.rows += len(batch)
+        found.bytes_ahead = max(found.bytes_ahead, sum(reads) - (skipped_rows + found.rows) * row_bytes)
+        found.rows_held = max(found.rows_held, _rows_there() - others)
+    return found
+
+
+def _rows_there() -> int:
+    return sum(len(one) for one in gc.get_objects() if isinstance(one, Examples))
+
+
+def of_span(path: Path, data_format: str, window: int, reads: list[int]) -> Held:
+    """Reads a file as one span."""
+    (span,) = plan_spans([str(path)], data_format, 1 << 40, SHAPE)
+    del reads[:]
+    batches = cut_batches(
+        span, epoch=0, seed=1, data_format=data_format, shape=SHAPE, batch=BATCH,
+        shuffle_window=window, bad_rows=BadRows(0),
+    )  # fmt: skip
+    return held_by(batches, reads, path.stat().st_size / ROWS)
+
+
+@pytest.fixture
+def written(tmp_path: Path, lines: Callable[..., list[str]]) -> Callable[[str], Path]:
+    """Writes ROWS examples of a kilobyte or more each, in one piece."""
+
+    def write(data_format: str) -> Path:
+        path = tmp_path / f"a.{data_format}"
+        if data_format == "criteo_tsv":
+            block = "\n".join(line + "x" * 1000 for line in lines(1000)) + "\n"
+            path.write_text(block * (ROWS // 1000), encoding="utf-8")
+            return path
+        columns = list(zip(*(line.split("\t") for line in lines(1000)), strict=True))
+        numbers = {
+            name: pa.array([int(value or 0) for value in columns[at]])
+            for at, name in enumerate(["label", "I1", "I2"])
         }
-    )
-    path = tmp_path / "a.parquet"
-    repeated = pa.concat_tables([table] * 200)
-    pq.write_table(repeated, path, row_group_size=1 << 30, compression="none", use_dictionary=False)
-    assert pq.read_metadata(path).num_row_groups == 1
-    assert path.stat().st_size > 300_000_000
-    rows, before, after = _read(path, "parquet")
-    assert rows == 200_000
-    assert after - before < 100
+        ids = {f"C{at - 2}": pa.array([value + "x" * 500 for value in columns[at]]) for at in (3, 4, 5)}
+        table = pa.concat_tables([pa.table(numbers | ids)] * (ROWS // 1000))
+        pq.write_table(table, path, row_group_size=1 << 30, compression="none", use_dictionary=False)
+        assert pq.read_metadata(path).num_row_groups == 1
+        return path
+
+    return write
 
 
-def test_the_bound_would_catch_a_file_loaded_whole(tmp_path: Path) -> None:
-    """The measuring itself: the same process, having read 300 MB at once, is above the bound."""
-    path = tmp_path / "a.bin"
-    path.write_bytes(bytes(300_000_000))
-    code = (
-        READ.split("path, data_format")[0]
-        + "data = open(sys.argv[1], 'rb').read(); print(peak_mib() - before)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 250
+# Of Parquet a page of each of the three columns of ids, and the rows that are decoded at once.
+AT_ONCE_BYTES = {"criteo_tsv": BLOCK_BYTES, "parquet": 8 << 20}
+
+
+@pytest.mark.parametrize("data_format", ["criteo_tsv", "parquet"])
+def test_a_window_and_a_block_are_in_memory_and_not_the_file(
+    written: Callable[[str], Path], reads: list[int], data_format: str
+) -> None:
+    """A row group is streamed too, so that its size does not matter."""
+    path = written(data_format)
+    size, at_once = path.stat().st_size, AT_ONCE_BYTES[data_format]
+    row_bytes = size / ROWS
+    held = of_span(path, data_format, WINDOW, reads)
+    assert held.rows == ROWS
+    assert sum(reads) >= size * 0.99
+    assert max(reads) <= 2 << 20
+    assert held.bytes_ahead <= WINDOW * row_bytes + at_once < size / 2
+    assert held.rows_held <= 3 * (WINDOW + at_once / row_bytes) < ROWS
+    # The control: a window as large as the file has all of it in memory, which both measures see.
+    whole = of_span(path, data_format, 2 * ROWS, reads)
+    assert whole.bytes_ahead >= size * 0.9
+    assert whole.rows_held >= ROWS * 0.9
 
 
 @pytest.mark.parametrize(
@@ -110,41 +166,33 @@ def test_a_reader_needs_no_torch(name: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-READ_SCHEMA = """
-import sys
-import pyarrow
-from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.input.plan import plan_input
-from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.schemas import schema_job
-
-def peak_mib():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) >> 10
-
-job = schema_job(sys.argv[1], span_bytes=1 << 40, order="time", split={"progressive": 0.2})
-source = JobInput(job)
-before = peak_mib()
-rows = 0
-for span in plan_input(job).train:
-    for batch in source.batches(span, epoch=0, seed=1, batch=512, shuffle_window=0, bad_rows=BadRows(0)):
-        rows += len(batch)
-print(rows, before, peak_mib())
-"""
-
-
-def test_csv_of_a_schema_planned_by_time(tmp_path: Path) -> None:
+def test_csv_of_a_schema_planned_by_time(tmp_path: Path, reads: list[int]) -> None:
     """Sorted input is counted and then streamed, quotes and bags and all; nothing of it piles up."""
-    path = tmp_path / "a.csv"
-    count, text = 40_000, "x" * 2000
+    path, text_value = tmp_path / "a.csv", "x" * 1000
     with path.open("w") as file:
         file.write("y,age,user,tags,at,w\n")
-        for at in range(count):
-            file.write(f'5,{at},"u,{text}",a|b|c,{at},1\n')
-    assert path.stat().st_size > 80_000_000
-    done = subprocess.run(
-        [sys.executable, "-c", READ_SCHEMA, str(path)], capture_output=True, text=True, check=True
-    )
-    rows, before, after = map(int, done.stdout.split())
-    assert rows == count
-    assert after - before < 60
+        for at in range(ROWS):
+            file.write(f'5,{at},"u,{text_value}",a|b|c,{at},1\n')
+    size = path.stat().st_size
+    job = schema_job(str(path), span_bytes=1 << 40, order="time", split={"progressive": 0.2})
+    source, spans = JobInput(job), plan_input(job).train
+    assert sum(reads) >= size, "it was counted"
+    assert max(reads) <= 2 << 20
+
+    def held(window: int) -> list[Held]:
+        found = []
+        for span in spans:
+            del reads[:]
+            batches = source.batches(
+                span, epoch=0, seed=1, batch=BATCH, shuffle_window=window, bad_rows=BadRows(0)
+            )
+            found.append(held_by(batches, reads, size / ROWS, span.first))
+        return found
+
+    streamed, whole = held(0), held(2 * ROWS)
+    assert sum(one.rows for one in streamed) == ROWS
+    assert max(one.bytes_ahead for one in streamed) <= 8 * BLOCK_BYTES < size / 4
+    assert max(one.rows_held for one in streamed) < ROWS / 4
+    # The control: by a window as large as the file.
+    assert max(one.bytes_ahead for one in whole) > size / 2
+    assert max(one.rows_held for one in whole) > ROWS / 2

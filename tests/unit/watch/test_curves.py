@@ -10,7 +10,7 @@ from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.curves import UNSETTLED_POINTS, ClientCurves, parts_of
 from shadowsync.watch.mirror import MOST_INCIDENTS, Mirror
-from shadowsync.watch.status import CurvePart, Incident, cursor_of, read_status
+from shadowsync.watch.status import CurvePart, Incident, read_status
 
 
 def test_a_client_that_asks_now_and_then_has_the_whole_curves() -> None:
@@ -64,12 +64,6 @@ def test_a_status_survives_the_wire() -> None:
 def test_a_status_that_cannot_be_read_is_told(change: dict[str, object], words: str) -> None:
     with pytest.raises(ProtocolError, match=words):
         read_status(a_status().model_dump(mode="json") | change)
-
-
-@pytest.mark.parametrize("body", [3, {"ne": 1}, {"ne": ["x", 1]}, {"ne": [1.0]}])
-def test_cursors_that_are_none(body: object) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        cursor_of(body)
 
 
 def test_a_mirror_has_everything_and_a_bounded_number_of_incidents() -> None:

@@ -16,11 +16,20 @@ from hypothesis import strategies as st
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.buffers import ROUNDED_TO_ELEMENTS, BufferPool, bytes_of, lend
 from shadowsync.pipeline.wire.sockets import send_frames
+from shadowsync.tests.support.held_memory import count_allocations, idle_bytes
 from shadowsync.tests.support.processes import wait_until
 
 LARGE = 100_000
 """Elements; ZeroMQ copies what is below 64 KiB."""
 PLENTY = 1 << 30
+
+
+Allocations = Callable[[BufferPool], int]
+
+
+@pytest.fixture
+def allocations(monkeypatch: pytest.MonkeyPatch) -> Allocations:
+    return count_allocations(monkeypatch)
 
 
 class LendsBusyMemory(BufferPool):
@@ -82,17 +91,17 @@ def test_the_control_is_found(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KEPT))
-def test_what_nothing_uses_any_more_is_lent_again(kind: str) -> None:
+def test_what_nothing_uses_any_more_is_lent_again(allocations: Allocations, kind: str) -> None:
     pool = BufferPool(PLENTY)
     for _ in range(20):
         kept = KEPT[kind](pool.take(10))
-        assert (pool.idle_bytes, pool.allocations) == (0, 1)
+        assert (idle_bytes(pool), allocations(pool)) == (0, 1)
         del kept
         # Of a frame ZeroMQ lets go on a thread of its own.
-        wait_until(lambda: pool.idle_bytes == bytes_of(10), "it is idle")
+        wait_until(lambda: idle_bytes(pool) == bytes_of(10), "it is idle")
 
 
-def test_many_rounds_of_several_lengths_allocate_nothing_after_the_first() -> None:
+def test_many_rounds_of_several_lengths_allocate_nothing_after_the_first(allocations: Allocations) -> None:
     pool = BufferPool(PLENTY)
     lengths = [5, 9 * ROUNDED_TO_ELEMENTS, ROUNDED_TO_ELEMENTS + 1, LARGE]
     before: list[Float32Array] = []
@@ -100,21 +109,21 @@ def test_many_rounds_of_several_lengths_allocate_nothing_after_the_first() -> No
         # As a round does: its result is made while that of the last one is still kept.
         before = [pool.take(length) for length in lengths]
         if number == 1:
-            warm = pool.allocations
+            warm = allocations(pool)
     assert len(before) == len(lengths)
-    assert pool.allocations == warm == 2 * len(lengths)
+    assert allocations(pool) == warm == 2 * len(lengths)
 
 
-def test_the_shortest_that_is_long_enough_is_lent() -> None:
+def test_the_shortest_that_is_long_enough_is_lent(allocations: Allocations) -> None:
     pool = BufferPool(PLENTY)
     long, short = pool.take(LARGE), pool.take(10)
     del long, short
     kept = [pool.take(10), pool.take(LARGE)]
-    assert pool.allocations == 2
+    assert allocations(pool) == 2
     assert [len(one) for one in kept] == [10, LARGE]
 
 
-def test_an_array_is_as_long_as_asked() -> None:
+def test_an_array_is_as_long_as_asked(allocations: Allocations) -> None:
     pool = BufferPool(PLENTY)
     for elements in (0, 1, ROUNDED_TO_ELEMENTS, 17):
         values = pool.take(elements)
@@ -123,50 +132,50 @@ def test_an_array_is_as_long_as_asked() -> None:
         assert values.flags.c_contiguous
         assert values.flags.writeable
         del values
-    assert pool.allocations == 1
+    assert allocations(pool) == 1
 
 
-def test_idle_memory_has_a_limit_in_bytes() -> None:
+def test_idle_memory_has_a_limit_in_bytes(allocations: Allocations) -> None:
     pool = BufferPool(bytes_of(LARGE, arrays=2))
     taken = [pool.take(LARGE) for _ in range(5)]
     too_large = pool.take(3 * LARGE)
-    assert pool.allocations == 6
+    assert allocations(pool) == 6
     # Nobody has to come again for what is more than would ever be kept.
     del too_large
-    assert pool.idle_bytes == 0
+    assert idle_bytes(pool) == 0
     taken.clear()
     pool.take(1)
-    assert pool.idle_bytes == bytes_of(LARGE, arrays=2)
+    assert idle_bytes(pool) == bytes_of(LARGE, arrays=2)
 
 
-def test_what_was_idle_longest_is_given_up_first() -> None:
+def test_what_was_idle_longest_is_given_up_first(allocations: Allocations) -> None:
     pool = BufferPool(bytes_of(LARGE))
     old, new = pool.take(10), pool.take(LARGE)
     del old, new
     pool.take(LARGE)
-    assert pool.allocations == 2
+    assert allocations(pool) == 2
     pool.take(10)
-    assert pool.allocations == 2
+    assert allocations(pool) == 2
 
 
-def test_the_last_reference_may_end_on_another_thread() -> None:
+def test_the_last_reference_may_end_on_another_thread(allocations: Allocations) -> None:
     pool = BufferPool(PLENTY)
     kept = [pool.take(10)]
     other = threading.Thread(target=kept.clear)
     other.start()
     other.join(60.0)
     pool.take(10)
-    assert pool.allocations == 1
+    assert allocations(pool) == 1
 
 
-def test_what_is_part_of_a_cycle_is_lent_again_once_it_is_collected() -> None:
+def test_what_is_part_of_a_cycle_is_lent_again_once_it_is_collected(allocations: Allocations) -> None:
     pool = BufferPool(PLENTY)
     cycle: list[Any] = [pool.take(10)]
     cycle.append(cycle)
     del cycle
     gc.collect()
     pool.take(10)
-    assert pool.allocations == 1
+    assert allocations(pool) == 1
 
 
 def test_only_a_root_can_be_lent() -> None:
@@ -204,11 +213,12 @@ def send_two(pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]], pool: BufferPool
 
 def test_what_zeromq_has_still_to_send_is_not_lent(
     pair: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+    allocations: Allocations,
 ) -> None:
     pool = BufferPool(PLENTY)
     assert send_two(pair, pool) == [1.0, 2.0, 1.0, 2.0]
     # ZeroMQ lets go of frames on a thread of its own.
-    wait_until(lambda: pool.idle_bytes == bytes_of(LARGE, arrays=2), "both frames have been let go of")
+    wait_until(lambda: idle_bytes(pool) == bytes_of(LARGE, arrays=2), "both frames have been let go of")
     pool.take(LARGE)
-    assert pool.allocations == 2
+    assert allocations(pool) == 2
     assert send_two(pair, LendsBusyMemory(PLENTY)) == [2.0] * 4, "the control"

@@ -21,6 +21,7 @@ from shadowsync.pipeline.wire.peer_messages import (
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import AlgorithmState
 from shadowsync.sync_algos.grouping import fixed, shuffled
+from shadowsync.tests.support.held_memory import early_bytes, saved_bytes
 from shadowsync.tests.support.peer_links import Remembering
 from shadowsync.tests.support.peer_net import TIMEOUT_SECONDS, Lossy, Net
 
@@ -161,10 +162,10 @@ def test_the_values_of_one_round_are_kept_of_a_peer_that_is_early() -> None:
     late_one = net.trainers[2].state
     net.run(lambda: False, most_seconds=TIMEOUT_SECONDS / 2)
     assert late_one.wanted
-    assert late_one.context.reorder_buffer.memory_bytes == 2 * 4 * NUMEL // 3
+    assert early_bytes(late_one.context.reorder_buffer) == 2 * 4 * NUMEL // 3
     net.want(1, [2])
     assert done(net, 2)
-    assert late_one.context.reorder_buffer.memory_bytes == 0
+    assert early_bytes(late_one.context.reorder_buffer) == 0
 
 
 def test_early_chunks_are_bounded() -> None:
@@ -176,18 +177,18 @@ def test_early_chunks_are_bounded() -> None:
     reorder_buffer.add(0, chunk(1, 0))
     reorder_buffer.add(0, chunk(1, 1))
     reorder_buffer.add(0, chunk(1, 1))
-    assert reorder_buffer.memory_bytes == 80
+    assert early_bytes(reorder_buffer) == 80
     with pytest.raises(ValueError, match="more than 100 bytes"):
         reorder_buffer.add(0, chunk(1, 2))
     reorder_buffer.add(1, chunk(7, 0))
     reorder_buffer.add(0, chunk(2, 0))
     with pytest.raises(ValueError, match="came after one of"):
         reorder_buffer.add(0, chunk(1, 0))
-    assert reorder_buffer.memory_bytes == 80
+    assert early_bytes(reorder_buffer) == 80
     assert reorder_buffer.take(0, RoundId(1, 1)) == []
     assert len(reorder_buffer.take(0, RoundId(1, 2))) == 1
     reorder_buffer.forget_before(2)
-    assert reorder_buffer.memory_bytes == 0
+    assert early_bytes(reorder_buffer) == 0
 
 
 def test_what_is_of_a_generation_that_is_not_known_yet_waits_for_it() -> None:
@@ -316,7 +317,7 @@ def test_results_are_kept_until_nobody_lacks_them() -> None:
     net.want(1)
     assert done(net, 1)
     memories = [trainer.state.context.history for trainer in net.trainers]
-    assert [history.memory_bytes for history in memories] == [4 * NUMEL] * 2
+    assert [saved_bytes(history) for history in memories] == [4 * NUMEL] * 2
     net.trainers[1].state.receive(0, PeerAsk(1, 0, NO_POSITIONS, np.arange(9, dtype=np.int32)), net.now)
     net.sent.clear()
     net.run(lambda: False, most_seconds=1.0)
@@ -324,7 +325,7 @@ def test_results_are_kept_until_nobody_lacks_them() -> None:
     assert sorted(message.position for message in again) == list(range(6))
     net.want(1, [0])
     net.run(lambda: False, most_seconds=1.0)
-    assert [history.memory_bytes for history in memories] == [4 * NUMEL, 0]
+    assert [saved_bytes(history) for history in memories] == [4 * NUMEL, 0]
 
 
 def test_a_grouping_that_leaves_one_out_is_refused() -> None:

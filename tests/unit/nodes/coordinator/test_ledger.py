@@ -78,7 +78,7 @@ def test_a_repeated_acknowledgement_is_replayed() -> None:
     assert state.acknowledge("trainer-1", batch_id(1), 10).repeated
     assert state.complete
     totals = state.totals
-    assert (totals.trained_examples, totals.trained_batches) == (40, 4)
+    assert totals.trained_examples == 40
     assert (totals.distinct_examples, totals.distinct_batches) == (20, 2)
     assert totals.replayed_examples == 20
     assert state.trained_batches_of == {"trainer-0": 1, "trainer-1": 3}
@@ -124,7 +124,7 @@ def test_a_strangers_batch_changes_nothing(batch: BatchId, examples: int, why: s
     read(state, 2)
     with pytest.raises(ValueError, match=why):
         state.acknowledge("trainer-0", batch, examples)
-    assert state.totals.trained_batches == 0
+    assert state.totals.trained_examples == 0
     assert state.trained_batches_of == {}
     if batch.span or batch.epoch:
         with pytest.raises(ValueError, match="was not handed out"):
@@ -194,7 +194,7 @@ def test_the_sums_are_those_of_plain_sets(
     totals = state.totals
     assert totals.distinct_batches == len(plain)
     assert totals.trained_examples == totals.distinct_examples + totals.replayed_examples
-    assert totals.trained_batches == len(acknowledged)
+    assert totals.trained_examples == 10 * len(acknowledged)
     assert state.complete is (len(plain) == 24)
     everything = [(batch_id(n, epoch=e, span=s), 10) for e in range(2) for s in range(3) for n in range(4)]
     again = state.return_batches("trainer-0", everything)
@@ -305,7 +305,7 @@ def test_what_is_left_out_is_settled_and_not_trained() -> None:
     assert state.misread_spans() == []
     totals = state.totals
     assert (totals.distinct_examples, totals.untrained_examples, totals.left_out_examples) == (10, 20, 20)
-    assert (totals.trained_batches, totals.untrained_batches, totals.left_out_batches) == (1, 2, 2)
+    assert (totals.distinct_batches, totals.left_out_batches) == (1, 2)
     assert state.left_out_examples_of == {"trainer-0": 10, "trainer-1": 10}
     assert state.trained_in({0}) == state.examples_so_far == 10
     assert [state.has(batch_id(n)) for n in range(3)] == [True, False, False]

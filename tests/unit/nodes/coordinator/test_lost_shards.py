@@ -258,4 +258,4 @@ def test_one_that_is_left_out_the_second_time_is_known() -> None:
     assert job.state.owed.left_out == {batch_id(0)}
     assert job.state.left_out_again() == [batch_id(0)]
     assert job.state.saved().examples == 0, "a run that resumes trains it, or leaves it out"
-    assert job.state.totals.untrained_batches == 0
+    assert job.state.totals.untrained_examples == 0

@@ -14,6 +14,7 @@ from shadowsync.pipeline.wire.buffers import bytes_of
 from shadowsync.pipeline.wire.center_messages import CenterRead, CenterSeed, CenterValues
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
 from shadowsync.tests.support.center_messages import START, chunks, exchange_of, floats, values_of, whole
+from shadowsync.tests.support.held_memory import idle_bytes, session_bytes
 
 A, B = b"a/shadow", b"b/shadow"
 
@@ -130,7 +131,7 @@ def test_memory_is_one_buffer_a_client() -> None:
     for client in (A, B):
         for request in (1, 2, 3):
             exchange(state, client, request, floats(6, request))
-    assert state.memory_bytes == 3 * 6 * 4
+    assert session_bytes(state) == {A: 6 * 4, B: 6 * 4}
     assert state.reference_bytes == 0
 
 
@@ -232,11 +233,11 @@ def test_a_dead_trainer_is_forgotten_and_its_unanswered_slices_counted() -> None
     exchange(state, b"dead/0", 1, floats(6, 2))
     state.exchange(b"dead/1", exchange_of(1, START, floats(3, 2)))
     exchange(state, b"deadly/shadow", 1, floats(6, 2))
-    memory = state.memory_bytes
     assert state.forget("dead") == 2
     # Two of its buffers at most are kept for others, from the next time on that one is taken.
     exchange(state, b"deadly/0", 1, floats(6, 2))
-    assert state.memory_bytes == memory - 2 * 6 * 4 + bytes_of(6)
+    assert session_bytes(state) == {b"deadly/shadow": 6 * 4, b"deadly/0": 6 * 4}
+    assert idle_bytes(state._buffers) <= 2 * bytes_of(6)
     assert state.forget("dead") == 0
     assert state.forget("deadly") == 2
 

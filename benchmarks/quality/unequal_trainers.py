@@ -1,0 +1,67 @@
+"""What one slow trainer costs, and what balancing its dense updates gives: on emulated machines.
+
+    shadowsync generate demo-data-300k --examples 300000 --eval-examples 50000 --seed 1 --reuse
+    python benchmarks/quality/unequal_trainers.py --job examples/demo.toml --seeds 3 \\
+        --set 'data.path="demo-data-300k/train-*.parquet"' 'data.eval_path="demo-data-300k/eval-*.parquet"' \\
+        --out docs/results/unequal_trainers.json
+
+*equal* trainers have together the speed of those of which the first is three times slower. All times are ten
+times the defaults, which changes nothing but how soon a balance is found: in a job of minutes, not seconds.
+Runs that are in the file already are not made again; `--only` names cells.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shadowsync.benchmarks.quality.virtual_cells import Cell, run_cells
+from shadowsync.lab.virtual.result import VirtualResult
+from shadowsync.lab.virtual.timing import Timing
+
+SLOWER: Final = 3.0
+TEN_TIMES: Final = Timing(
+    step_seconds=0.2,
+    lookup_seconds=0.01,
+    push_seconds=0.01,
+    round_cpu_seconds=0.02,
+    round_seconds=0.04,
+    center_seconds=0.01,
+)
+BALANCED: Final = "trainer.balance=updates"
+ALGORITHMS: Final = {
+    "easgd": ("sync.algorithm=easgd",),
+    "ma": ("sync.algorithm=ma",),
+    "ma weighted": ("sync.algorithm=ma", "sync.options={weighted=true}"),
+}
+
+
+def machines(count: int) -> dict[str, Cell]:
+    """Return settings and machines of so many trainers, whose speed together is the same."""
+    equal = TEN_TIMES.model_copy(update={"slower": (count / (count - 1 + 1 / SLOWER),) * count})
+    one_slow = TEN_TIMES.model_copy(update={"slower": (SLOWER,)})
+    return {"equal": ((), equal), "one slow": ((), one_slow), "one slow, balanced": ((BALANCED,), one_slow)}
+
+
+CELLS: Final[dict[str, Cell]] = {
+    f"{count} trainers, {algorithm}, {name}": ((f"trainer.count={count}", *settings, *more), timing)
+    for count in (2, 4)
+    for algorithm, settings in ALGORITHMS.items()
+    for name, (more, timing) in machines(count).items()
+}
+
+
+def figures(result: VirtualResult) -> dict[str, Any]:
+    """Return the figures that are kept of a run."""
+    return {
+        "ne": result.ne,
+        "training_ne": result.training_ne,
+        "iterations": result.iterations,
+        "dense_updates": result.dense_updates,
+        "rounds": result.rounds,
+        "divergence": result.divergence,
+        "seconds": result.seconds,
+    }
+
+
+if __name__ == "__main__":
+    run_cells(__doc__, CELLS, figures)

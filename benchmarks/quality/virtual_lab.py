@@ -1,0 +1,100 @@
+"""The virtual lab beside real runs: NE and sync gap of the same settings.
+
+    python benchmarks/quality/virtual_lab.py --job examples/demo.toml --runs 5 \\
+        --out docs/results/virtual_lab.json
+
+Each setting of SETTINGS is run for real with the seeds 1 to RUNS, in turn. The lab is given the times that
+the reports state: seconds of a step from examples/s, seconds and CPU seconds of a round. It is given neither
+a gap nor an NE. The control is the lab with half as many trainers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+from shadowsync.benchmarks.job_runs import keep_runs, run_job_file
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.timing import Timing
+from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.report.model import Report
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "none, 1 trainer": ("trainer.count=1", "sync.algorithm=none"),
+    "easgd, 2 trainers": ("trainer.count=2",),
+    "easgd, 4 trainers": ("trainer.count=4",),
+    "ma, 2 trainers": ("trainer.count=2", "sync.algorithm=ma"),
+    "easgd every 10, 4 trainers": ("trainer.count=4", "sync.mode=fixed", "sync.every=10"),
+    "ma every 10, 4 trainers": ("trainer.count=4", "sync.algorithm=ma", "sync.mode=fixed", "sync.every=10"),
+}
+
+
+def timing_of(reports: list[Report], trainers: int, workers: int, batch: int) -> Timing:
+    """Return the times that the reports state, as means over the runs."""
+    speed = statistics.fmean(report.throughput.examples_per_second or 0.0 for report in reports)
+    given = {"step_seconds": batch * trainers * workers / speed}
+    if all(report.sync.rounds for report in reports):
+        cpu = statistics.fmean(report.sync.cpu_seconds_mean or 0.0 for report in reports)
+        given["round_cpu_seconds"] = cpu
+        given["round_seconds"] = statistics.fmean(report.sync.seconds_mean or 0.0 for report in reports)
+        given["center_seconds"] = 0.0
+    return Timing.model_validate(given)
+
+
+def emulated(job: Path, overrides: tuple[str, ...], runs: int, timing: Timing) -> dict[str, Any]:
+    """Emulate a setting with the same seeds."""
+    settings = [(*overrides, f"run.seed={seed}") for seed in range(1, runs + 1)]
+    results = [run_virtual(load_job(str(job), one), timing) for one in settings]
+    gaps = [result.gap_mean for result in results if result.gap_mean is not None]
+    return {
+        "ne": [result.ne for result in results],
+        "gap": statistics.fmean(gaps) if gaps else None,
+        "staleness": statistics.fmean(result.staleness for result in results),
+    }
+
+
+def measured(job: Path, name: str, runs: int) -> dict[str, Any]:
+    """Run one setting for real, in the lab, and in the lab with half as many trainers."""
+    overrides = SETTINGS[name]
+    described = load_job(str(job), overrides)
+    trainer = described.trainer
+    reports = [run_job_file(job, (*overrides, f"run.seed={seed}")) for seed in range(1, runs + 1)]
+    timing = timing_of(reports, trainer.count, trainer.workers, trainer.batch)
+    gaps = [report.sync.gap_mean for report in reports if report.sync.gap_mean is not None]
+    half = (*overrides, f"trainer.count={max(1, trainer.count // 2)}")
+    return {
+        "timing": timing.model_dump(exclude_defaults=True),
+        "real": {
+            "ne": [report.eval.ne if report.eval else None for report in reports],
+            "gap": statistics.fmean(gaps) if gaps else None,
+            "staleness": [report.staleness.embedding_mean for report in reports],
+        },
+        "lab": emulated(job, overrides, runs, timing),
+        "half": emulated(job, half, runs, timing) if trainer.count > 1 else None,
+    }
+
+
+def main() -> None:
+    """Measure every setting, and print means."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    found: dict[str, Any] = {}
+    for name in given.only:
+        found[name] = measured(given.job, name, given.runs)
+        figures = found[name]
+        for way in ("real", "lab", "half"):
+            if figures[way] is not None:
+                ne, gap = statistics.fmean(figures[way]["ne"]), figures[way]["gap"]
+                print(f"{name}: {way}: NE {ne:.4f}, gap {'none' if gap is None else round(gap, 2)}")
+        if given.out:
+            keep_runs(given.out, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""How many rows a reader makes into batches on one core.
+
+The batches are made as they are sent. Also where the time goes.
+
+    python benchmarks/speed/reader_speed.py --rows 1000000 --rounds 5 --out docs/results/reader_speed.json
+
+One thread of this process does what a reader does, without its sockets: it reads the files, parses and
+hashes, shuffles windows of the default size, cuts batches and encodes the messages. Figures are rows per CPU
+second of the process, and per second of the clock, which means something on a quiet machine only. A
+stage's share is what the whole takes longer than without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shadowsync.benchmarks.pairs import Figures, alternate, save, table
+from shadowsync.benchmarks.speed.reader_inputs import INPUTS, input_of
+from shadowsync.nodes.reader.deliveries import DeliveryState
+from shadowsync.nodes.runtime.process import tune_malloc
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.jobfile.load import job_of_tree
+from shadowsync.pipeline.wire.frames import encode
+from shadowsync.pipeline.wire.messages import Credit
+
+WORKER = b"trainer/0"
+
+
+class Measured:
+    """One job's input, read whole again and again."""
+
+    def __init__(self, sections: dict[str, Any]) -> None:
+        # As a reader's parsing thread does.
+        tune_malloc()
+        self._job: Job = job_of_tree(sections)
+        self._input = JobInput(self._job)
+        self._spans = self._input.plan(self._job.data.path)
+
+    def parse(self) -> int:
+        """Rows that were read, parsed and hashed."""
+        return sum(
+            len(chunk.examples) for span in self._spans for chunk in self._input.chunks(span, self._bad())
+        )
+
+    def cut(self) -> int:
+        """Rows that were shuffled and cut, too."""
+        return sum(len(batch) for span in self._spans for batch in self._batches(span))
+
+    def encode(self) -> int:
+        """Rows whose batches were made into messages, too.
+
+        The messages were confirmed one after the other.
+        """
+        state = DeliveryState(self._job.data.retain_bytes)
+        sent = 0
+        for span in self._spans:
+            for batch in self._batches(span):
+                state.credit(WORKER, Credit(limit=sent + 1, received=sent, done=sent))
+                state.offer(0, batch)
+                for _, delivery in state.deliveries(0.0):
+                    encode(delivery)
+                sent += 1
+        return state.read_examples
+
+    def _batches(self, span: Span) -> Any:
+        data = self._job.data
+        return self._input.batches(
+            span,
+            epoch=0,
+            seed=self._job.run.seed,
+            batch=self._job.trainer.batch,
+            shuffle_window=data.shuffle_window,
+            bad_rows=self._bad(),
+        )
+
+    def _bad(self) -> BadRows:
+        return BadRows(self._job.data.max_bad_rows)
+
+
+def figures(run: Callable[[], int]) -> Figures:
+    """Rows a second, of CPU and of the clock."""
+    gc.collect()
+    cpu, clock = time.process_time(), time.perf_counter()
+    rows = run()
+    cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
+    return {"rows_per_cpu_second": rows / cpu, "rows_per_second": rows / clock}
+
+
+def stages(medians: dict[str, float]) -> str:
+    """Nanoseconds a row by stage.
+
+    They come from the medians of rows per CPU second.
+    """
+    parse, cut, whole = (1e9 / medians[stage] for stage in ("parse", "cut", "encode"))
+    return f"read, parse, hash {parse:.0f} ns; shuffle, cut {cut - parse:.0f}; encode {whole - cut:.0f} a row"
+
+
+def measure(sections: dict[str, Any], rounds: int) -> dict[str, list[Figures]]:
+    """All three stages of one input, in turn."""
+    measured = Measured(sections)
+    runs: dict[str, Callable[[], Figures]] = {
+        name: partial(figures, getattr(measured, name)) for name in ("parse", "cut", "encode")
+    }
+    return alternate(runs, rounds)
+
+
+def median_of(rows: list[Figures]) -> float:
+    """Median of the rows per CPU second."""
+    return sorted(row["rows_per_cpu_second"] for row in rows)[len(rows) // 2]
+
+
+def main() -> None:
+    """Measure, print and save."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of each input, about")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--inputs", nargs="+", choices=INPUTS, default=list(INPUTS))
+    parser.add_argument("--batch", type=int, nargs="+", default=[512, 2048])
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "shadowsync-benchmark")
+    parser.add_argument("--out", type=Path, default=Path("reader_speed.json"))
+    given = parser.parse_args()
+    results: dict[str, dict[str, list[Figures]]] = {}
+    for name in given.inputs:
+        data = input_of(name, given.data, given.rows)
+        for batch in given.batch:
+            print(f"{name}, batch {batch}")
+            sections = {"data": data, "model": {"table_rows": 100_000}, "trainer": {"batch": batch}}
+            results[f"{name}, batch {batch}"] = measure(sections, given.rounds)
+    print(table({name: rows["encode"] for name, rows in results.items()}))
+    for name, rows in results.items():
+        print(f"{name}: {stages({stage: median_of(values) for stage, values in rows.items()})}")
+    save(given.out, "reader speed", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""A slow network under training that waits for it or does not.
+
+This is the paper's headline.
+
+    python benchmarks/speed/slow_network.py --rounds 10 --out docs/results/slow_network.json
+
+Every round runs every way to synchronize under every delay, in alternation, with a relay between the nodes
+that synchronize (also at 0 ms, and under `none`). Each run is appended to a file of JSON lines beside --out;
+started again, the benchmark goes on behind the last. Ratios are to `none` of the same round and delay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from shadowsync.benchmarks.job_runs import on_log, run_job
+from shadowsync.benchmarks.pairs import ratio, save
+from shadowsync.lab.cells import Cell, parse_cells
+from shadowsync.pipeline.data.generator.generator import generate_log
+
+CELLS = "none,easgd,easgd@5,easgd@30,ma,ma@5,ma@30,bmuf,bmuf@5,bmuf@30"
+COLOURS = {"easgd": "tab:blue", "ma": "tab:orange", "bmuf": "tab:green"}
+
+Row = dict[str, Any]
+
+
+def sections(log: Path, cell: Cell, delay_ms: int, seed: int, given: argparse.Namespace) -> dict[str, Row]:
+    """The job of one run."""
+    sync: Row = {"algorithm": cell.algorithm, "mode": "shadow" if cell.every is None else "fixed"}
+    if cell.every is not None:
+        sync["every"] = cell.every
+    return {
+        **on_log(log, seed),
+        "trainer": {"count": given.trainers, "workers": given.workers, "batch": given.batch},
+        "embedding": {"nodes": 1},
+        "sync": sync,
+        "network": {"delay": f"{delay_ms}ms", "emulation": "relay"},
+    }
+
+
+def measure(log: Path, cell: Cell, delay_ms: int, number: int, given: argparse.Namespace) -> Row:
+    """One run, as a line of the file."""
+    report = run_job(sections(log, cell, delay_ms, number + 1, given))
+    speed = report.throughput.examples_per_second or 0.0
+    assert report.network is not None
+    return {
+        "round": number,
+        "delay_ms": delay_ms,
+        "cell": cell.label,
+        "steps_per_second": speed / given.batch,
+        "gap_mean": report.sync.gap_mean,
+        "gap_max": report.sync.gap_max,
+        "rounds": report.sync.rounds,
+        "round_seconds": report.sync.seconds_mean,
+        "sync_bytes": report.sync.bytes,
+        "ne": report.eval.ne if report.eval else None,
+        "cpu_seconds_per_million": report.throughput.cpu_seconds_per_million,
+        "relay_cpu_seconds": report.network.relay_cpu_seconds,
+        "ledger_adds_up": report.ledger.adds_up,
+    }
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The whole lines of the file.
+
+    One that was cut off is measured again.
+    """
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    path.write_text(whole, encoding="utf-8")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def run_all(log: Path, path: Path, given: argparse.Namespace) -> list[Row]:
+    """Run all that the file does not have yet."""
+    rows = read_rows(path)
+    done = {(row["round"], row["delay_ms"], row["cell"]) for row in rows}
+    delays = [int(text) for text in given.delays.split(",")]
+    cells = parse_cells(given.cells)
+    for number in range(given.rounds):
+        turn = [(delay, cell) for delay in delays for cell in cells]
+        for delay, cell in turn if number % 2 == 0 else reversed(turn):
+            if (number, delay, cell.label) in done:
+                continue
+            row = measure(log, cell, delay, number, given)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            rows.append(row)
+            shown = f"{row['steps_per_second']:7.1f} steps/s  gap {row['gap_mean']}  NE {row['ne']}"
+            print(f"round {number + 1}/{given.rounds}  {delay:4} ms  {cell.label:10} {shown}", flush=True)
+    return rows
+
+
+def summarize(rows: list[Row]) -> list[Row]:
+    """A row for each delay and cell.
+
+    It has medians, and the ratio to `none`, paired by round.
+    """
+    speed = {(row["delay_ms"], row["cell"], row["round"]): row["steps_per_second"] for row in rows}
+    found = []
+    for delay, cell in dict.fromkeys((row["delay_ms"], row["cell"]) for row in rows):
+        own = [row for row in rows if (row["delay_ms"], row["cell"]) == (delay, cell)]
+        pairs = [
+            (row["steps_per_second"], under)
+            for row in own
+            if (under := speed.get((delay, "none", row["round"]))) is not None
+        ]
+        summary: Row = {"delay_ms": delay, "cell": cell, "runs": len(own)}
+        for key in ("steps_per_second", "gap_mean", "gap_max", "round_seconds", "sync_bytes", "ne"):
+            values = [row[key] for row in own if row[key] is not None]
+            summary[key] = statistics.median(values) if values else None
+        if cell != "none" and pairs:
+            summary["over_none"] = ratio([over for over, _ in pairs], [under for _, under in pairs])
+        found.append(summary)
+    return sorted(found, key=lambda row: row["delay_ms"])
+
+
+def table(summary: list[Row]) -> str:
+    """The headline table, in Markdown."""
+    lines = [
+        "| delay, one way | algorithm | steps/s | over none (95%) | sync gap, mean | round | NE |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in summary:
+        over = row.get("over_none")
+        cells = [
+            f"{row['delay_ms']} ms",
+            row["cell"],
+            f"{row['steps_per_second']:.1f}",
+            f"{over['median']:.3f} ({over['low']:.3f} to {over['high']:.3f})" if over else "",
+            "" if row["gap_mean"] is None else f"{row['gap_mean']:.1f}",
+            "" if row["round_seconds"] is None else f"{row['round_seconds'] * 1e3:.0f} ms",
+            "" if row["ne"] is None else f"{row['ne']:.4f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def verdicts(summary: list[Row]) -> dict[str, bool]:
+    """Whether the promises were kept.
+
+    Shadow is at least 0.95 of none by the lower bound; fixed 30 at 0 ms is at least 0.85 of none by the
+    median.
+    """
+    found = {}
+    for row in summary:
+        over, (_, at, rate) = row.get("over_none"), row["cell"].partition("@")
+        if over and not at:
+            found[f"{row['cell']}, {row['delay_ms']} ms: at least 0.95 of none"] = over["low"] >= 0.95
+        elif over and rate == "30" and row["delay_ms"] == 0:
+            found[f"{row['cell']}, 0 ms: at least 0.85 of none"] = over["median"] >= 0.85
+    return found
+
+
+def draw(summary: list[Row], path: Path) -> None:
+    """Draw steps/s over those of none against the delay."""
+    figure = Figure(figsize=(8.0, 4.5), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for cell in dict.fromkeys(row["cell"] for row in summary if "over_none" in row):
+        own = [row for row in summary if row["cell"] == cell]
+        name, _, rate = cell.partition("@")
+        style = {"": "-", "5": "--"}.get(rate, ":")
+        x, over = [row["delay_ms"] for row in own], [row["over_none"] for row in own]
+        axes.plot(x, [o["median"] for o in over], style, color=COLOURS.get(name, "tab:gray"), label=cell)
+        axes.fill_between(
+            x,
+            [o["low"] for o in over],
+            [o["high"] for o in over],
+            color=COLOURS.get(name, "tab:gray"),
+            alpha=0.1,
+        )
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("delay in ms, one way")
+    axes.set_ylabel("steps/s over those of none")
+    axes.grid(alpha=0.3)
+    axes.legend(ncols=3, fontsize="small")
+    figure.savefig(path)
+    print(f"written: {path}")
+
+
+def main() -> None:
+    """Run what is missing, print and save."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--delays", default="0,20,50,200", help="in ms, one way")
+    parser.add_argument("--cells", default=CELLS)
+    parser.add_argument("--examples", type=int, default=300_000)
+    parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "shadowsync-benchmark")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    log = given.data / f"log-{given.examples}-1"
+    generate_log(
+        log, examples=given.examples, eval_examples=50_000, seed=1, data_format="parquet", reuse=True
+    )
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    rows = run_all(log, given.out.with_suffix(".jsonl"), given)
+    summary = summarize(rows)
+    print(table(summary))
+    promises = verdicts(summary)
+    for text, holds in promises.items():
+        print(f"{'holds' if holds else 'FAILS'}: {text}")
+    draw(summary, given.out.with_suffix(".png"))
+    what = (
+        f"steps/s under a delay of the links of synchronization: {given.trainers} trainers of "
+        f"{given.workers} workers, batch {given.batch}, {given.examples} examples"
+    )
+    save(given.out, what, {"verdicts": promises, "summary": summary, "runs": rows})
+
+
+if __name__ == "__main__":
+    main()

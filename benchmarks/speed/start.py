@@ -1,0 +1,128 @@
+"""The time a job takes to begin and end, and its memory.
+
+The memory is that of its processes. Two ways are measured, in alternation.
+
+    python benchmarks/speed/start.py --job examples/demo.toml --times 10
+    python benchmarks/speed/start.py --job examples/demo.toml --other ../before/.venv/bin/shadowsync
+
+Without `--other` the two ways are the start methods, "forkserver" and "spawn"; with it, this checkout's
+command and another's. Of each run: seconds from the command to the first trained batch in the ledger, seconds
+to the end, CPU seconds (user and system) of all processes, and the sum of PSS over all processes, at its
+largest while training. Medians, and every run, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+from shadowsync.nodes.supervisor.starter import METHOD_VARIABLE, METHODS
+
+EVERY_SECONDS = 0.02
+PSS_EVERY_SECONDS = 0.5
+FIGURES = ("first_batch_seconds", "end_seconds", "cpu_seconds", "pss_mib")
+Run = dict[str, float]
+
+
+def trained(runs: Path) -> bool:
+    """Whether the ledger of the run in this folder has a batch."""
+    for ledger in runs.glob("*/ledger.sqlite"):
+        with (
+            contextlib.suppress(sqlite3.OperationalError),
+            contextlib.closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db,
+        ):
+            return db.execute("SELECT 1 FROM batches LIMIT 1").fetchone() is not None
+    return False
+
+
+def pss_bytes(pid: int) -> float:
+    """The sum of PSS over a process and all below it.
+
+    A page that several share counts once in all.
+    """
+    total = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                total += process.memory_full_info().pss
+    return total
+
+
+def cpu_seconds() -> float:
+    """User and system, of all processes that have ended below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measured(command: list[str], variables: Mapping[str, str]) -> Run:
+    """Run the command once.
+
+    It writes to a folder of its own.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder) / "runs"
+        cpu, began = cpu_seconds(), time.monotonic()
+        job = subprocess.Popen(
+            [*command, "--quiet", "--set", f"run.directory={json.dumps(str(runs))}"],
+            env=os.environ | dict(variables),
+            stdin=subprocess.DEVNULL,
+        )
+        first, pss, looked = 0.0, 0.0, began
+        while job.poll() is None:
+            now = time.monotonic()
+            if not first and trained(runs):
+                first = now - began
+            if first and now - looked > PSS_EVERY_SECONDS:
+                pss, looked = max(pss, pss_bytes(job.pid)), now
+            time.sleep(EVERY_SECONDS)
+        if job.returncode:
+            raise SystemExit(f"{' '.join(command)}: exit code {job.returncode}")
+        end = time.monotonic() - began
+        return dict(zip(FIGURES, (first, end, cpu_seconds() - cpu, pss / (1 << 20)), strict=True))
+
+
+def main() -> None:
+    """Run both in turn, and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--job", type=Path, required=True)
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--other", help="another checkout's shadowsync, instead of the other start method")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    own = [sys.executable, "-m", "shadowsync.cli", "run", str(given.job)]
+    ways: dict[str, tuple[list[str], dict[str, str]]]
+    if given.other:
+        ways = {"this": (own, {}), "other": ([given.other, "run", str(given.job)], {})}
+    else:
+        ways = {method: (own, {METHOD_VARIABLE: method}) for method in METHODS}
+    found: dict[str, list[Run]] = {name: [] for name in ways}
+    for _ in range(given.times):
+        for name, (command, variables) in ways.items():
+            found[name].append(measured(command, variables))
+            shown = ", ".join(f"{key} {value:.2f}" for key, value in found[name][-1].items())
+            print(f"{name}: {shown}", file=sys.stderr, flush=True)
+    medians = {
+        name: {key: statistics.median(run[key] for run in runs) for key in FIGURES}
+        for name, runs in found.items()
+    }
+    text = json.dumps({"job": str(given.job), "medians": medians, "runs": found}, indent=1)
+    print(text)
+    if given.out is not None:
+        given.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
