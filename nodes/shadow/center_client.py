@@ -18,7 +18,7 @@ import zmq.asyncio
 from ...pipeline.codecs.feedback import Reference
 from ...pipeline.codecs.formats import Codec, LinkCodecs
 from ...pipeline.codecs.ladder import CodecLadder
-from ...pipeline.report.link_codecs import choice_counts
+from ...pipeline.report.adaptation import choice_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
@@ -305,7 +305,7 @@ class CenterClient:
             connection.socket.close()
 
     def _choices(self) -> dict[str, int]:
-        """Return what was chosen, by link: see `pipeline.report.link_codecs`."""
+        """Return what was chosen, by link: see `pipeline.report.adaptation`."""
         counts: dict[str, int] = {}
         for connection in self._connections:
             if (chooser := self._choosers.get(connection.part)) is not None:

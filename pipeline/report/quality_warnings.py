@@ -7,8 +7,7 @@ from typing import Final
 
 from ..config.job import Job
 from ..config.sections import SyncSection
-from .control import Control
-from .link_codecs import LinkChoice
+from .adaptation import Control, LinkChoice
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""

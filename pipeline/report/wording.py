@@ -7,7 +7,7 @@ from functools import partial
 
 from ..codecs.ladder import RUNGS
 from ..text import format
-from .control import Control
+from .adaptation import Control
 from .ledger import Identity
 from .model import Evaluation, LinkTraffic, Report
 
