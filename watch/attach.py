@@ -24,7 +24,7 @@ from ..pipeline.wire.control.messages import GetStatus
 from ..pipeline.wire.control.orders import JobEnded
 from ..pipeline.wire.control.verbs import CONTROL_VERBS
 from ..pipeline.wire.frames import decode, encode
-from ..pipeline.wire.job_key import job_key
+from ..pipeline.wire.keys.job_key import job_key
 from ..pipeline.wire.rpc_channel import ConnectionLost, HandleRequest, RemoteError, RpcChannel
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import configure_socket, connect, send_now

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from ..pipeline.errors import ClusterError
-from ..pipeline.wire.http_token import required_token
+from ..pipeline.wire.keys.http_token import required_token
 from .broadcast import Broadcast
 from .listening import BACKLOG, RequestLog, listen
 from .mirror import Mirror

@@ -22,10 +22,10 @@ from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import Hello, Interrupt, Leave, NodeFailed, Ready
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, FinishReply
 from ...pipeline.wire.control.profile import Measure, Trace
-from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.job_key import job_key
+from ...pipeline.wire.keys.curve import KeyGate, open_gate
+from ...pipeline.wire.keys.job_key import job_key
 from ...pipeline.wire.messages import Failure, Pulse, PulseReply
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel

@@ -18,8 +18,8 @@ import zmq
 import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
-from .curve import close_listening, connect_with_key, listen_with_key
 from .frames import MAX_TENSOR_BYTES, decode, encode
+from .keys.curve import close_listening, connect_with_key, listen_with_key
 from .messages import Failure
 from .refusals import Refusals
 from .schema import Message

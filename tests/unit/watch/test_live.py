@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from shadowsync.pipeline.errors import ClusterError, JobFileError, ProtocolError
 from shadowsync.pipeline.text.format import MISSING
-from shadowsync.pipeline.wire.job_key import JobKey
+from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import address_of, attach
 from shadowsync.watch.live import Lines, LiveTable, Silence, display

@@ -18,11 +18,11 @@ import zmq.asyncio
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from ..errors import JobFileError
-from .endpoints import host_of, is_loopback_host
+from ...errors import JobFileError
+from ..endpoints import host_of, is_loopback_host
+from ..refusals import Refusals
+from ..socket_events import SocketTurns
 from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
-from .refusals import Refusals
-from .socket_events import SocketTurns
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"shadowsync"

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 import zmq
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.wire.curve import KeyGate, close_listening, insecurity, is_loopback, require_key
 from shadowsync.pipeline.wire.endpoints import local_address
-from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.curve import KeyGate, close_listening, insecurity, is_loopback, require_key
+from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.pipeline.wire.sockets import Connection, Listener
