@@ -35,7 +35,7 @@ from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child, end_all
 from .job_check import have_checked
-from .slow_network import Emulation, NodeKey
+from .network.emulation import Emulation, NodeKey
 from .starter import Starter
 
 STOP_SECONDS = 9.0
