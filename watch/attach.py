@@ -137,7 +137,7 @@ class _WatchedJob:
             return await self._request_status(channel, FIRST_REPLY_SECONDS, notify_end=notify_end)
         except ConnectionLost as error:
             raise ClusterError(
-                f"no coordinator answered within {FIRST_REPLY_SECONDS:g} s",
+                f"no coordinator answered within {duration(FIRST_REPLY_SECONDS)}",
                 where=self._address,
                 remedy="give the address or the folder of a job that is running, and its --key if it has one",
             ) from error

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from ..pipeline.errors import ClusterError
+from ..pipeline.text.format import duration
 from ..pipeline.wire.keys.http_token import required_token
 from .broadcast import Broadcast
 from .listening import BACKLOG, RequestLog, listen
@@ -65,7 +66,7 @@ class PageServer:
         if self._ready.wait(START_SECONDS) and self._failure is None:
             return
         self.close()
-        why = f"{type(self._failure).__name__}: {self._failure}" if self._failure else f"{START_SECONDS:g} s"
+        why = f"{type(self._failure).__name__}: {self._failure}" if self._failure else duration(START_SECONDS)
         raise ClusterError(
             f"the page's server did not start ({why})",
             where=self.url,

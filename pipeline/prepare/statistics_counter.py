@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..config.job import Job
 from ..data.hashing import column_number, hash_bytes
+from ..text.format import percent
 from ..types import Float32Array, Mask
 from .source import TappedRows
 from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics, shared_rows
@@ -260,7 +261,7 @@ class _NumberCounter(_ColumnCounter):
         """
         ordered = self._counts.frame.sort("value").with_columns(pl.col("count").cum_sum())
         return {
-            f"{at:.0%}": float(
+            percent(at): float(
                 ordered["value"]
                 .gather(ordered["count"].search_sorted(max(1, int(np.ceil(at * values)))))
                 .clip(least, largest)[0]

@@ -136,7 +136,7 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _traffic(link: LinkTraffic) -> str:
-    saved = "" if link.compression is None else f", {link.compression:.2f} x fewer"
+    saved = "" if link.compression is None else f", {wording.number(link.compression, 2)} x fewer"
     return f"{wording.data_size(link.bytes)}, {link.codec}{saved}"
 
 
@@ -193,7 +193,7 @@ def print_plan(record: PlanRecord, console: Console) -> None:
     if len(record.nodes) < 2:
         return
     how = HOW_IN_WORDS[record.how]
-    sample = f", from {record.sampled_examples:,} examples" if record.sampled_examples else ""
+    sample = f", from {count(record.sampled_examples)} examples" if record.sampled_examples else ""
     console.print(Text(f"tables over {len(record.nodes)} embedding nodes, {how}{sample}", style="bold"))
     table = _plain_table()
     _add_row(table, ("node", "pieces", "rows", "memory", "ns/example", "of the mean"), "dim")
@@ -207,7 +207,7 @@ def print_plan(record: PlanRecord, console: Console) -> None:
 def _cells(node: PlacedNode, nodes: list[PlacedNode]) -> tuple[str, ...]:
     expected = [other.expected_ns for other in nodes if other.expected_ns is not None]
     mean = sum(expected) / len(expected) if expected else 0.0
-    share = f"{node.expected_ns / mean:.2f}" if node.expected_ns is not None and mean else ""
+    share = wording.number(node.expected_ns / mean, 2) if node.expected_ns is not None and mean else ""
     return (
         node.name,
         count(node.pieces),
