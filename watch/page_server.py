@@ -1,6 +1,8 @@
 """Server of a job's web page.
 
-It has its own thread and loop, so that no browser can delay the coordinator's control plane.
+It has its own thread and loop, so that no browser can delay the coordinator's control plane. It is no
+`LoopThread` of `nodes/runtime`, which watch may not import and whose failure ends its node: a page that fails
+leaves the job alone, and whoever starts one waits until it serves.
 """
 
 from __future__ import annotations
