@@ -107,7 +107,7 @@ class CoordinatorServer(JobWaits):
         `bound` is the address of a coordinator that died, where its nodes look for it.
         """
         self._context = self._process.zmq_context()
-        self._gate = open_gate(self._context, self.spawn, self.state.count_refused_connection)
+        self._gate = open_gate(self._context, self.state.count_refused_connection)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

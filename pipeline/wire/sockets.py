@@ -252,6 +252,22 @@ class Listener:
         close_listening(self.socket)
 
 
+def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
+    """Queue a message if there is room; return whether it was queued.
+
+    If the queue is full or the peer is gone, the message is dropped: a request is sent again until its reply
+    comes.
+    """
+    try:
+        send_frames(socket, frames, zmq.NOBLOCK)
+    except zmq.ZMQError as error:
+        if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            raise
+        log.warning("a control message could not be queued: %s", error)
+        return False
+    return True
+
+
 def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
     """Queue a message without waiting; return whether it was queued.
 
