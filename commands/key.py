@@ -25,7 +25,7 @@ def new(file: Path, reuse: bool) -> None:
 
     Give the file to every machine of the job, and its path to every command: --key, or SHADOWSYNC_KEY_FILE.
     """
-    from ..pipeline.wire.job_key import JobKey
+    from ..pipeline.wire.keys.job_key import JobKey
 
     if reuse and file.exists():
         JobKey.read(file)
@@ -44,7 +44,7 @@ def token(file: Path | None) -> None:
     default. With the token one can look at the job and do no more.
     """
     from ..pipeline.errors import JobFileError
-    from ..pipeline.wire.job_key import HOW_TO_MAKE, KEY_VARIABLE, JobKey, job_key
+    from ..pipeline.wire.keys.job_key import HOW_TO_MAKE, KEY_VARIABLE, JobKey, job_key
 
     found = job_key() if file is None else JobKey.read(file)
     if found is None:
@@ -55,7 +55,7 @@ def token(file: Path | None) -> None:
 def _set_http_token(_context: click.Context, _option: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
-    from ..pipeline.wire.http_token import TOKEN_VARIABLE, given_token
+    from ..pipeline.wire.keys.http_token import TOKEN_VARIABLE, given_token
 
     os.environ[TOKEN_VARIABLE] = str(path.absolute())
     given_token()
@@ -64,7 +64,7 @@ def _set_http_token(_context: click.Context, _option: click.Parameter, path: Pat
 def _set_key(_context: click.Context, _option: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
-    from ..pipeline.wire.job_key import KEY_VARIABLE, job_key
+    from ..pipeline.wire.keys.job_key import KEY_VARIABLE, job_key
 
     # All that this process starts has it, too.
     os.environ[KEY_VARIABLE] = str(path.absolute())
@@ -73,7 +73,7 @@ def _set_key(_context: click.Context, _option: click.Parameter, path: Path | Non
 
 def _set_insecure(_context: click.Context, _option: click.Parameter, given: bool) -> None:
     if given:
-        from ..pipeline.wire.job_key import INSECURE_VARIABLE
+        from ..pipeline.wire.keys.job_key import INSECURE_VARIABLE
 
         os.environ[INSECURE_VARIABLE] = "1"
 

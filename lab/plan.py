@@ -12,6 +12,7 @@ from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
 from ..pipeline.input.plan import plan_input
 from ..pipeline.models.registry import build_model
+from ..pipeline.report.wording import emulated_links
 from ..pipeline.report.write import describe_hardware, versions
 from .cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 from .record import CellRecord, Comparison, Run
@@ -71,7 +72,7 @@ def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Com
         seeds=chosen,
         cells=[_record(cell, base) for cell in (reference, *cells)],
         runs=runs,
-        network=slow.in_words() if slow is not None else None,
+        network=emulated_links(slow) if slow is not None else None,
         batch=base.trainer.batch,
         hardware=describe_hardware(),
         versions=versions(),

@@ -1,7 +1,8 @@
-"""Types that all packages share: batch identity, arrays, base of records."""
+"""Types that all packages share: batch identity, arrays and whether they are finite, base of records."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +19,14 @@ Uint64Array: TypeAlias = NDArray[np.uint64]
 Mask: TypeAlias = NDArray[np.bool_]
 IndexArray: TypeAlias = Int64Array
 """Positions in another array."""
+
+
+def is_finite(values: NDArray[Any]) -> bool:
+    """Return whether all values are finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum()
+    # The sum is not finite if an element isn't, rarely otherwise; several times faster than isfinite.
+    return math.isfinite(total) or bool(np.isfinite(values).all())
 
 
 class FrozenModel(BaseModel):

@@ -24,7 +24,7 @@ from ..pipeline.wire.control.messages import GetStatus
 from ..pipeline.wire.control.orders import JobEnded
 from ..pipeline.wire.control.verbs import CONTROL_VERBS
 from ..pipeline.wire.frames import decode, encode
-from ..pipeline.wire.job_key import job_key
+from ..pipeline.wire.keys.job_key import job_key
 from ..pipeline.wire.rpc_channel import ConnectionLost, HandleRequest, RemoteError, RpcChannel
 from ..pipeline.wire.schema import Message
 from ..pipeline.wire.sockets import configure_socket, connect, send_now
@@ -137,7 +137,7 @@ class _WatchedJob:
             return await self._request_status(channel, FIRST_REPLY_SECONDS, notify_end=notify_end)
         except ConnectionLost as error:
             raise ClusterError(
-                f"no coordinator answered within {FIRST_REPLY_SECONDS:g} s",
+                f"no coordinator answered within {duration(FIRST_REPLY_SECONDS)}",
                 where=self._address,
                 remedy="give the address or the folder of a job that is running, and its --key if it has one",
             ) from error

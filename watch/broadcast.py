@@ -1,6 +1,8 @@
 """Server-sent events for a bounded number of clients, without I/O.
 
-No client can delay another."""
+No client can delay another. By hand, since aiohttp has no server-sent events, and aiohttp-sse writes those of
+one connection: the bound of each client's queue and what a client missed are left to who uses it.
+"""
 
 from __future__ import annotations
 

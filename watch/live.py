@@ -12,7 +12,7 @@ from rich.live import Live
 
 from ..pipeline.report.placement import read_plan
 from ..pipeline.report.terminal import print_plan
-from ..pipeline.text.format import duration
+from ..pipeline.text.format import count, duration, number, percent
 from .status import Status, read_status
 from .table import table_of
 
@@ -100,19 +100,19 @@ class Silence(Display):
 def line_of(status: Status) -> str:
     """Format the status as one line."""
     parts = [
-        f"{status.seconds:6.0f} s  {status.outcome or status.phase}",
-        f"{status.progress.trained:>11,} trained",
+        f"{duration(round(status.seconds)):>10}  {status.outcome or status.phase}",
+        f"{count(status.progress.trained):>11} trained",
     ]
     if status.progress.fraction is not None:
         left = status.progress.seconds_left
         end = f", {duration(round(left))} left" if left else ""
-        parts.append(f"{status.progress.fraction:>4.0%}{end}")
+        parts.append(f"{percent(status.progress.fraction):>4}{end}")
     if status.speed.mean is not None:
-        parts.append(f"{status.speed.mean:>9,.0f} examples/s")
+        parts.append(f"{count(status.speed.mean):>9} examples/s")
     if status.quality.ne is not None:
-        parts.append(f"NE {status.quality.ne:.4f}")
+        parts.append(f"NE {number(status.quality.ne)}")
     if status.sync.rounds:
-        parts.append(f"{status.sync.rounds:,} rounds, open gap {status.sync.gap_open}")
+        parts.append(f"{count(status.sync.rounds)} rounds, open gap {count(status.sync.gap_open)}")
     return "  ".join(parts)
 
 

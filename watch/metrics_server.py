@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from ..pipeline.wire.http_token import required_token
+from ..pipeline.wire.keys.http_token import required_token
 from .listening import BACKLOG, RequestLog, listen
 from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
 from .token_guard import TokenGuard

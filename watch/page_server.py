@@ -1,6 +1,8 @@
 """Server of a job's web page.
 
-It has its own thread and loop, so that no browser can delay the coordinator's control plane.
+It has its own thread and loop, so that no browser can delay the coordinator's control plane. It is no
+`LoopThread` of `nodes/runtime`, which watch may not import and whose failure ends its node: a page that fails
+leaves the job alone, and whoever starts one waits until it serves.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from collections.abc import Callable
 from aiohttp import web
 
 from ..pipeline.errors import ClusterError
-from ..pipeline.wire.http_token import required_token
+from ..pipeline.text.format import duration
+from ..pipeline.wire.keys.http_token import required_token
 from .broadcast import Broadcast
 from .listening import BACKLOG, RequestLog, listen
 from .mirror import Mirror
@@ -65,7 +68,7 @@ class PageServer:
         if self._ready.wait(START_SECONDS) and self._failure is None:
             return
         self.close()
-        why = f"{type(self._failure).__name__}: {self._failure}" if self._failure else f"{START_SECONDS:g} s"
+        why = f"{type(self._failure).__name__}: {self._failure}" if self._failure else duration(START_SECONDS)
         raise ClusterError(
             f"the page's server did not start ({why})",
             where=self.url,

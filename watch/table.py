@@ -50,13 +50,13 @@ def _bar(status: Status) -> Table:
     progress = status.progress
     line = Table.grid(padding=(0, 2, 0, 0))
     known = progress.fraction is not None
-    of = f" of {'' if progress.exact else 'about '}{progress.total:,}" if progress.total else ""
+    of = f" of {'' if progress.exact else 'about '}{count(progress.total)}" if progress.total else ""
     left = f"{duration(round(progress.seconds_left))} left" if progress.seconds_left is not None else ""
     line.add_row(
         # A bar that moves by itself would say that something is known.
         ProgressBar(total=1.0, completed=progress.fraction or 0.0, width=BAR_WIDTH) if known else Text(),
         Text(percent(progress.fraction) if known else ""),
-        Text(f"{progress.distinct:,}{of} examples"),
+        Text(f"{count(progress.distinct)}{of} examples"),
         Text(left, "bold"),
     )
     return line
@@ -135,8 +135,8 @@ def _doing(node: NodeStatus) -> str:
     if node.queued is not None:
         return f"{node.queued} batches queued"
     if node.requests_per_second is not None:
-        return f"{node.requests_per_second:,.0f} {'lookups' if node.role == 'embedding' else 'slices'}/s"
-    return f"{node.rounds:,} rounds" if node.rounds is not None else ""
+        return f"{count(node.requests_per_second)} {'lookups' if node.role == 'embedding' else 'slices'}/s"
+    return f"{count(node.rounds)} rounds" if node.rounds is not None else ""
 
 
 def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:

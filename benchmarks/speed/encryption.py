@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 from shadowsync.benchmarks.job_runs import log_or_generated, on_log, run_job
 from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, table
-from shadowsync.pipeline.wire.http_token import TOKEN_VARIABLE
-from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
+from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 
 EXAMPLES: Final = 1_000_000
 EVAL_SHARE: Final = 20

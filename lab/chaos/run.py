@@ -13,7 +13,7 @@ from typing import Any, Final
 from ...pipeline.checkpoint.atomic_file import whole_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
-from ...pipeline.text.format import counted
+from ...pipeline.text.format import count, counted
 from .accounts import problems_of, recovery_seconds
 from .schedule import Strike, schedule
 from .struck_job import JobRunner, StruckJob
@@ -103,7 +103,10 @@ def run_chaos(
         examples = report["examples"]["distinct"]
         batches = max(report["ledger"]["shard_applied"].values())
         result.clean_ne += _ne(report)
-        tell(f"clean job {number + 1} of {plan.clean_runs}: {examples:,} examples in {batches:,} batches")
+        tell(
+            f"clean job {number + 1} of {plan.clean_runs}: {count(examples)} examples in"
+            f" {count(batches)} batches"
+        )
     counts = {**job.expected, "coordinator": 1}
     jobs = schedule(plan.kills, plan.seed, counts, plan.longest_stop)
     for number, strikes in enumerate(jobs):

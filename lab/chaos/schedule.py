@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ...pipeline.text.format import duration, percent
+
 # Of a node's strikes this share are stops; of a job's this share come two at once.
 STOPPED_SHARE: Final = 0.15
 PAIRED_SHARE: Final = 0.25
@@ -32,8 +34,8 @@ class Strike:
     stop_seconds: float = 0.0
 
     def __str__(self) -> str:
-        how = f"stopped for {self.stop_seconds:.1f} s" if self.stop_seconds else "killed"
-        return f"{self.role} {how} after {self.after:.0%}"
+        how = f"stopped for {duration(self.stop_seconds)}" if self.stop_seconds else "killed"
+        return f"{self.role} {how} after {percent(self.after)}"
 
 
 def schedule(kills: int, seed: int, counts: Mapping[str, int], longest_stop: float) -> list[list[Strike]]:

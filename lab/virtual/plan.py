@@ -15,6 +15,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.jobfile.load import validate_job
 from ...pipeline.report.model import Hardware
+from ...pipeline.report.wording import emulated_links
 from ...pipeline.report.write import describe_hardware, versions
 from ..cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 from ..record import ComparisonPart, read_json, write_json
@@ -112,7 +113,7 @@ def make_plan(
         seeds=chosen,
         timing=timing,
         runs=runs,
-        network=slow.in_words() if slow is not None else None,
+        network=emulated_links(slow) if slow is not None else None,
         hardware=describe_hardware(),
         versions=versions(),
     )

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ...pipeline.report.control import Control
+from ...pipeline.report.adaptation import Control
 from ...pipeline.types import Float32Array, FrozenModel
 
 CURVE_POINTS: Final = 100

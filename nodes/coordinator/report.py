@@ -9,7 +9,7 @@ from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.errors import ExitCode
 from ...pipeline.metrics import gain_ratio
-from ...pipeline.report.link_codecs import choices_of
+from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.model import (
     Checkpoints,
     Curves,

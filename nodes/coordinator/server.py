@@ -27,10 +27,10 @@ from ...pipeline.wire.control.orders import (
     SetGroup,
 )
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.curve import KeyGate, close_listening, open_gate
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.keys.curve import KeyGate, close_listening, open_gate
 from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
@@ -111,7 +111,7 @@ class CoordinatorServer(JobWaits):
         `bound` is the address of a coordinator that died, where its nodes look for it.
         """
         self._context = self._process.zmq_context()
-        self._gate = open_gate(self._context, self.spawn, self.state.count_refused_connection)
+        self._gate = open_gate(self._context, self.state.count_refused_connection)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)

@@ -6,8 +6,9 @@ import asyncio
 import concurrent.futures
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from ...pipeline.wire.socket_events import SocketEvents
 from ...pipeline.wire.sockets import has_message
@@ -15,6 +16,8 @@ from ...pipeline.wire.tasks import race
 from .main_loop import run_steadily
 from .message_handler import MessageHandler
 from .threads import CommandedService
+
+T = TypeVar("T")
 
 
 class ListeningLoop(MessageHandler):
@@ -74,6 +77,14 @@ class LoopThread(CommandedService):
                 loop.result().call_soon_threadsafe(command)
 
         self._running_loop.add_done_callback(post)
+
+    async def run_coroutine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the loop and return its result; for another thread's loop.
+
+        Whoever cancels this cancels the coroutine, and so does the thread's end.
+        """
+        loop = await asyncio.wrap_future(self._running_loop)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop))
 
     async def _until_stopped(self) -> None:
         self._running_loop.set_result(asyncio.get_running_loop())

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zmq
-import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
+from zmq.utils.monitor import parse_monitor_message
 
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
@@ -22,15 +21,16 @@ from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import Hello, Interrupt, Leave, NodeFailed, Ready
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, FinishReply
 from ...pipeline.wire.control.profile import Measure, Trace
-from ...pipeline.wire.curve import KeyGate, open_gate
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.job_key import job_key
+from ...pipeline.wire.keys.curve import KeyGate, open_gate
+from ...pipeline.wire.keys.job_key import job_key
 from ...pipeline.wire.messages import Failure, Pulse, PulseReply
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import configure_socket, connect, send_now
+from ...pipeline.wire.socket_events import SocketTurns
+from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
 from ...pipeline.wire.tasks import TaskSet, race
 from .health import Health, health_path, node_health, serve_health
 from .process import ProcessHooks
@@ -87,7 +87,9 @@ class Node:
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
         self._gate: KeyGate | None = None
-        self._monitor: zmq.asyncio.Socket | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._turns: SocketTurns | None = None
+        self._broken_handshakes = 0
         self._profile = NodeProfile(role, self._metrics)
         self._tasks = TaskSet(self._fail)
 
@@ -96,19 +98,17 @@ class Node:
 
         `exit_text` says why if it isn't 0.
         """
-        async_context = zmq.asyncio.Context(self._context)
-        self._socket = async_context.socket(zmq.DEALER)
+        self._socket = self._context.socket(zmq.DEALER)
         configure_socket(self._socket)
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         try:
             # Before it connects, so that no event is missed.
             self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
-            self._tasks.start(self._follow_connection(self._monitor))
-            self._gate = open_gate(self._context, self._tasks.start)
+            self._gate = open_gate(self._context)
             self._connect()
             self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
+            self._turns = SocketTurns(self._take_turn, self._socket, self._monitor)
             self._install_signals()
-            self._tasks.start(self._receive())
             if (path := health_path(supervised=self.settings.supervised)) is not None:
                 self._tasks.start(serve_health(path, self._health))
             await race(self._work(), self._finished.wait())
@@ -203,30 +203,45 @@ class Node:
         except (ConnectionLost, RemoteError) as error:
             raise ClusterError(str(error)) from error
 
-    async def _receive(self) -> None:
-        while True:
-            parts = await self._socket.recv_multipart(copy=False)
-            try:
-                message = decode([part.buffer for part in parts])
-            except ProtocolError as error:
-                if self._joined:
-                    self._refused(str(error))
-                else:
-                    self._end(error.exit_code, f"{self.settings.join}: {error}")
-                continue
-            self._received_at = self._loop.time()
-            if isinstance(message, Failure):
-                if self._joined:
-                    log.error("the coordinator refused a message: %s", message.what)
-                else:
-                    self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
-            elif not isinstance(message, PulseReply):
-                self._channel.receive(message)
-            elif why := message.declared_dead:
-                # It was stopped, or cut off, for too long; others do its work now.
-                self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
+    def _take_turn(self) -> None:
+        """Take what became of the connection to the coordinator, and what came over it."""
+        assert self._monitor is not None
+        assert self._turns is not None
+        try:
+            while has_message(self._monitor):
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+                self._follow_connection(event)
+            for _ in range(SERVED_AT_ONCE):
+                if not has_message(self._socket):
+                    return
+                self._receive(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+            # The rest after other work of the loop.
+            self._turns.wake()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the node fails with it
+            self._fail(error)
+
+    def _receive(self, parts: list[zmq.Frame]) -> None:
+        try:
+            message = decode([part.buffer for part in parts])
+        except ProtocolError as error:
+            if self._joined:
+                self._refused(str(error))
             else:
-                self.role.progress(message.examples)
+                self._end(error.exit_code, f"{self.settings.join}: {error}")
+            return
+        self._received_at = self._loop.time()
+        if isinstance(message, Failure):
+            if self._joined:
+                log.error("the coordinator refused a message: %s", message.what)
+            else:
+                self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
+        elif not isinstance(message, PulseReply):
+            self._channel.receive(message)
+        elif why := message.declared_dead:
+            # It was stopped, or cut off, for too long; others do its work now.
+            self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
+        else:
+            self.role.progress(message.examples)
 
     async def _pulse(self) -> None:
         timeout_seconds = self.settings.job.run.node_timeout_seconds
@@ -242,16 +257,14 @@ class Node:
                     f"{self.settings.join}: the coordinator was {how} for {limit:g} s",
                 )
 
-    async def _follow_connection(self, monitor: zmq.asyncio.Socket) -> None:
+    def _follow_connection(self, event: int) -> None:
         """Record whether a connection to the coordinator exists."""
-        broken = 0
-        while True:
-            event = (await recv_monitor_message(monitor))["event"]
-            self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            broken = 0 if self._connected else broken + (event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-            other_key = broken >= MOST_BROKEN_HANDSHAKES and job_key() is not None
-            if not self._joined and (event & _REFUSALS or other_key):
-                self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY}")
+        self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        broken = self._broken_handshakes + (event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+        self._broken_handshakes = 0 if self._connected else broken
+        other_key = self._broken_handshakes >= MOST_BROKEN_HANDSHAKES and job_key() is not None
+        if not self._joined and (event & _REFUSALS or other_key):
+            self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY}")
 
     def _metrics(self) -> dict[str, Any]:
         own, others = process_metrics(), self.role.process_metrics()
@@ -311,7 +324,9 @@ class Node:
         return await asyncio.shield(self._handled_once[kind])
 
     def _send(self, message: Message) -> None:
-        send_now(self._socket, encode(message))
+        send_or_drop(self._socket, encode(message))
+        if self._turns is not None:
+            self._turns.wake()
 
     async def _tell_failure(self, error: BaseException) -> None:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
@@ -356,6 +371,8 @@ class Node:
                 await self._metrics_server.close()
             await self.role.close()
         finally:
+            if self._turns is not None:
+                self._turns.close()
             self._channel.close("this node is ending") if hasattr(self, "_channel") else None
             try:
                 await self._tasks.close()

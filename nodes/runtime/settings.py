@@ -10,9 +10,9 @@ from uuid import uuid4
 from ...pipeline.config.job import Job
 from ...pipeline.config.sections import MAX_PORT, parse_page_address
 from ...pipeline.errors import ClusterError, JobFileError
-from ...pipeline.wire import http_token
-from ...pipeline.wire.curve import insecurity, require_key
 from ...pipeline.wire.endpoints import AUTO, listen_address, local_address, own_address, use_ipc
+from ...pipeline.wire.keys import http_token
+from ...pipeline.wire.keys.curve import insecurity, require_key
 
 
 @dataclass(frozen=True)

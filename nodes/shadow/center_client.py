@@ -13,12 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import zmq
-import zmq.asyncio
 
 from ...pipeline.codecs.feedback import Reference
 from ...pipeline.codecs.formats import Codec, LinkCodecs
 from ...pipeline.codecs.ladder import CodecLadder
-from ...pipeline.report.link_codecs import choice_counts
+from ...pipeline.report.adaptation import choice_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
@@ -109,11 +108,10 @@ class CenterClient:
         self._next_request = 1
         self._answered_slices = 0
         self.traffic = Traffic()
-        async_context = zmq.asyncio.Context(context)
 
         def connect(member: MemberInfo, part: Slice) -> CenterConnection:
             return CenterConnection.connect(
-                async_context,
+                context,
                 identity,
                 member,
                 part=part,
@@ -142,7 +140,6 @@ class CenterClient:
         self._open: dict[Slice, _OpenExchange] = {}
         # One answer of each slice.
         self._answers = BufferPool(sum(bytes_of(len(connection.part)) for connection in self._connections))
-        self._tasks = [self._receive(connection) for connection in self._connections]
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -281,10 +278,7 @@ class CenterClient:
         self._references[part] = Reference(self._codecs.up, len(part))
         self._open.pop(part, None)
         self._answered.pop(part, None)
-        receiving, self._tasks[number] = self._tasks[number], self._receive(connection)
-        receiving.cancel()
-        await asyncio.gather(receiving, return_exceptions=True)
-        before.socket.close()
+        before.close()
 
     def mark_lost(self, token: str) -> None:
         """Mark the node with this token as lost.
@@ -297,15 +291,12 @@ class CenterClient:
                 connection.mark_lost()
 
     async def close(self) -> None:
-        """End the receiving tasks and close the sockets."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Close the sockets."""
         for connection in self._connections:
-            connection.socket.close()
+            connection.close()
 
     def _choices(self) -> dict[str, int]:
-        """Return what was chosen, by link: see `pipeline.report.link_codecs`."""
+        """Return what was chosen, by link: see `pipeline.report.adaptation`."""
         counts: dict[str, int] = {}
         for connection in self._connections:
             if (chooser := self._choosers.get(connection.part)) is not None:
@@ -317,9 +308,6 @@ class CenterClient:
                     fits=chooser.fits,
                 )
         return counts
-
-    def _receive(self, connection: CenterConnection) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(connection.receive())
 
     def _connection(self, part: Slice) -> CenterConnection:
         return next(connection for connection in self._connections if connection.part == part)

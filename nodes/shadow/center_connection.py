@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import zmq
-import zmq.asyncio
 
 from ...pipeline.codecs.feedback import decode_chunk
 from ...pipeline.codecs.formats import Codec, CodecError, Float32
@@ -22,12 +21,14 @@ from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import configure_socket, connect
+from ...pipeline.wire.socket_events import SocketTurns
+from ...pipeline.wire.sockets import configure_socket, connect, has_message, send_frames
 from ...sync_algos.base import PeerLost, Slice
 from ..runtime.members import Traffic
 
 # Few, so that a chunk enters the socket not long before it is sent.
 QUEUED_CHUNKS = 8
+RECEIVED_AT_ONCE = 8
 _PLAIN = Float32()
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class CenterConnection:
 
     member: MemberInfo
     part: Slice
-    socket: zmq.asyncio.Socket
+    socket: zmq.Socket[bytes]
     chunk: int
     timeout_seconds: float
     traffic: Traffic
@@ -66,6 +67,12 @@ class CenterConnection:
     sent_bytes: int = 0
     received_bytes: int = 0
     _pending: dict[int, _Pending] = field(default_factory=dict)
+    # Set when there may be room in the socket's queue.
+    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    _turns: SocketTurns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = SocketTurns(self._take_turn, self.socket)
 
     @property
     def _policy(self) -> RetransmitPolicy:
@@ -73,9 +80,9 @@ class CenterConnection:
 
     @classmethod
     def connect(
-        cls, context: zmq.asyncio.Context, identity: str, member: MemberInfo, **more: Any
+        cls, context: zmq.Context[zmq.Socket[bytes]], identity: str, member: MemberInfo, **more: Any
     ) -> CenterConnection:
-        """Connect a new DEALER to the node; `more` are the other attributes."""
+        """Connect a new DEALER to the node, on the loop; `more` are the other attributes."""
         socket = context.socket(zmq.DEALER)
         configure_socket(socket)
         socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
@@ -149,27 +156,38 @@ class CenterConnection:
         for pending in self._pending.values():
             self._fail(pending, "is lost")
 
-    async def receive(self) -> None:
-        """Receive answers until cancelled."""
-        while True:
-            parts = await self.socket.recv_multipart(copy=False)
-            buffers = [part.buffer for part in parts]
-            size = sum(buffer.nbytes for buffer in buffers)
-            self.traffic.received += size
-            self.received_bytes += size
-            try:
-                message = decode(buffers)
-            except ProtocolError as error:
-                self._refuse(f"sent an invalid message: {error}")
-                continue
-            if isinstance(message, CenterValues):
-                self._accept(message, size)
-            elif isinstance(message, Failure):
-                self._refuse(f"answered: {message.what}")
-                if (refused := self._pending.get(message.request)) is not None:
-                    self._fail(refused, f"answered: {message.what}")
-            else:
-                self._refuse(f"answered with a {message.KIND}")
+    def close(self) -> None:
+        """Close the socket; queued messages have some time to be sent."""
+        self._turns.close()
+        self.socket.close()
+
+    def _take_turn(self) -> None:
+        self._room.set()
+        for _ in range(RECEIVED_AT_ONCE):
+            if not has_message(self.socket):
+                return
+            self._receive()
+        # The rest after other work of the loop.
+        self._turns.wake()
+
+    def _receive(self) -> None:
+        buffers = [part.buffer for part in self.socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+        size = sum(buffer.nbytes for buffer in buffers)
+        self.traffic.received += size
+        self.received_bytes += size
+        try:
+            message = decode(buffers)
+        except ProtocolError as error:
+            self._refuse(f"sent an invalid message: {error}")
+            return
+        if isinstance(message, CenterValues):
+            self._accept(message, size)
+        elif isinstance(message, Failure):
+            self._refuse(f"answered: {message.what}")
+            if (refused := self._pending.get(message.request)) is not None:
+                self._fail(refused, f"answered: {message.what}")
+        else:
+            self._refuse(f"answered with a {message.KIND}")
 
     async def _send_chunks(
         self, chunk: Callable[[int, int], Message], pending: _Pending, *, first: bool
@@ -184,9 +202,24 @@ class CenterConnection:
             if isinstance(message, CenterExchange):
                 pending.is_exchange = True
                 self.traffic.went_up(size, message.elements)
-            await cast("Awaitable[Any]", self.socket.send_multipart(frames, copy=False))
+            await self._queue(frames)
             if first:
                 pending.progressed_at = asyncio.get_running_loop().time()
+
+    async def _queue(self, frames: list[Any]) -> None:
+        """Queue a message, as soon as the socket has room for it."""
+        while True:
+            self._room.clear()
+            try:
+                send_frames(self.socket, frames, zmq.NOBLOCK)
+            except zmq.Again:
+                # The try has taken the signal of what changed: an answer came, or there is room now.
+                if self.socket.getsockopt(zmq.EVENTS):
+                    self._turns.wake()
+                await self._room.wait()
+            else:
+                self._turns.wake()
+                return
 
     def _accept(self, message: CenterValues, size: int) -> None:
         pending = self._pending.get(message.request)

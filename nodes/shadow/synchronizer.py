@@ -110,7 +110,7 @@ class Synchronizer:
             first = self._shared.replica.snapshot(self._shared.replica.whole)
             if model is not None:
                 first[: len(model)] = model
-            await self._shadow.call(lambda links: links.center.seed(first))
+            await self._shadow.run_with_links(lambda links: links.center.seed(first))
 
     def begin(self) -> None:
         """Begin rounds, as training begins."""
@@ -122,11 +122,11 @@ class Synchronizer:
 
     async def wait_idle(self) -> None:
         """Return when no round is under way."""
-        await self._shadow.call(lambda _: self._shadow.wait_idle())
+        await self._shadow.run_with_links(lambda _: self._shadow.wait_idle())
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
-        self._shadow.call_soon(lambda links: links.mark_lost(token))
+        self._shadow.call_with_links(lambda links: links.mark_lost(token))
         for fixed in self.fixed:
             fixed.mark_lost(token)
 
@@ -143,7 +143,7 @@ class Synchronizer:
 
         for fixed in self.fixed:
             fixed.replace(number, member)
-        await self._shadow.call(on_loop)
+        await self._shadow.run_with_links(on_loop)
 
     async def regroup(self, view: GroupView) -> None:
         """Set another generation of trainers; this ends the rounds of the last one."""
@@ -152,7 +152,7 @@ class Synchronizer:
             if links.peers is not None:
                 links.peers.regroup(view.generation, view.members)
 
-        await self._shadow.call(on_loop)
+        await self._shadow.run_with_links(on_loop)
 
     async def set_control(self, gap: int, elastic_rate: float) -> None:
         """Set the gap, and the elastic rate unless 0."""
@@ -162,7 +162,7 @@ class Synchronizer:
             if elastic_rate:
                 self._algorithm.set_elastic_rate(elastic_rate)
 
-        await self._shadow.call(on_loop)
+        await self._shadow.run_with_links(on_loop)
 
     async def finalize(self, *, closing_round: bool) -> FinalizeResult:
         """Run the closing round, if requested, and make the final model.
@@ -170,7 +170,9 @@ class Synchronizer:
         The model is made where every trainer has it.
         To be called after training.
         """
-        complete = await self._shadow.call(lambda _: self._shadow.round()) if closing_round else False
+        complete = (
+            await self._shadow.run_with_links(lambda _: self._shadow.round()) if closing_round else False
+        )
         self._model = None
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
@@ -189,7 +191,7 @@ class Synchronizer:
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
-                center = await self._shadow.call(lambda links: links.center.read_all())
+                center = await self._shadow.run_with_links(lambda links: links.center.read_all())
                 self._model = center[: self._shared.layout.numel]
             except PeerLost as error:
                 log.warning("the center cannot be read: %s", error)
@@ -206,7 +208,7 @@ class Synchronizer:
         async def on_loop(links: ZmqPeers) -> T:  # noqa: ARG001
             return work()
 
-        return await self._shadow.call(on_loop)
+        return await self._shadow.run_with_links(on_loop)
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far, over all threads."""
@@ -249,7 +251,7 @@ class Synchronizer:
                 return await group.mean(replica.snapshot(replica.weights))
 
         try:
-            return await self._shadow.call(mean)
+            return await self._shadow.run_with_links(mean)
         except PeerLost as error:
             log.warning("the mean of the replicas cannot be computed: %s", error)
             return None

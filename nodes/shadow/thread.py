@@ -9,14 +9,14 @@ import asyncio
 import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
 
 from ...sync_algos.base import Algorithm
 from ..replica.replica import TrainerContext
-from ..runtime.main_loop import run_steadily
-from ..runtime.threads import Service
+from ..runtime.loops import LoopThread
 from ..runtime.tracing import TRACER
 from .links import ZmqPeers
 from .rounds import RoundCounter, RoundGate
@@ -25,7 +25,7 @@ from .schedule import RETRY_SECONDS, RoundSchedule
 T = TypeVar("T")
 
 
-class ShadowThread(Service):
+class ShadowThread(LoopThread):
     """The shadow thread, with its own asyncio loop and sockets.
 
     In shadow mode it starts rounds when `RoundSchedule` has them due, and training never waits for it. With
@@ -56,21 +56,32 @@ class ShadowThread(Service):
         self._rounds = rounds
         self._gate = gate
         self._schedule = RoundSchedule(shared.job.sync)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
-        self._wake_event: asyncio.Event | None = None
+        self._woken = asyncio.Event()
         self.round_lock = asyncio.Lock()
 
     def body(self) -> None:
-        """Run the loop until stopped."""
+        """See `LoopThread.body`; torch computes on this thread alone."""
         torch.set_num_threads(1)
-        run_steadily(self._main())
+        super().body()
 
-    def stop(self) -> None:
-        """End the thread, also in the middle of a round."""
-        super().stop()
-        self.wake()
+    async def main(self) -> None:
+        """Run rounds until stopped, also in the middle of one."""
+        links = self._open_links()
+        self._opened.set_result(links)
+        try:
+            while True:
+                # A round that never waits, as that of a trainer alone, must not hold the loop.
+                await asyncio.sleep(0)
+                if not self._running:
+                    await self._wait(None)
+                elif self._gate is not None:
+                    await self._at_gate(self._gate, links)
+                else:
+                    await self._on_schedule(links)
+        finally:
+            await links.close()
 
     def begin(self) -> None:
         """Begin rounds, in shadow mode or with a gate."""
@@ -90,24 +101,21 @@ class ShadowThread(Service):
         self._running = False
         if self._gate is not None:
             self._gate.open()
-        self.call_soon(lambda links: links.peers.cancel() if links.peers is not None else None)
+        self.call_with_links(lambda links: links.peers.cancel() if links.peers is not None else None)
         self.wake()
 
-    async def call(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on this thread's loop, from the control thread's loop."""
+    async def run_with_links(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on this thread's loop, from the control thread's; see `run_coroutine`."""
         links = await asyncio.wrap_future(self._opened)
-        assert self._loop is not None
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(links), self._loop))
+        return await self.run_coroutine(lambda: work(links))
 
-    def call_soon(self, work: Callable[[ZmqPeers], None]) -> None:
-        """Run a function on this thread's loop, if it runs; any thread may call."""
-        if self._loop is not None and self._opened.done() and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(work, self._opened.result())
+    def call_with_links(self, work: Callable[[ZmqPeers], None]) -> None:
+        """Run a function on this thread's loop, once there are links; any thread may call."""
+        self._opened.add_done_callback(lambda opened: self.call(lambda: work(opened.result())))
 
     def wake(self) -> None:
         """Wake the thread to check whether a round is due; any thread may call."""
-        if self._loop is not None and self._wake_event is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake_event.set)
+        self.call(self._woken.set)
 
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far; any thread may read them."""
@@ -138,22 +146,6 @@ class ShadowThread(Service):
         async with self.round_lock:
             return
 
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._wake_event = asyncio.Event()
-        links = self._open_links()
-        self._opened.set_result(links)
-        try:
-            while not self.stopping:
-                if not self._running:
-                    await self._wait(None)
-                elif self._gate is not None:
-                    await self._at_gate(self._gate, links)
-                else:
-                    await self._on_schedule(links)
-        finally:
-            await links.close()
-
     async def _at_gate(self, gate: RoundGate, links: ZmqPeers) -> None:
         """Wait until a round is due, run it, and release the workers."""
         wanted = links.peers is not None and links.peers.wanted
@@ -162,7 +154,7 @@ class ShadowThread(Service):
             await self._wait(RETRY_SECONDS if wanted or gate.has_waiting_worker else None)
             return
         try:
-            await self._until_stopped(self.round())
+            await self.round()
         finally:
             gate.leave()
 
@@ -177,7 +169,7 @@ class ShadowThread(Service):
         if seconds > 0:
             await self._wait(seconds)
         else:
-            await self._until_stopped(self._timed_round(links))
+            await self._timed_round(links)
 
     async def _timed_round(self, links: ZmqPeers) -> None:
         """Run one round, and record in the schedule what it cost."""
@@ -192,24 +184,7 @@ class ShadowThread(Service):
             moved_bytes=links.sent_bytes + links.received_bytes - moved,
         )
 
-    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the coroutine's result; None if the thread was stopped, which cancels it."""
-        assert self._wake_event is not None
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            self._wake_event.clear()
-            waiter = asyncio.ensure_future(self._wake_event.wait())
-            await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-            waiter.cancel()
-            if self.stopping and not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        return None if task.cancelled() else task.result()
-
     async def _wait(self, seconds: float | None) -> None:
-        assert self._wake_event is not None
-        try:
-            await asyncio.wait_for(self._wake_event.wait(), seconds)
-        except TimeoutError:
-            return
-        self._wake_event.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        self._woken.clear()

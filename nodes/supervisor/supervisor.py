@@ -28,14 +28,16 @@ from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import configure_socket, connect, send_now
+from ...pipeline.wire.tasks import background, race
 from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child, end_all
 from .job_check import have_checked
-from .slow_network import Emulation, NodeKey
+from .network.emulation import Emulation, NodeKey
 from .starter import Starter
 
 STOP_SECONDS = 9.0
@@ -111,7 +113,6 @@ class Supervisor:
                 loop.add_signal_handler(number, self.interrupt)
         if self._supervised:
             exit_when_parent_dies(loop, self.interrupt)
-        tasks: list[asyncio.Task[Any]] = []
         try:
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
             await self._check()
@@ -128,16 +129,12 @@ class Supervisor:
             for role, count in self._job.expected.items():
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
-            tasks = [asyncio.create_task(self._watch_job(endpoint))]
-            tasks += [asyncio.create_task(self._watch_relay())]
-            await self._follow_coordinator()
-            await self._wait_for_others()
-            await self._emulation.stop()
+            async with background(self._watch_job(endpoint), self._watch_relay()):
+                await self._follow_coordinator()
+                await self._wait_for_others()
+                await self._emulation.stop()
             return self._result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*self._starting, return_exceptions=True)
             await end_all(self._children)
             await self._emulation.stop()
@@ -148,15 +145,7 @@ class Supervisor:
 
         Raises JobFileError for a job that cannot be run.
         """
-        check = asyncio.create_task(have_checked(self._starter, self._job_file))
-        interrupted = asyncio.create_task(self._interrupted.wait())
-        await asyncio.wait({check, interrupted}, return_when=asyncio.FIRST_COMPLETED)
-        interrupted.cancel()
-        if check.done():
-            check.result()
-            return
-        check.cancel()
-        await asyncio.gather(check, return_exceptions=True)
+        await race(have_checked(self._starter, self._job_file), self._interrupted.wait())
 
     async def _start_coordinator(self, *more: str) -> str | None:
         """Start a coordinator; return its endpoint, or None if it ended."""
@@ -245,20 +234,18 @@ class Supervisor:
         def send(message: Message) -> None:
             send_now(socket, encode(message))
 
-        channel = RpcChannel("the coordinator", send, _refuse)
-        watchers = [
-            asyncio.create_task(self._keep(channel, endpoint, child))
-            for child in self._children
-            if child.role != "coordinator"
-        ]
-        watchers += [asyncio.create_task(self._show_progress(channel))]
+        channel, refusals = RpcChannel("the coordinator", send, _refuse), Refusals(log)
+        nodes = [child for child in self._children if child.role != "coordinator"]
+        kept = [self._keep(channel, endpoint, node) for node in nodes]
         try:
-            while True:
-                channel.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
+            async with background(*kept, self._show_progress(channel)):
+                while True:
+                    parts = await socket.recv_multipart(copy=False)
+                    try:
+                        channel.receive(decode([part.buffer for part in parts]))
+                    except ProtocolError as error:
+                        refusals.add("refused a message from the coordinator: %s", error)
         finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
             socket.close()
             context.term()
 
@@ -282,8 +269,12 @@ class Supervisor:
             self._restarts[child.role, child.index] += 1
             start = asyncio.create_task(self._spawn(child.role, child.index, ["--join", endpoint], successor))
             self._starting.append(start)
-            # One that is being started when the job ends is ended as the others are.
-            child = await asyncio.shield(start)
+            try:
+                # One that is being started when the job ends is ended as the others are.
+                child = await asyncio.shield(start)
+            except (ClusterError, OSError) as error:
+                log.warning("no other %s can be started: %s", child.role, error)
+                return
 
     async def _told(self, channel: RpcChannel, exited: ChildExited) -> ChildExitedReply | None:
         """Repeat the report of an exit until confirmed."""
@@ -356,13 +347,13 @@ class Supervisor:
             coordinator.signal(signal.SIGKILL)
 
     async def _wait_for_others(self) -> None:
-        waits = [asyncio.ensure_future(child.ended.wait()) for child in self._children]
         # If the coordinator died, nobody tells the others to end.
         code = self._coordinator.code if self._coordinator is not None else None
         timeout_seconds = 4.0 if code == 0 or self.folder is not None else 0.5
-        await asyncio.wait(waits, timeout=0.5 if (code or 0) < 0 else timeout_seconds)
-        for wait in waits:
-            wait.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5 if (code or 0) < 0 else timeout_seconds):
+                for child in self._children:
+                    await child.ended.wait()
 
     def _result(self) -> tuple[ExitCode, str, Report | None]:
         coordinator, report = self._coordinator, None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ...pipeline.codecs.feedback import ErrorFeedback, Reference
 from ...pipeline.codecs.formats import Codec, LinkCodecs
-from ...pipeline.finite import is_finite
-from ...pipeline.types import Float32Array
+from ...pipeline.types import Float32Array, is_finite
 from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterValues
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import JobFileError
-from ..finite import is_finite
+from ..types import is_finite
 from .atomic_file import whole_file
 
 ROWS_KEY: Final = "shadowsync.rows"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..finite import is_finite
-from ..types import Float32Array
+from ..types import Float32Array, is_finite
 from .formats import Codec, CodecError, Float32, Payload
 
 _PLAIN = Float32()

@@ -136,14 +136,6 @@ class SlowNetwork:
     bytes_per_second: float | None
     every_link: bool
 
-    def in_words(self) -> str:
-        """Describe it for reports and pages."""
-        parts = [f"a delay of {self.delay_seconds * 1e3:g} ms one way"]
-        if self.bytes_per_second is not None:
-            parts.append(f"{self.bytes_per_second * 8 / 1e6:g} Mbit/s for each node that listens, each way")
-        where = "all links" if self.every_link else "the links of synchronization"
-        return f"{' and '.join(parts)}, on {where}"
-
 
 def parse_delay(text: str) -> float:
     """Parse a delay into seconds.

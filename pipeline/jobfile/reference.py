@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..config.job import Job
+from ..text.markdown import markdown_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "job-file.md"
 
@@ -115,7 +116,7 @@ def _sections(
             else:
                 keys.append(_row(key, inner, required=needed))
         if keys:
-            yield "| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(keys) + "\n"
+            yield "\n".join(markdown_table(("key", "type", "default", "meaning"), keys)) + "\n"
         for full, inner, needed in subsections:
             yield from _sections(full, inner, definitions, required=needed, depth=depth + 1)
 
@@ -150,11 +151,9 @@ def _forms(field: Schema) -> list[Schema]:
     return forms
 
 
-def _row(key: str, field: Schema, *, required: bool) -> str:
+def _row(key: str, field: Schema, *, required: bool) -> tuple[str, str, str, str]:
     default = "required" if required else _toml(field.get("default"))
-    meaning = " ".join(str(field.get("description", "")).split())
-    cells = (f"`{key}`", _type(field), default, meaning)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return f"`{key}`", _type(field), default, str(field.get("description", ""))
 
 
 def _type(field: Schema) -> str:

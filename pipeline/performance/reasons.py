@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ..text.format import data_rate, percent
+from ..text.format import count, data_rate, duration, number, percent
 from .measured import Measured, NodeMeasured
 from .worker_time import WorkerTime, behind_share, occupied_share
 
@@ -84,12 +84,12 @@ def _stopped(node: NodeMeasured) -> str:
 def _compute(measured: Measured, time: WorkerTime) -> str:
     trainers = measured.of("trainer")
     steps = _total(trainers, "trained_examples") / measured.batch
-    step_ms = _total(trainers, "compute_seconds") / steps * 1e3 if steps else 0.0
-    each = f", {step_ms:.1f} ms per step of {measured.batch}" if steps else ""
+    step_seconds = _total(trainers, "compute_seconds") / steps if steps else 0.0
+    each = f", {duration(step_seconds)} per step of {count(measured.batch)}" if steps else ""
     core = f" and waited {percent(time.core)} for a core" if time.core >= 0.01 else ""
     return (
         f"compute: the workers were in steps of the model {percent(time.compute)} of the time{core}{each}; in"
-        f" their own Python {percent(time.handling)}. The job used {measured.cores_used:.1f} of"
+        f" their own Python {percent(time.handling)}. The job used {number(measured.cores_used, 1)} of"
         f" {measured.cores} cores."
     )
 
@@ -116,17 +116,17 @@ def _reader(measured: Measured, time: WorkerTime) -> str:
 
 def _embedding(measured: Measured, time: WorkerTime) -> str:
     parts = [
-        f"{node.name} was occupied {percent(occupied_share(node))} of the time, {_request_ms([node]):.2f} ms"
-        f" per request{_stopped(node)}"
+        f"{node.name} was occupied {percent(occupied_share(node))} of the time,"
+        f" {duration(_request_seconds([node]))} per request{_stopped(node)}"
         for node in measured.of("embedding")
     ]
     return f"embedding: workers waited {percent(time.embedding)} for its nodes; {'; '.join(parts)}."
 
 
-def _request_ms(nodes: list[NodeMeasured]) -> float:
-    """Return the milliseconds that a node's socket thread works on a request."""
+def _request_seconds(nodes: list[NodeMeasured]) -> float:
+    """Return how long a node's socket thread works on a request."""
     handled = _total(nodes, "handled_messages")
-    return _total(nodes, "handled_seconds") / handled * 1e3 if handled else 0.0
+    return _total(nodes, "handled_seconds") / handled if handled else 0.0
 
 
 def _network(measured: Measured, time: WorkerTime) -> str:
@@ -134,11 +134,11 @@ def _network(measured: Measured, time: WorkerTime) -> str:
     trips = _total(trainers, "round_trips")
     trip = ""
     if trips:
-        trip_ms = _total(trainers, "round_trip_seconds") / trips * 1e3
-        own_ms = _request_ms(measured.of("embedding"))
+        trip_seconds = _total(trainers, "round_trip_seconds") / trips
+        own_seconds = _request_seconds(measured.of("embedding"))
         trip = (
-            f" a lookup took {trip_ms:.2f} ms, {own_ms:.2f} of them in the node's socket thread, the rest in"
-            " queues and on the network;"
+            f" a lookup took {duration(trip_seconds)}, {duration(own_seconds)} of it in the node's socket"
+            " thread, the rest in queues and on the network;"
         )
     moved = data_rate(sum(link.sent + link.received for link in links))
     shared = sum(link.shared for link in links)
@@ -161,9 +161,9 @@ def _sync(measured: Measured, time: WorkerTime) -> str:
         if "shadow" in trainer.threads
     )
     rounds = _total(trainers, "rounds")
-    each = f", {_total(trainers, 'round_seconds') / rounds * 1e3:.1f} ms each" if rounds else ""
-    background = f"; the shadow threads took {shadow:.2f} cores" if shadow >= 0.005 else ""
+    each = f", {duration(_total(trainers, 'round_seconds') / rounds)} each" if rounds else ""
+    background = f"; the shadow threads took {number(shadow, 2)} cores" if shadow >= 0.005 else ""
     return (
-        f"sync ({measured.sync}): workers waited {percent(time.sync)} of the time for {rounds:.0f}"
+        f"sync ({measured.sync}): workers waited {percent(time.sync)} of the time for {count(rounds)}"
         f" rounds{each}{background}."
     )

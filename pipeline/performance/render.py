@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checkpoint.atomic_file import whole_file
-from ..text.format import count, data_rate, percent
+from ..text.format import count, data_rate, duration, number, percent
 from ..text.markdown import markdown_table, plain
 from .document import PROFILE_JSON, PROFILE_MARKDOWN, PROFILE_PICTURE, TRACE_JSON, Profile
 from .measured import NodeMeasured
@@ -92,7 +92,9 @@ def print_profile(profile: Profile, console: Console) -> None:
     table = Table.grid(padding=(0, 2))
     for words, share, _ in _causes(verdict.time):
         if share >= SHOWN_SHARE:
-            table.add_row(f"{share:5.1%}", "█" * max(1, round(share * BAR_WIDTH)), words)
+            table.add_row(
+                Text(percent(share, 1), justify="right"), "█" * max(1, round(share * BAR_WIDTH)), words
+            )
     console.print(table)
     for title, texts in (("Why", verdict.reasons), ("What would help", verdict.remedies)):
         console.print()
@@ -141,7 +143,7 @@ def _summary(profile: Profile) -> str:
     measured = profile.measured
     trainers = len(measured.of("trainer"))
     return (
-        f"{measured.seconds:.1f} s of training by {trainers} trainer{'s' * (trainers != 1)} with"
+        f"{duration(measured.seconds)} of training by {trainers} trainer{'s' * (trainers != 1)} with"
         f" {measured.workers} worker{'s' * (measured.workers != 1)} each:"
         f" {count(profile.examples_per_second)} examples/s."
     )
@@ -166,7 +168,7 @@ def _nodes(nodes: Iterable[NodeMeasured]) -> list[str]:
         busiest = ", ".join(
             f"{name} {percent(cpu)} + {percent(wait)}" for name, cpu, wait in shares if cpu + wait >= 0.01
         )
-        cores = f"{node.cpu_seconds / node.seconds:.2f}"
+        cores = number(node.cpu_seconds / node.seconds, 2)
         rows.append((node.name, cores, busiest or "none", percent(node.stalled_share)))
     return markdown_table(head, rows)
 
@@ -186,8 +188,8 @@ def _trace(profile: Profile) -> list[str]:
         return []
     clocks = "one clock"
     if trace.clock_error_seconds:
-        clocks = f"clocks that may be {trace.clock_error_seconds * 1e3:.2f} ms apart"
+        clocks = f"clocks that may be {duration(trace.clock_error_seconds)} apart"
     return [
-        f"- {TRACE_JSON}: {trace.seconds:g} s of every thread of every node, {count(trace.events)} events by"
-        f" {clocks}; open it in https://ui.perfetto.dev or chrome://tracing."
+        f"- {TRACE_JSON}: {duration(trace.seconds)} of every thread of every node, {count(trace.events)}"
+        f" events by {clocks}; open it in https://ui.perfetto.dev or chrome://tracing."
     ]

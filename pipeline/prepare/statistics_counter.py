@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..config.job import Job
 from ..data.hashing import column_number, hash_bytes
+from ..text.format import percent
 from ..types import Float32Array, Mask
 from .source import TappedRows
 from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics, shared_rows
@@ -154,6 +155,8 @@ class _ValueCounts:
 
         Source: Misra and Gries, 1982.
         """
+        # polars has no sketch of frequent values, and DataSketches, which has, would be one more compiled
+        # dependency for these lines; its error is a bound on the whole stream, `short` is what was dropped.
         if len(self.frame) > limit:
             less = int(self.frame["count"].top_k(limit + 1).to_numpy().min())
             self.frame = self.frame.with_columns(pl.col("count") - less).filter(pl.col("count") > 0)
@@ -171,6 +174,8 @@ class _DistinctCounter:
     Flajolet, On adaptive sampling, Computing 43 (1990). Hashes are assumed to be spread evenly.
     """
 
+    # By hand, since `approx_n_unique` of polars gives a number and keeps no state: it can be merged with no
+    # other, and not go on from a file, as a preparation that was interrupted does.
     def __init__(self, limit: int, saved: Arrays) -> None:
         self._limit = limit
         self._sample = pl.Series(saved.get("sample", []), dtype=pl.UInt64)
@@ -260,7 +265,7 @@ class _NumberCounter(_ColumnCounter):
         """
         ordered = self._counts.frame.sort("value").with_columns(pl.col("count").cum_sum())
         return {
-            f"{at:.0%}": float(
+            percent(at): float(
                 ordered["value"]
                 .gather(ordered["count"].search_sorted(max(1, int(np.ceil(at * values)))))
                 .clip(least, largest)[0]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ..checkpoint.atomic_file import whole_file
 from ..data.prepared.manifest import PreparedManifest
+from ..text.format import amount, count, number, percent
+from ..text.markdown import markdown_table, plain
 from .folder import STATISTICS_JSON, STATISTICS_MARKDOWN
 from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics
 
@@ -35,17 +37,17 @@ def render_statistics(statistics: Statistics, manifest: PreparedManifest) -> str
 
 def _totals(statistics: Statistics, manifest: PreparedManifest) -> list[str]:
     lines = [
-        f"- training rows: {statistics.rows:,}, {statistics.positives:,} of them with label 1 "
-        f"({_share(statistics.label_rate)})"
+        f"- training rows: {count(statistics.rows)}, {count(statistics.positives)} of them with label 1 "
+        f"({percent(statistics.label_rate, 2)})"
     ]
     lines += [
-        f"- {role.role} rows: {role.rows:,}, {role.positives:,} of them with label 1 "
-        f"({_share(role.positives / role.rows)})"
+        f"- {role.role} rows: {count(role.rows)}, {count(role.positives)} of them with label 1 "
+        f"({percent(role.positives / role.rows, 2)})"
         for role in manifest.roles
         if role.role != "train" and role.rows
     ]
     if statistics.weight_mean is not None:
-        lines.append(f"- mean weight: {statistics.weight_mean:.6g}")
+        lines.append(f"- mean weight: {amount(statistics.weight_mean)}")
     if statistics.time_first is not None and statistics.time_last is not None:
         lines.append(f"- from {_moment(statistics.time_first)} to {_moment(statistics.time_last)}")
     lines.append(
@@ -56,26 +58,27 @@ def _totals(statistics: Statistics, manifest: PreparedManifest) -> list[str]:
 
 
 def _ids(statistics: Statistics) -> list[str]:
-    heads = [f"top {head:,}" for head in HEADS]
+    heads = [f"top {count(head)}" for head in HEADS]
     names = ["column", "rate where missing", "missing", "distinct", *heads, "table rows", "expected to share"]
     about = ""
     if not all(column.distinct_exact for column in statistics.ids):
+        error, short = statistics.distinct_error, max(column.head_short for column in statistics.ids)
         about = (
-            f" A ~ marks an estimate (standard error at most {statistics.distinct_error:.1%}), made for more "
-            f"than {statistics.counted_values:,} values; the shares `top n` may then be too small, by at "
-            f"most {max(column.head_short for column in statistics.ids):.2%}."
+            f" A ~ marks an estimate (standard error at most {percent(error, 1)}), made for more than "
+            f"{count(statistics.counted_values)} values; the shares `top n` may then be too small, by at "
+            f"most {percent(short, 2)}."
         )
     bags = [column for column in statistics.ids if column.kind == "multi_hot"]
     return [
-        *_table(names, [_id_row(column) for column in statistics.ids]),
+        *markdown_table(names, [_id_row(column) for column in statistics.ids], align=_aligned(names)),
         "",
-        f"`rate where missing`: label rate of the rows without a value; that of all rows is "
-        f"{_share(statistics.label_rate)}. `distinct`: number of different values.{about} `top n`: share of "
-        "all values that are one of the n most frequent. `expected to share`: share of the different values "
-        "that are expected to get the same table row as another value.",
+        "`rate where missing`: label rate of the rows without a value; that of all rows is "
+        f"{percent(statistics.label_rate, 2)}. `distinct`: number of different values.{about} `top n`: share "
+        "of all values that are one of the n most frequent. `expected to share`: share of the different "
+        "values that are expected to get the same table row as another value.",
         *(
-            f"`{_cell(column.name)}`: {column.mean_length:.2f} ids per row on average, "
-            f"{column.longest} at most."
+            f"{plain(column.name)}: {number(column.mean_length, 2)} ids per row on average, "
+            f"{count(column.longest)} at most."
             for column in bags
         ),
     ]
@@ -83,53 +86,49 @@ def _ids(statistics: Statistics) -> list[str]:
 
 def _id_row(column: IdStatistics) -> list[str]:
     return [
-        _cell(column.name),
-        _share(column.label_rate_missing),
-        _share(column.missing),
-        f"{'' if column.distinct_exact else '~'}{column.distinct:,}",
-        *(_share(share) for share in column.head.values()),
-        f"{column.table_rows:,}",
-        _share(column.expected_shared),
+        column.name,
+        percent(column.label_rate_missing, 2),
+        percent(column.missing, 2),
+        f"{'' if column.distinct_exact else '~'}{count(column.distinct)}",
+        *(percent(share, 2) for share in column.head.values()),
+        count(column.table_rows),
+        percent(column.expected_shared, 2),
     ]
 
 
 def _numbers(statistics: Statistics) -> list[str]:
-    quantiles = [f"{fraction:.0%}" for fraction in FRACTIONS]
+    quantiles = [percent(fraction) for fraction in FRACTIONS]
     names = ["column", "rate where missing", "missing", "mean", "least", *quantiles, "largest"]
     return [
-        *_table(names, [_number_row(column) for column in statistics.numbers]),
+        *markdown_table(names, [_number_row(column) for column in statistics.numbers], align=_aligned(names)),
         "",
         "In the units of the source, before `shift`, `scale` and `transform`. A quantile is within "
-        f"{statistics.quantile_error:.1%}, and exact for whole numbers below 1,000.",
+        f"{percent(statistics.quantile_error, 1)}, and exact for whole numbers below 1,000.",
     ]
 
 
 def _number_row(column: NumberStatistics) -> list[str]:
-    quantiles = [column.quantiles.get(f"{fraction:.0%}") for fraction in FRACTIONS]
+    quantiles = [column.quantiles.get(percent(fraction)) for fraction in FRACTIONS]
     shown = [column.mean, column.least, *quantiles, column.largest]
     return [
-        _cell(column.name),
-        _share(column.label_rate_missing),
-        _share(column.missing),
-        *("-" if value is None else f"{value:.4g}" for value in shown),
+        column.name,
+        percent(column.label_rate_missing, 2),
+        percent(column.missing, 2),
+        *map(amount, shown),
     ]
 
 
 def _bad_rows(manifest: PreparedManifest) -> list[str]:
-    lines = [f"- {role.role}: {role.bad_rows:,} malformed rows" for role in manifest.roles if role.rows]
+    lines = [f"- {role.role}: {count(role.bad_rows)} malformed rows" for role in manifest.roles if role.rows]
     samples = [sample for role in manifest.roles for sample in role.bad_samples]
     if samples:
-        lines += ["", "The first of them:", "", *(f"    {sample}" for sample in samples)]
+        lines += ["", "The first of them:", "", *(f"    {' '.join(sample.split())}" for sample in samples)]
     return lines
 
 
-def _table(names: list[str], rows: list[list[str]]) -> list[str]:
-    rule = "|---|" + "---:|" * (len(names) - 1)
-    return [f"| {' | '.join(names)} |", rule, *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def _share(share: float | None) -> str:
-    return "-" if share is None else f"{share:.2%}"
+def _aligned(names: list[str]) -> str:
+    """Align all columns but the first to the right."""
+    return "l" + "r" * (len(names) - 1)
 
 
 def _moment(seconds: float) -> str:
@@ -137,8 +136,4 @@ def _moment(seconds: float) -> str:
         return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")
     except (OverflowError, ValueError, OSError):
         # A column of times may count something else.
-        return f"{seconds:g}"
-
-
-def _cell(name: str) -> str:
-    return name.replace("|", "\\|")
+        return amount(seconds)

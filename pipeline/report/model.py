@@ -7,9 +7,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, model_validator
 
-from .control import Control
+from .adaptation import Control, LinkChoice
 from .ledger import Ledger
-from .link_codecs import LinkChoice
 from .placement import Placement, Point, ReportPart
 
 FORMAT_VERSION: Final = 1

@@ -7,9 +7,8 @@ from typing import Final
 
 from ..config.job import Job
 from ..config.sections import SyncSection
-from ..text.format import counted
-from .control import Control
-from .link_codecs import LinkChoice
+from ..text.format import count, counted, number
+from .adaptation import Control, LinkChoice
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
@@ -51,10 +50,10 @@ def warmup_warnings(job: Job, trained: int) -> list[str]:
     warmup = job.rows_warmup_examples
     if not trained or warmup <= LARGEST_WARMUP_SHARE * trained:
         return []
-    over = "all" if warmup >= trained else f"the first {warmup:,}"
+    over = "all" if warmup >= trained else f"the first {count(warmup)}"
     return [
-        f"The learning rate of embedding rows was still growing over {over} of {trained:,} examples, so rows"
-        f" learned less than they could: lower embedding.warmup_iterations"
+        f"The learning rate of embedding rows was still growing over {over} of {count(trained)} examples, so"
+        f" rows learned less than they could: lower embedding.warmup_iterations"
         f" ({job.embedding.warmup_iterations}) or trainer.batch ({job.trainer.batch}), or train more epochs."
     ]
 
@@ -75,7 +74,7 @@ def control_warnings(job: Job, control: Control | None) -> list[str]:
         ]
     if control.kept:
         return []
-    lowest = f"{control.ratio:.2f} at the end, {control.ratio_lowest:.2f} at best"
+    lowest = f"{number(control.ratio, 2)} at the end, {number(control.ratio_lowest, 2)} at best"
     within = f"{control.windows_within} of {control.windows} windows were within it"
     if control.held_up or control.gap > 1:
         remedy = f"raise sync.duty ({job.sync.duty:g}) or the link's bandwidth"

@@ -5,7 +5,7 @@ The report has at most 40 lines of 100 columns. The plan is printed when a job s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Final
 
@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..text.format import amount, count, data_size
-from ..text.terminal import add_row, plain_table
 from . import wording
 from .model import LinkTraffic, NodeRecord, Report
 from .placement import HOW_IN_WORDS, PlacedNode, PlanRecord
@@ -63,7 +62,7 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _identities(report: Report) -> Table:
-    table = plain_table()
+    table = _plain_table()
     # What does not add up, or is unknown, must not be what is left out.
     order = (False, None, True)
     identities = sorted(report.ledger.identities, key=lambda identity: order.index(identity.holds))
@@ -71,7 +70,7 @@ def _identities(report: Report) -> Table:
         true, false = ("<=", ">") if identity.at_most else ("=", "!=")
         sign, style = {True: (true, ""), False: (false, "red"), None: ("", "yellow")}[identity.holds]
         numbers = f"{wording.count(identity.left)} {sign} {wording.count(identity.right)}" if sign else ""
-        add_row(table, (identity.name, numbers, wording.difference(identity)), style)
+        _add_row(table, (identity.name, numbers, wording.difference(identity)), style)
     hidden = identities[_IDENTITY_ROWS:]
     if hidden:
         wrong = sum(identity.holds is False for identity in hidden)
@@ -79,20 +78,20 @@ def _identities(report: Report) -> Table:
         more = "1 more is" if len(hidden) == 1 else f"{len(hidden)} more are"
         which = "all of them add up" if not unknown else f"{unknown} of them cannot be checked"
         which = f"{wrong} of them do not add up" if wrong else which
-        add_row(table, (f"{more} in report.md", "", which))
+        _add_row(table, (f"{more} in report.md", "", which))
     return table
 
 
 def _figures(report: Report, *, side_by_side: bool) -> Table:
     """The facts, two per line (examples, speed) if there is room."""
-    table = plain_table()
+    table = _plain_table()
     left, right = _examples_facts(report), _speed_facts(report)
     if not side_by_side:
         for fact in left + right:
-            add_row(table, fact)
+            _add_row(table, fact)
         return table
     for first, second in zip_longest(left, right, fillvalue=("", "")):
-        add_row(table, first + second)
+        _add_row(table, first + second)
     return table
 
 
@@ -137,21 +136,21 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _traffic(link: LinkTraffic) -> str:
-    saved = "" if link.compression is None else f", {link.compression:.2f} x fewer"
+    saved = "" if link.compression is None else f", {wording.number(link.compression, 2)} x fewer"
     return f"{wording.data_size(link.bytes)}, {link.codec}{saved}"
 
 
 def _nodes(nodes: Sequence[NodeRecord]) -> Table:
-    table = plain_table()
-    add_row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
+    table = _plain_table()
+    _add_row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
     if len(nodes) <= _NODE_ROWS:
         for node in nodes:
             ended = "still running" if node.exit is None else node.exit
             cpu, memory = wording.duration(node.cpu_seconds), wording.data_size(node.peak_memory_bytes)
-            add_row(table, (node.name, node.role, cpu, memory, ended), "" if ended == "0" else "yellow")
+            _add_row(table, (node.name, node.role, cpu, memory, ended), "" if ended == "0" else "yellow")
         return table
     for role in dict.fromkeys(node.role for node in nodes):
-        add_row(table, _role_facts(role, [node for node in nodes if node.role == role]))
+        _add_row(table, _role_facts(role, [node for node in nodes if node.role == role]))
     return table
 
 
@@ -194,12 +193,12 @@ def print_plan(record: PlanRecord, console: Console) -> None:
     if len(record.nodes) < 2:
         return
     how = HOW_IN_WORDS[record.how]
-    sample = f", from {record.sampled_examples:,} examples" if record.sampled_examples else ""
+    sample = f", from {count(record.sampled_examples)} examples" if record.sampled_examples else ""
     console.print(Text(f"tables over {len(record.nodes)} embedding nodes, {how}{sample}", style="bold"))
-    table = plain_table()
-    add_row(table, ("node", "pieces", "rows", "memory", "ns/example", "of the mean"), "dim")
+    table = _plain_table()
+    _add_row(table, ("node", "pieces", "rows", "memory", "ns/example", "of the mean"), "dim")
     for node in record.nodes[:SHOWN_NODES]:
-        add_row(table, _cells(node, record.nodes))
+        _add_row(table, _cells(node, record.nodes))
     console.print(table)
     if len(record.nodes) > SHOWN_NODES:
         console.print(
@@ -210,7 +209,7 @@ def print_plan(record: PlanRecord, console: Console) -> None:
 def _cells(node: PlacedNode, nodes: list[PlacedNode]) -> tuple[str, ...]:
     expected = [other.expected_ns for other in nodes if other.expected_ns is not None]
     mean = sum(expected) / len(expected) if expected else 0.0
-    share = f"{node.expected_ns / mean:.2f}" if node.expected_ns is not None and mean else ""
+    share = wording.number(node.expected_ns / mean, 2) if node.expected_ns is not None and mean else ""
     return (
         node.name,
         count(node.pieces),
@@ -219,3 +218,16 @@ def _cells(node: PlacedNode, nodes: list[PlacedNode]) -> tuple[str, ...]:
         amount(node.expected_ns, missing=""),
         share,
     )
+
+
+def _plain_table() -> Table:
+    """A table without lines and head, two spaces between columns."""
+    return Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+
+
+def _add_row(table: Table, cells: Iterable[str], style: str = "") -> None:
+    """Add a row of untrusted text.
+
+    A cell that does not fit is folded, and brackets in it are no markup.
+    """
+    table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)

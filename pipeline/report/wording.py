@@ -6,8 +6,9 @@ from collections import Counter
 from functools import partial
 
 from ..codecs.ladder import RUNGS
+from ..config.network import SlowNetwork
 from ..text import format
-from .control import Control
+from .adaptation import Control
 from .ledger import Identity
 from .model import Evaluation, LinkTraffic, Report
 
@@ -42,7 +43,7 @@ def difference(identity: Identity) -> str:
     if identity.left is None or identity.right is None:
         return f"unknown: {identity.unknown}"
     off = identity.left - identity.right
-    return verdict(True) if identity.holds else f"{verdict(False)} (off by {off:+,})"
+    return verdict(True) if identity.holds else f"{verdict(False)} (off by {'+' * (off > 0)}{count(off)})"
 
 
 def auc(evaluation: Evaluation) -> str:
@@ -86,16 +87,22 @@ def progressive(report: Report) -> str:
     return f"{text}, of {part.model}."
 
 
+def emulated_links(slow: SlowNetwork) -> str:
+    """Describe the links of an emulated network."""
+    parts = [f"a delay of {duration(slow.delay_seconds)} one way" if slow.delay_seconds else "no delay"]
+    if slow.bytes_per_second is not None:
+        parts.append(f"{amount(slow.bytes_per_second * 8 / 1e6)} Mbit/s for each node that listens, each way")
+    where = "all links" if slow.every_link else "the links of synchronization"
+    return f"{' and '.join(parts)}, on {where}"
+
+
 def network(report: Report) -> str:
     """Describe the emulated network; "" if there was none."""
     slow = report.network
     if slow is None:
         return ""
-    parts = [f"{duration(slow.delay_seconds) if slow.delay_seconds else 'no'} delay one way"]
-    if slow.bytes_per_second is not None:
-        parts.append(f"{amount(slow.bytes_per_second * 8 / 1e6)} Mbit/s for each node that listens, each way")
-    text = f"Emulated network, by {slow.means}: {', '.join(parts)}, on "
-    text += "all links." if slow.links == "all" else "the links of synchronization."
+    links = SlowNetwork(slow.delay_seconds, slow.bytes_per_second, every_link=slow.links == "all")
+    text = f"Emulated network, by {slow.means}: {emulated_links(links)}."
     if slow.relay_cpu_seconds is not None:
         text += (
             f" The relay took {duration(slow.relay_cpu_seconds)} of CPU for {data_size(slow.relay_bytes)}."
@@ -108,7 +115,7 @@ def traffic(link: LinkTraffic) -> str:
     text = f"{data_size(link.bytes)}, {link.codec}"
     if link.codec == "float32" or link.compression is None:
         return text
-    return f"{text}, {link.compression:.2f} times fewer bytes than float32"
+    return f"{text}, {number(link.compression, 2)} times fewer bytes than float32"
 
 
 def references(report: Report) -> str:

@@ -1,1 +1,1 @@
-"""Text for users: figures, Markdown and tables on a terminal."""
+"""Text for users: figures and Markdown."""

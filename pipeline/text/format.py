@@ -3,7 +3,7 @@
 Everything that users read follows it:
 
 - Sizes are in SI units: 1 kB is 1,000 bytes, 1 MB 1,000 kB, 1 GB 1,000 MB; three significant digits.
-- Counts have commas between thousands.
+- Counts have commas between thousands. On the axes of pictures they have SI prefixes: 25 k, 1.5 M.
 - Durations are in ms, s, min and h; below a minute they have at most three significant digits.
 - Every function takes None for a figure that was not measured, and returns `missing` for it.
 
@@ -37,7 +37,7 @@ def amount(value: float | None, *, missing: str = MISSING) -> str:
     """Format a number of any magnitude with about four significant digits."""
     if value is None:
         return missing
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def percent(share: float | None, digits: int = 0, *, missing: str = MISSING) -> str:

@@ -13,10 +13,12 @@ def plain(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = "") -> list[str]:
     """Render the lines of a table.
 
-    Cells of `rows` are escaped, the head is not.
+    Cells of `rows` are escaped, the head is not. `align` has a letter for each column, "l" or "r"; without it
+    whoever shows the table decides.
     """
-    lines = [head, ["---"] * len(head), *([plain(cell) for cell in row] for row in rows)]
+    marks = [{"l": "---", "r": "---:"}[letter] for letter in align] or ["---"] * len(head)
+    lines = [head, marks, *([plain(cell) for cell in row] for row in rows)]
     return ["| " + " | ".join(line) + " |" for line in lines]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from ..text.markdown import markdown_table
 from ..types import BatchId
 from .control.base import Done, ErrorReply, Verb
 from .control.verbs import CONTROL_VERBS
@@ -31,23 +32,25 @@ _NAMES: Final[dict[Any, str]] = {
 def control_reference() -> str:
     """Return the Markdown tables of the control plane."""
     records: dict[type[Any], None] = {}
-    lines = ["| verb | from, to | request | reply | what |", "|---|---|---|---|---|"]
+    rows = []
     for name, verb in CONTROL_VERBS.verbs.items():
         way = f"{_roles(verb.askers)}, {_roles(verb.answerers)}"
         request, reply = _fields(verb.request, records), _fields(verb.reply, records)
-        lines.append(f"| `{name}` | {way} | {request} | {reply} | {_meaning(verb)} |")
+        rows.append((f"`{name}`", way, request, reply, _meaning(verb)))
     records[ErrorReply] = None
+    lines = markdown_table(("verb", "from, to", "request", "reply", "what"), rows)
     return "\n".join([*lines, "", *_record_lines(records)]) + "\n"
 
 
 def worker_reference() -> str:
     """Return the Markdown tables of worker messages."""
     records: dict[type[Any], None] = {}
-    lines = ["| verb | from | fields | what |", "|---|---|---|---|"]
+    rows = []
     directions: dict[str, Mapping[str, type[Any]]] = {"worker": REPORTS.kinds, "trainer": ORDERS.kinds}
     for sender, kinds in directions.items():
         for name, kind in kinds.items():
-            lines.append(f"| `{name}` | {sender} | {_fields(kind, records)} | {_sentence(kind)} |")
+            rows.append((f"`{name}`", sender, _fields(kind, records), _sentence(kind)))
+    lines = markdown_table(("verb", "from", "fields", "what"), rows)
     return "\n".join([*lines, "", *_record_lines(records)]) + "\n"
 
 
@@ -59,13 +62,13 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
 
 def _record_lines(records: dict[type[Any], None]) -> list[str]:
     """Return the table of these records and of those in them."""
-    lines = ["| record | fields | what |", "|---|---|---|"]
+    rows: list[tuple[str, str, str]] = []
     done: list[type[Any]] = []
     while left := [record for record in records if record not in done]:
         for record in left:
             done.append(record)
-            lines.append(f"| {record.__name__} | {_fields(record, records)} | {_sentence(record)} |")
-    return lines
+            rows.append((record.__name__, _fields(record, records), _sentence(record)))
+    return markdown_table(("record", "fields", "what"), rows)
 
 
 def _roles(roles: frozenset[str]) -> str:

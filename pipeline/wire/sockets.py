@@ -18,8 +18,8 @@ import zmq
 import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
-from .curve import close_listening, connect_with_key, listen_with_key
 from .frames import MAX_TENSOR_BYTES, decode, encode
+from .keys.curve import close_listening, connect_with_key, listen_with_key
 from .messages import Failure
 from .refusals import Refusals
 from .schema import Message
@@ -250,6 +250,22 @@ class Listener:
     def close(self) -> None:
         """Close the socket; queued messages have LINGER_MILLISECONDS to be sent."""
         close_listening(self.socket)
+
+
+def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
+    """Queue a message if there is room; return whether it was queued.
+
+    If the queue is full or the peer is gone, the message is dropped: a request is sent again until its reply
+    comes.
+    """
+    try:
+        send_frames(socket, frames, zmq.NOBLOCK)
+    except zmq.ZMQError as error:
+        if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            raise
+        log.warning("a control message could not be queued: %s", error)
+        return False
+    return True
 
 
 def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:

@@ -1,12 +1,10 @@
-"""Background tasks of one owner, and a race of two awaitables.
-
-The tasks live as long as their owner.
-"""
+"""Background tasks: of an owner, of a block; and a race of two awaitables."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,8 +13,8 @@ T = TypeVar("T")
 class TaskSet:
     """Tasks that an object starts and cancels at its end.
 
-    It starts them during its life; all are on one loop. `asyncio.TaskGroup` is different: its block waits for
-    all tasks, and one failure cancels the others.
+    It starts them during its life; all are on one loop. Where tasks belong to a block, `background` is
+    shorter: there one failure cancels the others, too.
 
     Args:
         failed: called with the exception that ends a task, unless the task was cancelled.
@@ -47,6 +45,26 @@ class TaskSet:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
+
+
+@asynccontextmanager
+async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+    """Run coroutines in the background of a block, which cancels them and awaits their end.
+
+    If one fails, the block is cancelled and raises its error; as itself, in no ExceptionGroup, and so what
+    the block raises.
+    """
+    failed: BaseException
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+            yield
+            for task in tasks:
+                task.cancel()
+        return
+    except BaseExceptionGroup as errors:
+        failed = errors.exceptions[0]
+    raise failed
 
 
 async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:

@@ -18,7 +18,7 @@ def test_a_killed_relay_stops_the_job(supervise: Callable[..., Supervised]) -> N
     (relay,) = (
         child
         for child in psutil.Process(job.process.pid).children(recursive=True)
-        if "shadowsync.nodes.supervisor.relay" in child.cmdline()
+        if "shadowsync.nodes.supervisor.network.relay" in child.cmdline()
     )
     relay.kill()
     wait_until(lambda: job.process.poll() is not None, "the job stops")

@@ -10,7 +10,7 @@ from shadowsync.nodes.coordinator.control import sync_control
 from shadowsync.nodes.shadow.schedule import RoundSchedule
 from shadowsync.nodes.sync.role import SyncRole
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.report.control import Control
+from shadowsync.pipeline.report.adaptation import Control
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import SetSync
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run

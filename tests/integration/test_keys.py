@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.pipeline.wire.http_token import TOKEN_VARIABLE
-from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
+from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shadowsync.nodes.runtime.health import VARIABLE, ask_health
-from shadowsync.pipeline.wire.job_key import KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until
 

@@ -202,7 +202,7 @@ def test_no_torch_in_the_coordinator_and_the_readers(module: str) -> None:
         ("shadowsync.nodes.launch", False),
         ("shadowsync.sync_algos.built_in", False),
         ("shadowsync.sync_algos.registry", True),
-        ("shadowsync.nodes.supervisor.relay", False),
+        ("shadowsync.nodes.supervisor.network.relay", False),
         ("shadowsync.cli", False),
         ("shadowsync", False),
         ("shadowsync.pipeline.codecs.formats", False),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from shadowsync.pipeline.wire.tasks import TaskSet, race
+from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.tasks import TaskSet, background, race
 
 
 async def fails() -> None:
@@ -35,6 +36,61 @@ def test_a_failure_is_told_and_the_other_tasks_go_on() -> None:
 
     # One that is cancelled has not failed.
     assert asyncio.run(run()) == (["a mistake"], ["ended"])
+
+
+def test_a_block_ends_what_runs_in_its_background() -> None:
+    async def run() -> list[str]:
+        ended: list[str] = []
+        async with background(forever(ended), forever(ended), asyncio.sleep(0)):
+            await asyncio.sleep(0)
+            assert ended == []
+        return ended
+
+    assert asyncio.run(run()) == ["ended", "ended"]
+
+
+def test_a_failure_in_the_background_ends_the_block_and_is_raised_as_itself() -> None:
+    async def run(ended: list[str]) -> None:
+        async with background(forever(ended), fails()):
+            await forever(ended)
+
+    ended: list[str] = []
+    with pytest.raises(ZeroDivisionError, match="a mistake"):
+        asyncio.run(run(ended))
+    assert ended == ["ended", "ended"]
+
+
+def test_what_a_block_raises_is_raised_as_itself() -> None:
+    """An exit code belongs to the error's type, so an ExceptionGroup around it would be another exit code."""
+
+    async def run(ended: list[str]) -> None:
+        async with background(forever(ended)):
+            await asyncio.sleep(0)
+            raise ClusterError("the coordinator did not start") from OSError("why")
+
+    ended: list[str] = []
+    with pytest.raises(ClusterError, match="did not start") as caught:
+        asyncio.run(run(ended))
+    assert isinstance(caught.value.__cause__, OSError)
+    assert ended == ["ended"]
+
+
+def test_who_is_cancelled_ends_the_background_too() -> None:
+    async def block(ended: list[str]) -> None:
+        async with background(forever(ended)):
+            await asyncio.Event().wait()
+
+    async def run() -> list[str]:
+        ended: list[str] = []
+        task = asyncio.ensure_future(block(ended))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return ended
+
+    assert asyncio.run(run()) == ["ended"]
 
 
 def test_a_race_gives_the_work_or_ends_it() -> None:

@@ -1,6 +1,6 @@
 // The curves, drawn by uPlot; made anew when series come or go, the width changes, or the colours do.
 
-import { count } from "./words.js";
+import { count, mark, number } from "./words.js";
 
 const HEIGHT = 210;
 const CHARTS = {
@@ -13,13 +13,6 @@ const NAMES = { ne: "training", validation: "validation", divergence: "divergenc
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function short(value) {
-  const size = Math.abs(value);
-  if (size >= 1e6) return `${+(value / 1e6).toFixed(2)}M`;
-  if (size >= 1e4) return `${+(value / 1e3).toFixed(1)}k`;
-  return `${+value.toFixed(4)}`;
-}
-
 // Before training there is nothing, not a line at zero.
 function begun(points) {
   const first = points.findIndex((point) => point[1] !== 0);
@@ -29,7 +22,7 @@ function begun(points) {
 function options(chart, names, width) {
   const axis = {
     stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
-    font: "11px system-ui, sans-serif", values: (_, marks) => marks.map(short),
+    font: "11px system-ui, sans-serif", values: (_, marks) => marks.map(mark),
   };
   const series = names.map((name, place) => ({
     label: NAMES[name] ?? name.split("/")[1],
@@ -37,13 +30,13 @@ function options(chart, names, width) {
     width: name === "validation" ? 0 : 1.5,
     points: name === "validation" ? { show: true, size: 7, fill: colour(`--c${place % 8}`) } : { show: false },
     spanGaps: true,
-    value: (_, value) => (value == null ? "–" : value.toFixed(chart.digits)),
+    value: (_, value) => number(value, chart.digits),
   }));
   return {
     width, height: HEIGHT,
     scales: { x: { time: false }, y: chart.zero ? { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
     axes: [{ ...axis, size: 28 }, { ...axis, size: 48 }],
-    series: [{ label: chart.x, value: (_, value) => (value == null ? "–" : count(value)) }, ...series],
+    series: [{ label: chart.x, value: (_, value) => count(value) }, ...series],
     legend: { show: true, live: true },
     cursor: { points: { size: 6 }, drag: { x: false, y: false } },
   };

@@ -5,7 +5,10 @@ const UNITS = ["kB", "MB", "GB", "TB"];
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 export const count = (value) => (value == null ? UNKNOWN : whole.format(value));
-export const number = (value, digits = 4) => (value == null ? UNKNOWN : value.toFixed(digits));
+export const number = (value, digits = 4) =>
+  value == null
+    ? UNKNOWN
+    : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 export const share = (value) => (value == null ? UNKNOWN : `${Math.round(value * 100)}%`);
 
 export function size(value) {
@@ -15,6 +18,15 @@ export function size(value) {
   // What rounds to 1000 of a unit is 1.00 of the next.
   for (; scaled >= 999.5 && unit + 1 < UNITS.length; unit++) scaled /= 1e3;
   return `${scaled.toFixed(scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0)} ${UNITS[unit]}`;
+}
+
+// Of an axis, as matplotlib's EngFormatter has it in the pictures.
+export function mark(value) {
+  const size = Math.abs(value);
+  for (const [unit, prefix] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (size >= unit) return `${+(value / unit).toPrecision(6)} ${prefix}`;
+  }
+  return `${+value.toFixed(4)}`;
 }
 
 export const rate = (value) => (value == null ? UNKNOWN : `${size(value)}/s`);

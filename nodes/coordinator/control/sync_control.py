@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....pipeline.config.sections import SyncSection
-from ....pipeline.report.control import Control
+from ....pipeline.report.adaptation import Control
 from ....pipeline.types import Float32Array
 from .divergence import squared_distances
 from .sync_law import ControlSample, SyncController, SyncSettings

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from ....pipeline.config.sections import SyncSection
-from ....pipeline.report.control import Control, ControlDecision
+from ....pipeline.report.adaptation import Control, ControlDecision
 from ....pipeline.text.format import number
 
 # What a window has at the least: samples, iterations of a trainer, and rounds, so that one of these more or

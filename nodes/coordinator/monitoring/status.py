@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-from ....pipeline.report.link_codecs import choices_of
+from ....pipeline.report.adaptation import choices_of
 from ....pipeline.wire.control.messages import GetStatus
 from ....watch.curves import parts_of
 from ....watch.status import (

@@ -64,12 +64,3 @@ def test_nodes_need_not_agree_on_the_network() -> None:
     slow = Job.model_validate(tree | {"network": {"delay": "50ms"}})
     assert slow.digest == Job.model_validate(tree).digest
     assert slow.digest != Job.model_validate(tree | {"trainer": {"lr": 0.5}}).digest, "the control"
-
-
-def test_in_words() -> None:
-    text = SlowNetwork(0.05, 12.5e6, every_link=False).in_words()
-    assert text == (
-        "a delay of 50 ms one way and 100 Mbit/s for each node that listens, each way, "
-        "on the links of synchronization"
-    )
-    assert SlowNetwork(0.0, None, every_link=True).in_words() == "a delay of 0 ms one way, on all links"

@@ -21,7 +21,7 @@ from shadowsync.cli import main
 from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.wire.job_key import KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.imports import package_folders
 
 ROOT = Path(shadowsync.__file__).resolve().parent

@@ -39,7 +39,7 @@ def test_paper_says_the_answer_first(profile: Profile) -> None:
     assert lines[0] == "# Profile of planted"
     assert lines[2].startswith("**The bottleneck is the embedding nodes: workers wait 5")
     assert "5,120 examples/s" in text
-    assert "took 9.00 ms, 4.00 of them in the node's socket thread" in text
+    assert "took 9 ms, 4 ms of it in the node's socket thread" in text
     assert "at most 5.00 MB/s one way, between trainer-0 and embedding-0" in text
     assert "| trainer-0 | embedding-0 | 5.00 MB/s | 4.00 MB/s |" in text
     assert "was stopped 7%" in text

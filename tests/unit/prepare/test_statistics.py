@@ -138,12 +138,23 @@ def test_text(prepared: Made) -> None:
         "mean weight",
     ):
         assert words in text
-    # Of a column with a hostile name.
+    bare = render_statistics(_statistics(folder).model_copy(update={"numbers": ()}), done.manifest)
+    assert "## Numbers" not in bare
+
+
+def test_a_hostile_name_stays_in_its_cell_and_line(prepared: Made) -> None:
+    folder, done = prepared
     statistics = _statistics(folder)
-    odd = statistics.ids[0].model_copy(update={"name": "a|b"})
-    bare = statistics.model_copy(update={"numbers": (), "ids": (odd,)})
-    assert "| a\\|b |" in (text := render_statistics(bare, done.manifest))
-    assert "## Numbers" not in text
+    name, shown = "a|b\n# <script>`", "a\\|b # &lt;script>`"
+    number = statistics.numbers[0].model_copy(update={"name": name})
+    bags = next(column for column in statistics.ids if column.kind == "multi_hot")
+    odd = statistics.model_copy(
+        update={"numbers": (number,), "ids": (bags.model_copy(update={"name": name}),)}
+    )
+    lines = render_statistics(odd, done.manifest).splitlines()
+    assert sum(line.startswith(f"| {shown} |") for line in lines) == 2
+    assert [line for line in lines if line.startswith(f"{shown}: ") and "ids per row" in line]
+    assert not [line for line in lines if "<script>" in line or line.startswith("# <")]
 
 
 @pytest.mark.parametrize("data_format", ["criteo_tsv", "parquet"])

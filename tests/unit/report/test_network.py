@@ -41,10 +41,10 @@ def _printed(report: Report) -> str:
     [
         (
             RELAY,
-            "Emulated network, by relay: 50 ms delay one way, 100 Mbit/s for each node that listens, "
+            "Emulated network, by relay: a delay of 50 ms one way and 100 Mbit/s for each node that listens, "
             "each way, on the links of synchronization. The relay took 1.25 s of CPU for 3.15 MB.",
         ),
-        (TC, "Emulated network, by tc: no delay one way, on all links."),
+        (TC, "Emulated network, by tc: no delay, on all links."),
     ],
 )
 def test_it_is_told(full_report: Report, network: EmulatedNetwork, said: str) -> None:

@@ -1,10 +1,15 @@
-"""A size reads the same while a job runs, in its report and in its profile."""
+"""Figures read the same everywhere: one convention, in `pipeline/text` and in the page's words.js."""
 
 from __future__ import annotations
 
+import ast
 import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import shadowsync
 from rich.console import Console
 from shadowsync.pipeline.performance.document import Profile
 from shadowsync.pipeline.performance.render import render_profile
@@ -15,6 +20,59 @@ from shadowsync.pipeline.text.format import data_size
 from shadowsync.tests.support.measures import SECONDS, measured
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.table import table_of
+
+ROOT = Path(shadowsync.__file__).resolve().parent
+# What writes pages, tables and sentences for users.
+WRITERS = ("pipeline/report", "pipeline/performance", "pipeline/prepare", "watch", "lab")
+UNIT = re.compile(r"^ ?(ms|s|us|min|h|B|kB|MB|GB|TB|[kMG]bit|[kMG]B)(/s)?\b")
+# Figures made by JavaScript itself; a time of the day is none.
+BY_HAND = re.compile(r"toFixed|toPrecision|toLocaleString|NumberFormat|/ 1e\d|\d+e\d")
+
+
+def _by_hand(source: str) -> Iterator[str]:
+    """Figures in f-strings with a format of their own: shares, thousands, and numbers with a unit."""
+    for text in ast.walk(ast.parse(source)):
+        parts = text.values if isinstance(text, ast.JoinedStr) else []
+        for part, after in zip(parts, [*parts[1:], None], strict=False):
+            if isinstance(part, ast.FormattedValue) and part.format_spec is not None:
+                spec = ast.unparse(part.format_spec)
+                unit = isinstance(after, ast.Constant) and UNIT.match(str(after.value))
+                if "%" in spec or "," in spec or unit:
+                    yield ast.unparse(part.value)
+
+
+def test_no_writer_formats_figures_by_hand() -> None:
+    files = [file for folder in WRITERS for file in (ROOT / folder).rglob("*.py")]
+    assert {"statistics_page.py", "render.py", "reasons.py", "table.py"} <= {file.name for file in files}
+    found = [
+        f"{file.relative_to(ROOT)}: {what}" for file in files for what in _by_hand(file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('f"{rows:,} rows"', "rows"),
+        ('f"{share:.2%}"', "share"),
+        ('f"in {wait * 1e3:.1f} ms each"', "wait * 1000.0"),
+        ('f"{size / 1e6:.0f} MB/s"', "size / 1000000.0"),
+    ],
+)
+def test_a_figure_by_hand_is_found(line: str, what: str) -> None:
+    """The control, in the file that had a convention of its own."""
+    page = (ROOT / "pipeline" / "prepare" / "statistics_page.py").read_text("utf-8")
+    assert list(_by_hand(f"{page}\n\nPLANTED = {line}\n")) == [what]
+
+
+def test_the_page_has_its_figures_from_its_words() -> None:
+    scripts = {file.name: file.read_text("utf-8") for file in (ROOT / "watch" / "page").glob("*.js")}
+    words = scripts.pop("words.js")
+    assert {"charts.js", "figures.js", "topology.js", "page.js"} <= set(scripts)
+    assert {name: found for name, text in scripts.items() if (found := BY_HAND.findall(text))} == {}
+    planted = "const short = (value) => `${+(value / 1e6).toFixed(2)}M`;"
+    assert BY_HAND.findall(scripts["charts.js"] + planted) == ["/ 1e6", "toFixed"], "the control"
+    assert BY_HAND.search(words), "the control: there they are made"
 
 
 def _lines(console: Console) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
-from shadowsync.pipeline.report.control import Control, ControlDecision
+from shadowsync.pipeline.report.adaptation import Control, ControlDecision
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality_warnings import (

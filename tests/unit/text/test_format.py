@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import shadowsync
+from matplotlib.ticker import EngFormatter
 from shadowsync.pipeline.text.format import (
     MISSING,
     amount,
@@ -32,6 +33,7 @@ SIZES = [
     (2.5e12, "2.50 TB"),
     (5e15, "5,000 TB"),
 ]
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node runs the page's JavaScript")
 PAGE_WORDS = Path(shadowsync.__file__).resolve().parent / "watch" / "page" / "words.js"
 
 
@@ -60,6 +62,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_numbers() -> None:
     assert (count(1_005_120), number(0.81234), number(4.74, 1)) == ("1,005,120", "0.8123", "4.7")
     assert (amount(10_234.5), amount(0.0213)) == ("10,234", "0.0213")
+    assert (amount(-10_234.5), amount(3.4e38), amount(-0.5)) == ("-10,234", "3.4e+38", "-0.5")
     assert (percent(0.8536), percent(0.8536, 1), data_rate(5e6)) == ("85%", "85.4%", "5.00 MB/s")
 
 
@@ -70,15 +73,37 @@ def test_what_was_not_measured_is_no_zero(form: object) -> None:
     assert form(None, missing="not measured") == "not measured"
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the page's JavaScript")
-def test_the_page_has_the_same_sizes(tmp_path: Path) -> None:
+def _of_the_page(tmp_path: Path, expression: str) -> list[str]:
+    """What an expression over the exports of words.js gives."""
     module = tmp_path / "words.mjs"
     module.write_text(PAGE_WORDS.read_text("utf-8"), encoding="utf-8")
-    values = json.dumps([value for value, _ in SIZES[:-1]])
     script = (
-        f"import {{size}} from {json.dumps(module.as_uri())}; console.log(JSON.stringify({values}.map(size)))"
+        f"import * as words from {json.dumps(module.as_uri())}; console.log(JSON.stringify({expression}))"
     )
     done = subprocess.run(
         ["node", "--input-type=module", "-e", script], check=True, capture_output=True, text=True, timeout=60
     )
-    assert json.loads(done.stdout) == [text for _, text in SIZES[:-1]]
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+@needs_node
+def test_the_page_has_the_same_sizes(tmp_path: Path) -> None:
+    values = json.dumps([value for value, _ in SIZES[:-1]])
+    assert _of_the_page(tmp_path, f"{values}.map(words.size)") == [text for _, text in SIZES[:-1]]
+
+
+@needs_node
+def test_the_page_has_the_same_numbers(tmp_path: Path) -> None:
+    values = [0.81234, 0.0, 12_345.678, -3.26]
+    for digits in (0, 1, 4):
+        shown = _of_the_page(tmp_path, f"{values}.map((value) => words.number(value, {digits}))")
+        assert shown == [number(value, digits) for value in values]
+
+
+@needs_node
+def test_the_axes_of_the_page_are_those_of_the_pictures(tmp_path: Path) -> None:
+    values = [0, 1, 500, 1000, 25_000, 71_500, 1_500_000, 2_000_000_000]
+    shown = _of_the_page(tmp_path, f"{values}.map(words.mark)")
+    assert shown == [EngFormatter()(value).strip() for value in values]
+    assert shown[4:7] == ["25 k", "71.5 k", "1.5 M"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.wire.http_token import TOKEN_VARIABLE
-from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
+from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.metrics_server import HeartbeatCollector, MetricsServer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -19,7 +20,13 @@ from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Pushed, Vectors
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS, Refusals
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.sockets import SERVED_AT_ONCE, Connection, Listener
+from shadowsync.pipeline.wire.sockets import (
+    SERVED_AT_ONCE,
+    Connection,
+    Listener,
+    configure_socket,
+    send_or_drop,
+)
 from shadowsync.tests.support.other_user import greeting_of
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -308,3 +315,23 @@ def test_any_free_port_is_taken_and_told(context: Context, listener: Listener) -
         assert 0 not in ports
     finally:
         other.close()
+
+
+def test_what_cannot_be_queued_is_dropped_and_said(
+    context: Context, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert not send_or_drop(listener.socket, [b"stranger", b"one"])
+    assert "could not be queued" in caplog.text
+    dealer = context.socket(zmq.DEALER)
+    configure_socket(dealer)
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.setsockopt(zmq.SNDHWM, 3)
+    # A port that is taken and never listens; one that has just been closed may still accept.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        dealer.connect(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
+        assert [send_or_drop(dealer, [b"x"]) for _ in range(5)] == [True, True, True, False, False]
+    dealer.close()
+    with pytest.raises(zmq.ZMQError):
+        send_or_drop(dealer, [b"x"])

@@ -14,7 +14,7 @@ from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.pipeline.report.control import Control
+from shadowsync.pipeline.report.adaptation import Control
 from shadowsync.tests.support.runs import JobMaker
 
 TRAINERS = 4

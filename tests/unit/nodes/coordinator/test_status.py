@@ -25,7 +25,7 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.report.link_codecs import choice_counts
+from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply
 from shadowsync.watch.curves import ClientCurves

@@ -21,7 +21,7 @@ from shadowsync.pipeline.wire.control.messages import HelloReply, NodeFacts, Nod
 from shadowsync.pipeline.wire.control.orders import Finish, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.pipeline.wire.messages import Answer, Ask, PulseReply
 from shadowsync.pipeline.wire.schema import Message
 
 ENOUGH_SECONDS = 60.0
@@ -52,6 +52,13 @@ class Breaks(Idle):
     """Has a mistake in it."""
 
     async def prepare(self, node: NodeContext) -> NodeFacts:  # noqa: ARG002
+        raise KeyError("mistake")
+
+
+class BreaksLater(Idle):
+    """Has a mistake in what it does with a message."""
+
+    def progress(self, examples: int) -> None:  # noqa: ARG002
         raise KeyError("mistake")
 
 
@@ -183,6 +190,27 @@ def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest
 
     told = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
     assert (told.what, told.exit_code) == ("KeyError: 'mistake'", ExitCode.INTERNAL)
+
+
+def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised in a callback of the loop, which by itself only logs it."""
+    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
+
+    async def main() -> tuple[ExitCode, str]:
+        context = zmq.asyncio.Context()
+        coordinator = Coordinator(context)
+        try:
+            node, life = await joined(Node, BreaksLater(), coordinator, tmp_path)
+            await coordinator.asked("ready", Done())
+            await coordinator.send(PulseReply(examples=1, declared_dead=""))
+            await coordinator.asked("failed", Done())
+            return await life, node.exit_text
+        finally:
+            coordinator.close()
+            context.term()
+
+    ended = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
+    assert ended == (ExitCode.INTERNAL, "KeyError: 'mistake'")
 
 
 def test_the_socket_is_closed_when_the_end_is_cancelled() -> None:

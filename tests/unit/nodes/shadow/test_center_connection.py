@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
 import pytest
-import zmq.asyncio
+import zmq
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.runtime.members import Traffic
 from shadowsync.nodes.shadow.center_connection import CenterConnection
@@ -22,28 +24,59 @@ TIMEOUT_SECONDS = 0.5
 
 
 class SlowSocket:
-    """Takes a chunk every `seconds`; 0: at once."""
+    """Takes a chunk every `seconds`; 0: at once. Nothing can be received."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._has_room_at: float | None = None if seconds else 0.0
+        self._descriptors = socket.socketpair()
+        self.has_room: Callable[[], None] = lambda: None
         self.taken = 0
 
-    async def send_multipart(self, frames: list[Any], copy: bool) -> None:  # noqa: ARG002
+    def getsockopt(self, option: int) -> int:
+        """The descriptor, and that there is neither a message nor room."""
+        return self._descriptors[0].fileno() if option == zmq.FD else 0
+
+    def send(self, frame: Any, flags: int, copy: bool = True) -> None:  # noqa: ARG002
         """As ZeroMQ's, when its queue is full."""
-        await asyncio.sleep(self._seconds)
-        self.taken += 1
+        loop = asyncio.get_running_loop()
+        if self._has_room_at is None:
+            self._has_room_at = loop.time() + self._seconds
+            loop.call_later(self._seconds, lambda: self.has_room())
+        if loop.time() < self._has_room_at:
+            raise zmq.Again
+        if not flags & zmq.SNDMORE:
+            self.taken += 1
+            self._has_room_at = None if self._seconds else 0.0
 
 
-def line_over(socket: SlowSocket) -> CenterConnection:
+@pytest.fixture
+def slow_socket() -> Iterator[Callable[[float], SlowSocket]]:
+    """Makes sockets, and closes their descriptors."""
+    made: list[SlowSocket] = []
+
+    def make(seconds: float) -> SlowSocket:
+        made.append(SlowSocket(seconds))
+        return made[-1]
+
+    yield make
+    for slow in made:
+        for descriptor in slow._descriptors:
+            descriptor.close()
+
+
+def line_over(slow: SlowSocket) -> CenterConnection:
     """A line to a node that never answers by itself."""
-    return CenterConnection(
+    line = CenterConnection(
         member=MemberInfo("sync-0", "sync", 0, "s", ""),
         part=Slice(0, CHUNK * CHUNKS),
-        socket=cast("zmq.asyncio.Socket", socket),
+        socket=cast("zmq.Socket[bytes]", slow),
         chunk=CHUNK,
         timeout_seconds=TIMEOUT_SECONDS,
         traffic=Traffic(),
     )
+    slow.has_room = line._turns.wake
+    return line
 
 
 def answer(line: CenterConnection, number: int) -> None:
@@ -57,9 +90,9 @@ def read(start: int, stop: int) -> Message:
     return CenterRead(1, start, stop)
 
 
-async def ask(socket: SlowSocket, answers: int, every_seconds: float) -> np.ndarray:
+async def ask(slow: SlowSocket, answers: int, every_seconds: float) -> np.ndarray:
     """A request whose first answers come so late, one after the other."""
-    line, loop = line_over(socket), asyncio.get_running_loop()
+    line, loop = line_over(slow), asyncio.get_running_loop()
     for number in range(answers):
         loop.call_later(every_seconds * (number + 1), answer, line, number)
     target = np.zeros(CHUNK * CHUNKS, dtype=np.float32)
@@ -67,29 +100,29 @@ async def ask(socket: SlowSocket, answers: int, every_seconds: float) -> np.ndar
     return target
 
 
-def test_answers_that_come_slowly_are_waited_for() -> None:
+def test_answers_that_come_slowly_are_waited_for(slow_socket: Callable[[float], SlowSocket]) -> None:
     every = 0.6 * TIMEOUT_SECONDS
-    found = run_in_virtual_time(ask(SlowSocket(0.0), CHUNKS, every))
+    found = run_in_virtual_time(ask(slow_socket(0.0), CHUNKS, every))
     np.testing.assert_array_equal(found, np.repeat(np.arange(CHUNKS, dtype=np.float32), CHUNK))
     with pytest.raises(PeerLost, match="did not answer within"):
-        run_in_virtual_time(ask(SlowSocket(0.0), CHUNKS - 1, every))
+        run_in_virtual_time(ask(slow_socket(0.0), CHUNKS - 1, every))
 
 
-def test_chunks_that_leave_slowly_are_waited_for() -> None:
+def test_chunks_that_leave_slowly_are_waited_for(slow_socket: Callable[[float], SlowSocket]) -> None:
     """All of them take longer than the timeout; nothing is sent twice meanwhile."""
-    socket = SlowSocket(0.4 * TIMEOUT_SECONDS)
+    slow = slow_socket(0.4 * TIMEOUT_SECONDS)
     whole = CHUNKS * 0.4 * TIMEOUT_SECONDS
 
     async def work() -> None:
-        line, loop = line_over(socket), asyncio.get_running_loop()
+        line, loop = line_over(slow), asyncio.get_running_loop()
         for number in range(CHUNKS):
             loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, answer, line, number)
         await asyncio.wait_for(line.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 60.0)
 
     run_in_virtual_time(work())
-    assert socket.taken == CHUNKS
+    assert slow.taken == CHUNKS
 
 
-def test_a_socket_that_takes_nothing_is_a_lost_node() -> None:
+def test_a_socket_that_takes_nothing_is_a_lost_node(slow_socket: Callable[[float], SlowSocket]) -> None:
     with pytest.raises(PeerLost, match="did not answer within"):
-        run_in_virtual_time(ask(SlowSocket(100.0), 0, 1.0))
+        run_in_virtual_time(ask(slow_socket(100.0), 0, 1.0))

@@ -29,12 +29,15 @@ class Trainer:
 
     Attributes:
         began: the iterations at the beginning of each round.
+        ended: the rounds that were not cut off.
         cpu_seconds: of the round by its number.
         wanted: for how long each round might last.
     """
 
     def __init__(self, sync: SyncSection, failures: list[BaseException]) -> None:
         self.began: list[int] = []
+        self.ended = 0
+        self.closed = False
         self.wanted: list[float | None] = []
         self.cpu_seconds: Callable[[int], float] = lambda _: 0.0
         self.complete: Callable[[int], bool] = lambda _: True
@@ -72,7 +75,7 @@ class Trainer:
             loop = asyncio.get_running_loop()
             clock = SimpleNamespace(monotonic=loop.time, thread_time=lambda: self._cpu)
             monkeypatch.setattr(thread, "time", clock)
-            main = asyncio.ensure_future(self.shadow._main())
+            main = asyncio.ensure_future(self.shadow._until_stopped())
             self.shadow.begin()
             await work()
             self.shadow.stop()
@@ -85,10 +88,11 @@ class Trainer:
         number = len(self.began)
         await asyncio.sleep(ROUND_SECONDS)
         self._cpu += self.cpu_seconds(number)
+        self.ended += 1
         return self.complete(number)
 
     async def _close(self) -> None:
-        pass
+        self.closed = True
 
 
 @pytest.fixture
@@ -205,3 +209,41 @@ def test_an_incomplete_round_is_tried_again_soon(
     assert own.began[:2] == [0, 50]
     assert 50 < own.began[2] <= 56
     assert own.began[3] == own.began[2] + 50
+
+
+def test_it_ends_in_the_middle_of_a_round(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(gap=1, duty=1.0)
+    own.run(monkeypatch, lambda: asyncio.sleep(ROUND_SECONDS / 2))
+    assert (own.began, own.ended, own.closed) == ([0], 0, True)
+
+
+def test_rounds_that_never_wait_do_not_hold_the_loop(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(duty=1.0)
+
+    async def at_once(*_: Any) -> bool:
+        own.began.append(0)
+        assert len(own.began) < 1000, "nothing else runs"
+        return True
+
+    async def work() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    own.shadow._algorithm = cast("Algorithm", SimpleNamespace(round=at_once))
+    own.run(monkeypatch, work)
+    assert own.began
+    assert own.closed
+
+
+def test_what_is_told_before_there_are_links_is_not_lost(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = trainer(duty=1.0)
+    told: list[ZmqPeers] = []
+    own.shadow.call_with_links(told.append)
+    own.run(monkeypatch, lambda: asyncio.sleep(ROUND_SECONDS))
+    assert [links.peers for links in told] == [own.peers]

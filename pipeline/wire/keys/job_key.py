@@ -18,7 +18,7 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
-from ..errors import JobFileError
+from ...errors import JobFileError
 
 KEY_VARIABLE: Final = "SHADOWSYNC_KEY_FILE"
 """Names the file; a process and all that it starts are of the job with this key."""

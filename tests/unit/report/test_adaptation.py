@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.pipeline.report.link_codecs import LinkChoice, choice_counts, choices_of
+from shadowsync.pipeline.report.adaptation import LinkChoice, choice_counts, choices_of
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality_warnings import link_warnings

@@ -9,14 +9,14 @@ import socket
 from typing import Any
 from uuid import uuid4
 
-from ...pipeline.config.job import Job
-from ...pipeline.config.network import SlowNetwork
-from ...pipeline.errors import ClusterError, ExitCode, JobFileError
-from ...pipeline.report.model import EmulatedNetwork
-from ...pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
-from ..runtime.process import RELAY, exit_status_text
-from .child import Child
-from .starter import Starter
+from ....pipeline.config.job import Job
+from ....pipeline.config.network import SlowNetwork
+from ....pipeline.errors import ClusterError, ExitCode, JobFileError
+from ....pipeline.report.model import EmulatedNetwork
+from ....pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
+from ...runtime.process import RELAY, exit_status_text
+from ..child import Child
+from ..starter import Starter
 
 NodeKey = tuple[str, int]
 START_SECONDS = 20.0

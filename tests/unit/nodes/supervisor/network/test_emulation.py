@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from shadowsync.nodes.supervisor.slow_network import Emulation
+from shadowsync.nodes.supervisor.network.emulation import Emulation
 from shadowsync.nodes.supervisor.starter import SpawnStarter
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError

@@ -8,21 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
 import zmq
-import zmq.asyncio
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from ..errors import JobFileError
-from .endpoints import host_of, is_loopback_host
+from ...errors import JobFileError
+from ..endpoints import host_of, is_loopback_host
+from ..refusals import Refusals
+from ..socket_events import SocketTurns
 from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
-from .refusals import Refusals
-from .socket_events import SocketTurns
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"shadowsync"
@@ -124,24 +123,14 @@ class KeyGate:
         self._loop = asyncio.get_running_loop()
         self._admitted = z85.decode(key.client.public)
         self._refused = refused
-        self._socket: zmq.asyncio.Socket = zmq.asyncio.Context(context).socket(zmq.REP)
+        self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(ZAP_ENDPOINT)
         # Of failed handshakes, from the sockets that listen; and what takes them.
         self._events: list[zmq.Socket[bytes]] = []
-        self._turns: list[SocketTurns] = []
+        self._turns = [SocketTurns(self._answer, self._socket)]
         self.refusals = Refusals(log)
         _GATES[context.underlying] = self
-
-    async def serve(self) -> None:
-        """Answer ZAP requests until cancelled."""
-        while True:
-            version, request, _, address, _, mechanism, *credentials = await self._socket.recv_multipart()
-            admitted = mechanism == b"CURVE" and credentials == [self._admitted]
-            if not admitted:
-                self._refuse("refused a connection from %s: it has another key", address.decode())
-            status = (b"200", b"OK") if admitted else (b"400", b"another key")
-            await self._socket.send_multipart([version, request, *status, b"", b""])
 
     def watch(self, socket: zmq.Socket[bytes] | Any) -> None:
         """Count a socket's failed handshakes.
@@ -159,13 +148,22 @@ class KeyGate:
         self._loop.call_soon_threadsafe(self._follow, events)
 
     def close(self) -> None:
-        """Close the sockets; a second call does nothing."""
+        """Close its sockets, after those that listen; a second call does nothing."""
         if _GATES.get(self._context.underlying) is self:
             del _GATES[self._context.underlying]
         for turns in self._turns:
             turns.close()
         for socket in (self._socket, *self._events):
             socket.close()
+
+    def _answer(self) -> None:
+        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            version, request, _, address, _, mechanism, *credentials = self._socket.recv_multipart()
+            admitted = mechanism == b"CURVE" and credentials == [self._admitted]
+            if not admitted:
+                self._refuse("refused a connection from %s: it has another key", address.decode())
+            status = (b"200", b"OK") if admitted else (b"400", b"another key")
+            self._socket.send_multipart([version, request, *status, b"", b""])
 
     def _follow(self, events: zmq.Socket[bytes]) -> None:
         if not events.closed:
@@ -183,13 +181,7 @@ class KeyGate:
 
 
 def open_gate(
-    context: zmq.Context[zmq.Socket[bytes]],
-    start: Callable[[Coroutine[Any, Any, None]], object],
-    refused: Callable[[], None] = lambda: None,
+    context: zmq.Context[zmq.Socket[bytes]], refused: Callable[[], None] = lambda: None
 ) -> KeyGate | None:
-    """Start the authenticator of a context; None without a key."""
-    if (key := job_key()) is None:
-        return None
-    gate = KeyGate(context, key, refused)
-    start(gate.serve())
-    return gate
+    """Make the gate of a node's context, on its loop; None without a key."""
+    return KeyGate(context, key, refused) if (key := job_key()) is not None else None

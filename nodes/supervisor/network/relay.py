@@ -3,7 +3,7 @@
 It does not parse messages. One direction of one listening node is one `ThrottledLink`, shared by all
 connections to that node, as a network card is.
 
-The supervisor starts it as `python -m shadowsync.nodes.supervisor.relay SPEC`, where SPEC is JSON:
+The supervisor starts it as `python -m shadowsync.nodes.supervisor.network.relay SPEC`, where SPEC is JSON:
 {"delay_seconds", "bytes_per_second", "listeners": [[listen, target], ...]}. It prints the endpoints of its
 listeners when all are open, and its own costs when it is told to end.
 """
@@ -23,9 +23,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ...pipeline.wire.sockets import ROOT
-from ...pipeline.wire.tasks import TaskSet
-from ..runtime.process import exit_when_parent_dies
+from ....pipeline.wire.sockets import ROOT
+from ....pipeline.wire.tasks import TaskSet
+from ...runtime.process import exit_when_parent_dies
 
 # What one connection may have on its way in one direction. Past it the sender waits, as it would for a
 # receive window: at a delay of 200 ms that is 320 MB/s.

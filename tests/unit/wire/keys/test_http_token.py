@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.wire.http_token import (
+from shadowsync.pipeline.wire.keys.http_token import (
     TOKEN_VARIABLE,
     given_token,
     insecurity,
     read_token,
     required_token,
 )
-from shadowsync.pipeline.wire.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 
 OPEN = ("0.0.0.0", "::", "10.0.0.1", "a-host")
 OWN = ("127.0.0.1", "127.1.2.3", "::1", "localhost")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.wire.job_key import KEY_VARIABLE, JobKey, job_key
+from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey, job_key
 
 
 def test_a_new_key_is_for_its_owner_alone_and_comes_back(tmp_path: Path) -> None:

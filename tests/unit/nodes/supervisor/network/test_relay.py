@@ -15,8 +15,8 @@ from uuid import uuid4
 
 import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
-from shadowsync.nodes.supervisor import relay
-from shadowsync.nodes.supervisor.relay import ProxyListener, ThrottledLink
+from shadowsync.nodes.supervisor.network import relay
+from shadowsync.nodes.supervisor.network.relay import ProxyListener, ThrottledLink
 from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.tests.support.other_user import greeting_of
 

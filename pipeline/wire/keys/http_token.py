@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from ..errors import JobFileError
-from .endpoints import is_loopback_host
+from ...errors import JobFileError
+from ..endpoints import is_loopback_host
 from .job_key import HOW_TO_MAKE, is_insecure, job_key, read_secret
 
 TOKEN_VARIABLE: Final = "SHADOWSYNC_HTTP_TOKEN_FILE"

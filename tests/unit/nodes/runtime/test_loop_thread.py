@@ -1,0 +1,94 @@
+"""A thread with a loop: coroutines of another loop on it, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from shadowsync.nodes.runtime.loops import LoopThread
+
+WAIT_SECONDS = 60.0
+
+
+class Idle(LoopThread):
+    """Waits until it is cancelled, and says so."""
+
+    def __init__(self) -> None:
+        self.failures: list[BaseException] = []
+        super().__init__("idle", self.failures.append)
+        self.was_cancelled = False
+
+    async def main(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+
+
+@pytest.fixture
+def thread() -> Iterator[Idle]:
+    """A thread that may be started; afterwards it has ended, without an error."""
+    idle = Idle()
+    yield idle
+    idle.stop()
+    assert idle.join(WAIT_SECONDS)
+    assert idle.failures == []
+
+
+async def _where() -> str:
+    await asyncio.sleep(0)
+    return threading.current_thread().name
+
+
+async def _fail() -> None:
+    await asyncio.sleep(0)
+    raise LookupError("no such row")
+
+
+def test_a_coroutine_runs_on_the_thread_and_its_error_is_raised_here(thread: Idle) -> None:
+    async def both() -> None:
+        early = asyncio.ensure_future(thread.run_coroutine(_where))
+        await asyncio.sleep(0)
+        thread.start()
+        assert await early == "idle"
+        with pytest.raises(LookupError, match="no such row"):
+            await thread.run_coroutine(_fail)
+
+    asyncio.run(asyncio.wait_for(both(), WAIT_SECONDS))
+
+
+def test_who_is_cancelled_here_is_cancelled_there(thread: Idle) -> None:
+    ended = threading.Event()
+    began = threading.Event()
+
+    async def forever() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def cancel() -> None:
+        thread.start()
+        waiting = asyncio.ensure_future(thread.run_coroutine(forever))
+        assert await asyncio.to_thread(began.wait, WAIT_SECONDS)
+        waiting.cancel()
+        assert await asyncio.to_thread(ended.wait, WAIT_SECONDS)
+
+    asyncio.run(asyncio.wait_for(cancel(), WAIT_SECONDS))
+
+
+def test_the_end_of_the_thread_cancels_who_waits_for_it(thread: Idle) -> None:
+    async def end() -> None:
+        thread.start()
+        waiting = asyncio.ensure_future(thread.run_coroutine(asyncio.Event().wait))
+        await thread.run_coroutine(_where)
+        thread.stop()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(asyncio.wait_for(end(), WAIT_SECONDS))
+    assert thread.was_cancelled
