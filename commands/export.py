@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from .which_option import which_option
+from .checkpoint_option import which_option
 
 
 @click.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from .watched import end, supervise
+from .run_command import end, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable

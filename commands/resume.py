@@ -7,8 +7,8 @@ from typing import Literal
 
 import click
 
+from .checkpoint_option import which_option
 from .key import security_options
-from .which_option import which_option
 
 
 @click.command()
@@ -31,6 +31,6 @@ def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", 
     if data.epochs is raised.
     """
     from ..nodes.supervisor.run import resumed_job
-    from .watched import run_watched
+    from .run_command import run_watched
 
     run_watched(lambda: resumed_job(run_folder, overrides, which), "resume", quiet=quiet)

@@ -8,10 +8,10 @@ from typing import Final, Generic, TypeVar
 
 from ..pipeline.report.wording import DOES_NOT
 from ..pipeline.text.format import MISSING, amount, counted, data_size, duration, number
-from .cells import REFERENCE
 from .record import Comparison
 from .statistics import Paired
 from .summary import Row
+from .variants import REFERENCE
 
 AnyRow = TypeVar("AnyRow")
 

@@ -10,10 +10,10 @@ from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError
 from ..pipeline.jobfile.load import load_resolved
 from ..pipeline.report.run_folder import create_run_folder
-from .conduct import PAGE_NAME, Say, conduct
 from .markdown import print_table
 from .plan import JOBS, RUNS, check, make_plan
 from .record import read_record, write_record
+from .runner import PAGE_NAME, Say, conduct
 from .summary import summarize
 
 

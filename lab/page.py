@@ -13,11 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ..pipeline.report.model import Report
 from ..pipeline.report.wording import DOES_NOT
 from ..pipeline.text.format import data_size
-from .cells import REFERENCE
 from .columns import COLUMNS, facts, incomplete
 from .plots import draw
 from .record import Comparison
 from .summary import Row
+from .variants import REFERENCE
 
 TEMPLATES = Path(__file__).with_name("templates")
 

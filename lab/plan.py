@@ -14,8 +14,8 @@ from ..pipeline.input.plan import plan_input
 from ..pipeline.models.registry import build_model
 from ..pipeline.report.wording import emulated_links
 from ..pipeline.report.write import describe_hardware, versions
-from .cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 from .record import CellRecord, Comparison, Run
+from .variants import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from matplotlib.ticker import EngFormatter
 
 from ..pipeline.report.model import Report
 from ..pipeline.report.placement import Point
-from .cells import REFERENCE
 from .curves import from_start, mean_curve
 from .record import Comparison
 from .summary import Row
+from .variants import REFERENCE
 
 # Stands for the page's text colour until the picture is done; used for nothing else.
 INK: Final = "#010203"

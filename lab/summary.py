@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from .cells import REFERENCE
 from .record import CellRecord, Comparison, ComparisonPart, Figures
 from .statistics import Conclusion, Paired, paired_difference, paired_ratio
+from .variants import REFERENCE
 
 Get = Callable[[Figures], float | None]
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..pipeline.codecs.choices import AUTO, CodecLadder
 from ..pipeline.codecs.formats import make_codec
-from ..pipeline.codecs.ladder import AUTO, CodecLadder
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ..sync_algos.built_in import NEEDS_CENTER

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..sync_algos.base import Slice
-from .trial import Subject, Trial
+from .harness import Subject, Trial
 
 
 def check_center_rule(subject: Subject) -> None:

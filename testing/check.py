@@ -12,8 +12,8 @@ from .center import check_center_lost, check_center_rule, check_shared_instance
 from .declaration import check_declaration, check_options
 from .error import ConformanceError
 from .faults import check_death, check_join, check_leave
-from .handover import check_state
-from .steady import (
+from .harness import Subject
+from .invariants import (
     check_bounded,
     check_fixed_point,
     check_one_peer,
@@ -21,7 +21,7 @@ from .steady import (
     check_repeatable,
     check_zero_rounds,
 )
-from .trial import Subject
+from .state_transfer import check_state
 
 CHECKS: dict[str, Callable[[Subject], None]] = {
     "declaration": check_declaration,

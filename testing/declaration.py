@@ -8,7 +8,7 @@ from typing import get_args
 from ..sync_algos.base import Algorithm, ModelOrigin
 from ..sync_algos.options import AlgorithmError, make_options, option_types
 from .error import ConformanceError
-from .trial import Subject
+from .harness import Subject
 
 DECLARATION = "declaration"
 OPTIONS = "options"

@@ -11,7 +11,7 @@ import torch
 
 from ..sync_algos.base import AlgorithmState, Slice
 from ..sync_algos.memory_faults import Action, Fault, Phase
-from .trial import Subject, Trial, same_state
+from .harness import Subject, Trial, same_state
 
 TRAINERS = 3
 WARM_ROUNDS = 2

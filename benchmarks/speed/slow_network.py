@@ -22,7 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from shadowsync.benchmarks.job_runs import on_log, run_job
 from shadowsync.benchmarks.pairs import ratio, save
-from shadowsync.lab.cells import Cell, parse_cells
+from shadowsync.lab.variants import Cell, parse_cells
 from shadowsync.pipeline.data.generator.generator import generate_log
 
 CELLS = "none,easgd,easgd@5,easgd@30,ma,ma@5,ma@30,bmuf,bmuf@5,bmuf@30"

@@ -14,9 +14,9 @@ from ...pipeline.checkpoint.atomic_file import whole_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import count, counted
-from .accounts import problems_of, recovery_seconds
+from .faulted_job import JobRunner, StruckJob
+from .ledger_check import problems_of, recovery_seconds
 from .schedule import Strike, schedule
-from .struck_job import JobRunner, StruckJob
 
 JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)

@@ -14,11 +14,11 @@ from rich.text import Text
 from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
 from ...pipeline.text.format import MISSING, amount, data_size, duration, number
 from ...pipeline.text.markdown import markdown_table, plain
-from ..cells import REFERENCE
 from ..columns import Column, signed_difference
 from ..curves import mean_curve
 from ..page import template
 from ..plots import ALONE, COLOURS, figure_svg, finish, frame
+from ..variants import REFERENCE
 from .plan import VirtualPlan
 from .summary import VirtualRow
 

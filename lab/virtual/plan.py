@@ -17,8 +17,8 @@ from ...pipeline.jobfile.load import validate_job
 from ...pipeline.report.model import Hardware
 from ...pipeline.report.wording import emulated_links
 from ...pipeline.report.write import describe_hardware, versions
-from ..cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 from ..record import ComparisonPart, read_json, write_json
+from ..variants import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 from .result import VirtualResult
 from .timing import Timing
 

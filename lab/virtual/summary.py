@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from ..cells import REFERENCE
 from ..record import ComparisonPart
 from ..statistics import Paired, paired_difference
+from ..variants import REFERENCE
 from .plan import VirtualPlan
 from .result import CurvePoint, VirtualResult
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 import zmq
 
+from ...pipeline.codecs.choices import CodecLadder
 from ...pipeline.codecs.feedback import Reference
 from ...pipeline.codecs.formats import Codec, LinkCodecs
-from ...pipeline.codecs.ladder import CodecLadder
 from ...pipeline.report.adaptation import choice_counts
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of

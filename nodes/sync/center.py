@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from ...pipeline.codecs.choices import CodecLadder
 from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
-from ...pipeline.codecs.ladder import CodecLadder
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import (

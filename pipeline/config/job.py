@@ -9,7 +9,7 @@ import hashlib
 
 from pydantic import ConfigDict, Field, model_validator
 
-from ..codecs.ladder import AUTO
+from ..codecs.choices import AUTO
 from .data import DataSection
 from .network import CodecsSection, NetworkSection
 from .sections import (

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
+from ..codecs.choices import AUTO, CodecLadder
 from ..codecs.formats import (
     LARGEST_BLOCK,
     LARGEST_FRACTION,
@@ -21,7 +22,6 @@ from ..codecs.formats import (
     LinkCodecs,
     make_codec,
 )
-from ..codecs.ladder import AUTO, CodecLadder
 from .sections import STRICT, Section
 
 

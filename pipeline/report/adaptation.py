@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ..codecs.ladder import RUNGS
+from ..codecs.choices import RUNGS
 from .placement import ReportPart
 
 PREFIX: Final = "codec/"

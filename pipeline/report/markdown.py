@@ -5,7 +5,7 @@ It is written for a stranger.
 
 from __future__ import annotations
 
-from ..codecs.ladder import RUNGS
+from ..codecs.choices import RUNGS
 from ..text.markdown import markdown_table, plain
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report

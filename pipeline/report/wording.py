@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from ..codecs.ladder import RUNGS
+from ..codecs.choices import RUNGS
 from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control

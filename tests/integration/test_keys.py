@@ -22,7 +22,7 @@ from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABL
 from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.knock import knock
+from shadowsync.tests.support.keyless_client import knock
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 

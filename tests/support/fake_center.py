@@ -11,8 +11,8 @@ from uuid import uuid4
 import zmq
 import zmq.asyncio
 from shadowsync.nodes.sync.center import CenterState, Rule
+from shadowsync.pipeline.codecs.choices import CodecLadder
 from shadowsync.pipeline.codecs.formats import LinkCodecs
-from shadowsync.pipeline.codecs.ladder import CodecLadder
 from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed, CenterValues
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.frames import decode, encode

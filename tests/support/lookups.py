@@ -9,7 +9,7 @@ from shadowsync.pipeline.embedding.lookup.request import NO_BAG_LENGTHS, BankLoo
 from shadowsync.pipeline.wire.messages import Delivery, Vectors
 
 from .batches import batch_id
-from .outbox import Outbox
+from .recording_connection import Outbox
 
 DIM = 2
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
+from shadowsync.pipeline.codecs.choices import CodecLadder
 from shadowsync.pipeline.codecs.formats import LinkCodecs
-from shadowsync.pipeline.codecs.ladder import CodecLadder
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import shadowsync
-from shadowsync.tests.support.books import BATCH, Books
+from shadowsync.tests.support.job_counts import BATCH, Books
 
 SCRIPT = Path(shadowsync.__file__).resolve().parent / "docker" / "check_run.py"
 EXAMPLES = 8 * BATCH

@@ -11,7 +11,7 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.spans import Span, plan_spans
-from shadowsync.tests.support.cut import cut_batches
+from shadowsync.tests.support.span_batches import cut_batches
 
 SHAPE = FeatureShape(2, 3, (1000, 7, 2**31 - 1))
 

@@ -11,7 +11,7 @@ import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.spans import plan_spans
-from shadowsync.tests.support.cut import cut_batches
+from shadowsync.tests.support.span_batches import cut_batches
 
 FOLDER = os.environ.get("SHADOWSYNC_DATA")
 FILE = Path(FOLDER or "") / "criteo_first10k.tsv.gz"

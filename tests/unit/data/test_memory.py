@@ -23,8 +23,8 @@ from shadowsync.pipeline.data.spans import plan_spans
 from shadowsync.pipeline.data.text import BLOCK_BYTES
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
-from shadowsync.tests.support.cut import cut_batches
 from shadowsync.tests.support.schemas import schema_job
+from shadowsync.tests.support.span_batches import cut_batches
 
 BATCH, WINDOW = 256, 1024
 ROWS = 20_000

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from shadowsync.lab.chaos.faulted_job import StruckJob
 from shadowsync.lab.chaos.run import ChaosResult, _count, _problems
 from shadowsync.lab.chaos.schedule import Strike
-from shadowsync.lab.chaos.struck_job import StruckJob
 
 KILLED = Strike("embedding", 0, 0.5)
 STOPPED = Strike("embedding", 1, 0.5, stop_seconds=2.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shadowsync.lab.cells import REFERENCE, parse_cells
 from shadowsync.lab.plan import check, make_plan
+from shadowsync.lab.variants import REFERENCE, parse_cells
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
@@ -22,7 +22,7 @@ def _orders(base: Job, folder: Path, seeds: int) -> list[list[str]]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Algorithms that need not exist."""
     monkeypatch.setattr(
-        "shadowsync.lab.cells.with_sync_nodes", lambda job, may_import: job if may_import else None
+        "shadowsync.lab.variants.with_sync_nodes", lambda job, may_import: job if may_import else None
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from shadowsync.lab.cells import REFERENCE
 from shadowsync.lab.record import Comparison
 from shadowsync.lab.statistics import paired_difference
 from shadowsync.lab.summary import Row, summarize
+from shadowsync.lab.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report, Throughput
 
 Compared = Callable[..., Comparison]

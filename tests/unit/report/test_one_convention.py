@@ -17,7 +17,7 @@ from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import NodeRecord, Report
 from shadowsync.pipeline.report.terminal import print_report
 from shadowsync.pipeline.text.format import data_size
-from shadowsync.tests.support.measures import SECONDS, measured
+from shadowsync.tests.support.profile_measurements import SECONDS, measured
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.table import table_of
 

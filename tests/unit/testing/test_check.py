@@ -11,7 +11,7 @@ from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.sync_algos.registry import ALGORITHMS
 from shadowsync.testing import ConformanceError, check_algorithm
 from shadowsync.testing.check import CHECKS
-from shadowsync.testing.trial import Subject
+from shadowsync.testing.harness import Subject
 from shadowsync.tests.support.wrong_classes import (
     AllOrNothing,
     AnswersItself,

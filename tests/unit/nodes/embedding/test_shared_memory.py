@@ -38,7 +38,7 @@ from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
 from shadowsync.tests.support.lookups import in_flight, plan, vectors
-from shadowsync.tests.support.outbox import Outbox
+from shadowsync.tests.support.recording_connection import Outbox
 from shadowsync.tests.support.shard_counts import counts
 from shadowsync.tests.support.tables import make_tables
 

@@ -14,7 +14,7 @@ from shadowsync.nodes.shadow.codec_chooser import (
     PATIENCE_EXCHANGES,
     LinkCodecChooser,
 )
-from shadowsync.pipeline.codecs.ladder import RUNGS, CodecLadder
+from shadowsync.pipeline.codecs.choices import RUNGS, CodecLadder
 
 BYTES = {"float32": 4_000_000, "bfloat16": 2_000_000, "int8": 1_004_000}
 WANTED_SECONDS = 0.5

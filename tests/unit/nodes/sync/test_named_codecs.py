@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.center import CenterState
+from shadowsync.pipeline.codecs.choices import RUNGS, CodecLadder
 from shadowsync.pipeline.codecs.feedback import ErrorFeedback, Reference, decode_chunk
 from shadowsync.pipeline.codecs.formats import Codec, CodecOptions, LinkCodecs
-from shadowsync.pipeline.codecs.ladder import RUNGS, CodecLadder
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.center_messages import (
     CenterExchange,

@@ -9,7 +9,7 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.lookups import DIM, in_flight, plan, vectors
-from shadowsync.tests.support.outbox import Outbox
+from shadowsync.tests.support.recording_connection import Outbox
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, ReaderClient
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.pipeline.wire.retransmission import CREDIT
 from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.outbox import Outbox
+from shadowsync.tests.support.recording_connection import Outbox
 
 
 def delivery(sequence: int) -> Delivery:

@@ -18,7 +18,7 @@ from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABL
 from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.knock import knock
+from shadowsync.tests.support.keyless_client import knock
 from shadowsync.tests.support.processes import wait_until
 from zmq.utils.monitor import parse_monitor_message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .trial import Subject, Trial
+from .harness import Subject, Trial
 
 TRAINERS = (1, 2, 3, 4, 5)
 SETTLING_ROUNDS = 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.lab.cells import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
+from shadowsync.lab.variants import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 

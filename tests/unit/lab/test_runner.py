@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.lab.cells import parse_cells
-from shadowsync.lab.conduct import conduct
 from shadowsync.lab.job_process import JobProcess, last_line
 from shadowsync.lab.plan import make_plan
 from shadowsync.lab.record import Comparison, read_record
+from shadowsync.lab.runner import conduct
+from shadowsync.lab.variants import parse_cells
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from shadowsync.lab.chaos import accounts
-from shadowsync.lab.chaos.accounts import problems_of, recovery_seconds
+from shadowsync.lab.chaos.ledger_check import problems_of, recovery_seconds
 from shadowsync.nodes.coordinator.ledger.records import Acknowledged, LeftOut
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.pipeline.data.spans import Span

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..sync_algos.base import AlgorithmState
-from .trial import Subject, Trial
+from .harness import Subject, Trial
 
 
 def check_state(subject: Subject) -> None:
