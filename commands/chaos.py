@@ -1,4 +1,4 @@
-"""`shadowsync chaos`: jobs whose processes are killed and stopped, and their accounts checked."""
+"""`shadowsync chaos`: jobs whose processes are killed and stopped, and their ledgers checked."""
 
 from __future__ import annotations
 
@@ -81,20 +81,22 @@ def _show(result: ChaosResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{sum(result.struck.values())} strikes in {len(result.jobs)} jobs")
-    table.add_column("struck")
-    for column in ("strikes", "jobs that stopped and were resumed", "replaced", "after s", "at most s"):
+    from ..pipeline.text.format import counted
+
+    table = Table(title=f"{sum(result.injected.values())} faults in {len(result.jobs)} jobs")
+    table.add_column("injected into")
+    for column in ("faults", "jobs that stopped and were resumed", "replaced", "after s", "at most s"):
         table.add_column(column, justify="right")
-    for kind, count in sorted(result.struck.items()):
+    for kind, count in sorted(result.injected.items()):
         after = result.recovery_seconds.get(kind, [])
         times = [str(len(after)), f"{median(after):.2f}", f"{max(after):.2f}"] if after else ["0", "", ""]
         table.add_row(kind, str(count), str(result.resumed(kind)), *times)
     console = Console(soft_wrap=True)
     console.print(table)
-    console.print(f"{result.missed} strikes came too late or met nobody")
+    console.print(f"{counted(result.missed, 'fault')} could not be injected: too late, or no such process")
     if (difference := result.ne_difference) is not None:
-        struck = f"NE {fmean(result.struck_ne):.4f} of {len(result.struck_ne)} struck jobs"
-        clean = f"{fmean(result.clean_ne):.4f} of {len(result.clean_ne)} clean ones"
+        faulted = f"NE {fmean(result.faulted_ne):.4f} of {len(result.faulted_ne)} jobs with faults"
+        clean = f"{fmean(result.clean_ne):.4f} of {len(result.clean_ne)} without"
         far = f"{len(result.far())} further from these than 5 standard deviations"
-        console.print(f"{struck}, {clean}: {difference:+.2%}; {far}")
+        console.print(f"{faulted}, {clean}: {difference:+.2%}; {far}")
     console.print(f"problems: {len(result.problems)}" + "".join(f"\n  {one}" for one in result.problems))

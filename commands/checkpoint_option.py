@@ -10,7 +10,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def which_option(flag: str) -> Callable[[F], F]:
+def checkpoint_option(flag: str) -> Callable[[F], F]:
     """Make the option `flag`; the command gets "last" or "best" as `which`."""
     return click.option(
         flag,

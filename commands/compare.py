@@ -81,7 +81,7 @@ def compare(
     if (trainers is not None or timing) and not virtual:
         raise JobFileError("--trainers and --timing are for --virtual", remedy="add --virtual")
     from ..lab import compare as real
-    from ..lab.virtual import conduct as emulated
+    from ..lab.virtual import runner as emulated
     from ..lab.virtual.plan import JSON_NAME, parse_timing, parse_trainers
     from ..pipeline.jobfile.load import load_job
 

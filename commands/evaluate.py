@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from .checkpoint_option import which_option
+from .checkpoint_option import checkpoint_option
 
 
 @click.command(name="eval")
@@ -20,7 +20,7 @@ from .checkpoint_option import which_option
     help="File or glob to score, in the job's format. May be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@which_option("--which")
+@checkpoint_option("--which")
 def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool, which: Literal["last", "best"]) -> None:
     """Score the model that RUN saved on data files, without a cluster."""
     import json

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from .checkpoint_option import which_option
+from .checkpoint_option import checkpoint_option
 
 
 @click.command()
@@ -28,7 +28,7 @@ from .checkpoint_option import which_option
     help="Format of the embedding tables: one file each (parquet), or one for all (safetensors).",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to create.")
-@which_option("--which")
+@checkpoint_option("--which")
 def export(
     run_folder: Path,
     form: Literal["torch-export", "onnx"],

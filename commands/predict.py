@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from .checkpoint_option import which_option
+from .checkpoint_option import checkpoint_option
 
 
 @click.command()
@@ -21,7 +21,7 @@ from .checkpoint_option import which_option
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The Parquet file to write.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
-@which_option("--which")
+@checkpoint_option("--which")
 def predict(
     run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Literal["last", "best"]
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from .checkpoint_option import which_option
+from .checkpoint_option import checkpoint_option
 from .key import security_options
 
 
@@ -20,7 +20,7 @@ from .key import security_options
     metavar="SECTION.KEY=VALUE",
     help="Override a setting of its job; data, model and batches must stay as they are.",
 )
-@which_option("--from")
+@checkpoint_option("--from")
 @security_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], quiet: bool) -> None:

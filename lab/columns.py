@@ -42,7 +42,7 @@ def ratio(value: Paired | None) -> str:
     return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def standing(row: Row) -> str:
+def run_status(row: Row) -> str:
     """Say whether a cell's runs finished and their ledgers add up."""
     parts = []
     if not row.ledger_adds_up:
@@ -64,7 +64,7 @@ def _gap(row: Row) -> str:
 
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("algorithm", lambda row: row.label),
-    Column("runs", standing),
+    Column("runs", run_status),
     Column("NE", lambda row: number(row.ne)),
     Column(f"NE minus {REFERENCE}", lambda row: signed_difference(row.ne_difference)),
     Column("by NE", lambda row: row.ne_verdict or MISSING),

@@ -13,19 +13,19 @@ from ..pipeline.report.run_folder import create_run_folder
 from .markdown import print_table
 from .plan import JOBS, RUNS, check, make_plan
 from .record import read_record, write_record
-from .runner import PAGE_NAME, Say, conduct
+from .runner import PAGE_NAME, PrintLine, run_comparison
 from .summary import summarize
 
 
-def start(base: Job, algorithms: str, seeds: int, console: Console, say: Say) -> ExitCode:
+def start(base: Job, algorithms: str, seeds: int, console: Console, print_line: PrintLine) -> ExitCode:
     """Start a comparison in a new folder beside the job's runs."""
     cells = check(base, algorithms, seeds)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-compare")
     write_record(folder, make_plan(base, cells, seeds, folder))
-    return go_on(folder, console, say)
+    return go_on(folder, console, print_line)
 
 
-def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
+def go_on(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
     """Make a comparison's missing and failed runs; show the results."""
     comparison = read_record(folder)
     for run in comparison.missing():
@@ -36,8 +36,8 @@ def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
                 where=str(folder),
                 remedy="move it back",
             )
-    say(f"{len(comparison.missing())} of {len(comparison.runs)} runs to make, in {folder}")
-    code = conduct(folder, comparison, say)
+    print_line(f"{len(comparison.missing())} of {len(comparison.runs)} runs to make, in {folder}")
+    code = run_comparison(folder, comparison, print_line)
     print_table(comparison, summarize(comparison), console)
-    say(f"page: {folder / PAGE_NAME}")
+    print_line(f"page: {folder / PAGE_NAME}")
     return code

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..pipeline.report.wording import DOES_NOT
 from ..pipeline.text.markdown import markdown_table, plain
-from .columns import COLUMNS, NARROW, facts, incomplete, standing
+from .columns import COLUMNS, NARROW, facts, incomplete, run_status
 from .record import Comparison
 from .summary import Row
 
@@ -59,7 +59,7 @@ def print_table(comparison: Comparison, rows: list[Row], console: Console) -> No
     console.print(table)
     for row in rows:
         if row.failed or not row.ledger_adds_up:
-            console.print(Text(f"{row.label}: {standing(row)}", style="bold red"))
+            console.print(Text(f"{row.label}: {run_status(row)}", style="bold red"))
         for text in row.failed:
             console.print(Text(f"  {text}", style="red"))
     if missing := incomplete(comparison):

@@ -14,8 +14,8 @@ from ..pipeline.input.plan import plan_input
 from ..pipeline.models.registry import build_model
 from ..pipeline.report.wording import emulated_links
 from ..pipeline.report.write import describe_hardware, versions
-from .record import CellRecord, Comparison, Run
-from .variants import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
+from .record import Comparison, Run, VariantRecord
+from .variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ JOBS = "jobs"
 RUNS = "runs"
 
 
-def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
+def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
     """Check all cells before the first run.
 
     Raises for whatever would make a run fail from the start.
@@ -33,10 +33,10 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
             f"run.seed: {seeds} seeds from {base.run.seed} on go beyond 2147483647",
             remedy="lower run.seed or --seeds",
         )
-    cells = parse_cells(algorithms)
+    cells = parse_variants(algorithms)
     for cell in cells:
         try:
-            check_sync(cell_job(base, cell, base.run.seed, "check", base.run.directory))
+            check_sync(variant_job(base, cell, base.run.seed, "check", base.run.directory))
         except JobFileError as error:
             raise JobFileError(str(error), where=f"--algorithms {cell.label}") from error
     build_model(reference_job(base, base.run.seed, "check", base.run.directory))
@@ -44,7 +44,7 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Cell]:
     return cells
 
 
-def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Comparison:
+def make_plan(base: Job, cells: Sequence[Variant], seeds: int, folder: Path) -> Comparison:
     """Build the comparison and write its jobs to `folder`/jobs.
 
     All runs are waiting.
@@ -61,10 +61,10 @@ def make_plan(base: Job, cells: Sequence[Cell], seeds: int, folder: Path) -> Com
             if cell is None:
                 job = reference_job(base, seed, name, directory)
             else:
-                job = cell_job(base, cell, seed, name, directory)
+                job = variant_job(base, cell, seed, name, directory)
             (jobs / f"{name}.json").write_text(job.model_dump_json(indent=1) + "\n", encoding="utf-8")
             runs.append(Run(label=label, seed=seed, name=name))
-    reference = Cell(REFERENCE, "none")
+    reference = Variant(REFERENCE, "none")
     slow = base.network.slow
     return Comparison(
         name=base.run.name,
@@ -89,9 +89,9 @@ def _in_turn(items: Sequence[T], turn: int) -> list[T]:
     return rotated[::-1] if turn % 2 else rotated
 
 
-def _record(cell: Cell, base: Job) -> CellRecord:
+def _record(cell: Variant, base: Job) -> VariantRecord:
     none = cell.algorithm == "none"
-    return CellRecord(
+    return VariantRecord(
         label=cell.label,
         algorithm=cell.algorithm,
         mode="none" if none else "shadow" if cell.every is None else "fixed",

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..pipeline.checkpoint.atomic_file import whole_file
+from ..pipeline.checkpoint.atomic_file import atomic_file
 from ..pipeline.errors import JobFileError
 from ..pipeline.report.model import Hardware, Report
 
@@ -89,7 +89,7 @@ class Run(ComparisonPart):
     figures: Figures | None = None
 
 
-class CellRecord(ComparisonPart):
+class VariantRecord(ComparisonPart):
     """A cell as requested, and as it is in the job."""
 
     label: str
@@ -111,7 +111,7 @@ class Comparison(ComparisonPart):
     started_at: str
     complete: bool = False
     seeds: list[int]
-    cells: list[CellRecord]
+    cells: list[VariantRecord]
     runs: list[Run]
     network: str | None
     means: str | None = None
@@ -137,7 +137,7 @@ def write_json(path: Path, part: BaseModel) -> None:
 
     Raises ResourceError.
     """
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         file.write(part.model_dump_json(indent=1).encode() + b"\n")
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..pipeline.checkpoint.atomic_file import whole_file
+from ..pipeline.checkpoint.atomic_file import atomic_file
 from ..pipeline.errors import ExitCode
 from ..pipeline.report.model import Report
 from ..pipeline.report.write import JSON_NAME as REPORT_NAME
@@ -28,10 +28,10 @@ LOGS = "logs"
 # With these a run trained to its end, and its figures are of whole training.
 WITH_FIGURES = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS, ExitCode.LEDGER)
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
-def conduct(folder: Path, comparison: Comparison, say: Say) -> ExitCode:
+def run_comparison(folder: Path, comparison: Comparison, print_line: PrintLine) -> ExitCode:
     """Make the missing runs, one by one; return the exit code.
 
     compare.json is written after each run; the page and the table at the end, also after an interrupt.
@@ -43,10 +43,10 @@ def conduct(folder: Path, comparison: Comparison, say: Say) -> ExitCode:
             begun = time.monotonic()
             _make(folder, comparison, run, jobs)
             if jobs.interrupts:
-                say(f"interrupted in {run.label}, seed {run.seed}")
+                print_line(f"interrupted in {run.label}, seed {run.seed}")
                 break
             write_record(folder, comparison)
-            say(_line(run, f"{number}/{len(missing)}", time.monotonic() - begun))
+            print_line(_line(run, f"{number}/{len(missing)}", time.monotonic() - begun))
         comparison.complete = not jobs.interrupts
         write_all(folder, comparison)
     if jobs.interrupts:
@@ -62,9 +62,9 @@ def write_all(folder: Path, comparison: Comparison) -> list[Row]:
     rows = summarize(comparison)
     comparison.summary = [row.model_dump(mode="json") for row in rows]
     write_record(folder, comparison)
-    with whole_file(folder / MARKDOWN_NAME) as file:
+    with atomic_file(folder / MARKDOWN_NAME) as file:
         file.write(render_markdown(comparison, rows).encode())
-    with whole_file(folder / PAGE_NAME) as file:
+    with atomic_file(folder / PAGE_NAME) as file:
         file.write(render_page(comparison, rows, reports_of(folder, comparison)).encode())
     return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from .record import CellRecord, Comparison, ComparisonPart, Figures
+from .record import Comparison, ComparisonPart, Figures, VariantRecord
 from .statistics import Conclusion, Paired, paired_difference, paired_ratio
 from .variants import REFERENCE
 
@@ -20,7 +20,7 @@ class Row(ComparisonPart):
     """
 
     label: str
-    cell: CellRecord
+    cell: VariantRecord
     finished: int
     failed: list[str]
     died: int
@@ -50,11 +50,11 @@ def summarize(comparison: Comparison) -> list[Row]:
     return [_row(comparison, cell, baseline) for cell in comparison.cells]
 
 
-def _is_plain_none(cell: CellRecord) -> bool:
+def _is_plain_none(cell: VariantRecord) -> bool:
     return cell.algorithm == "none" and cell.label != REFERENCE
 
 
-def _row(comparison: Comparison, cell: CellRecord, baseline: str | None) -> Row:
+def _row(comparison: Comparison, cell: VariantRecord, baseline: str | None) -> Row:
     runs = comparison.of(cell.label)
     found = [run.figures for run in runs if run.figures is not None]
     label = cell.label

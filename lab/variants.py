@@ -19,7 +19,7 @@ _EXAMPLE: Final = "write name, name@5 for a fixed rate, or name:key=value@5 with
 
 
 @dataclass(frozen=True)
-class Cell:
+class Variant:
     """One way to synchronize.
 
     Attributes:
@@ -35,7 +35,7 @@ class Cell:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def parse_cells(text: str) -> list[Cell]:
+def parse_variants(text: str) -> list[Variant]:
     """Parse the comma-separated value of `--algorithms`.
 
     A comma inside brackets or quotes belongs to an option's value. A variant that is given twice gets two
@@ -46,7 +46,7 @@ def parse_cells(text: str) -> list[Cell]:
     written = [part.strip() for part in _split(text)]
     if not any(written):
         raise JobFileError("--algorithms: no algorithm given", remedy=_EXAMPLE)
-    cells: list[Cell] = []
+    cells: list[Variant] = []
     taken = {REFERENCE}
     for part in written:
         label, number = part, 1
@@ -54,11 +54,11 @@ def parse_cells(text: str) -> list[Cell]:
             number += 1
             label = f"{part} ({number})"
         taken.add(label)
-        cells.append(_parse_cell(part, label))
+        cells.append(_parse_variant(part, label))
     return cells
 
 
-def cell_job(base: Job, cell: Cell, seed: int, name: str, directory: str) -> Job:
+def variant_job(base: Job, cell: Variant, seed: int, name: str, directory: str) -> Job:
     """Build the job of a cell: `base` with another `sync`.
 
     The options of `base` belong to its own algorithm, so only cells of that algorithm start from them. Raises
@@ -93,7 +93,7 @@ def slug(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-._")[:60] or "cell"
 
 
-def _parse_cell(text: str, label: str) -> Cell:
+def _parse_variant(text: str, label: str) -> Variant:
     body, at, rate = text.rpartition("@")
     every: int | None = None
     if not at:
@@ -115,7 +115,7 @@ def _parse_cell(text: str, label: str) -> Cell:
         if not key.strip() or key.strip() in options:
             raise JobFileError(f"--algorithms: {text!r} has an empty or repeated key", remedy=_EXAMPLE)
         options[key.strip()] = override_value(raw)
-    return Cell(label, name, every, options)
+    return Variant(label, name, every, options)
 
 
 def _split(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..pipeline.codecs.choices import AUTO, CodecLadder
+from ..pipeline.codecs.choices import AUTO, CodecChoices
 from ..pipeline.codecs.formats import make_codec
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
@@ -77,13 +77,13 @@ def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:
 
 def _check_center_codecs(job: Job, algorithm: Algorithm) -> None:
     codecs = job.codecs.center()
-    if isinstance(codecs, CodecLadder) and not algorithm.needs_center:
+    if isinstance(codecs, CodecChoices) and not algorithm.needs_center:
         raise JobFileError(
             f'codecs.center_up: "{AUTO}" given; {job.sync.algorithm} keeps no center, and links among '
             f"trainers have the codecs of codecs.peers_up and codecs.peers_down, so leave it out"
         )
     for direction, name in (("up", job.codecs.center_up), ("down", job.codecs.center_down)):
-        lossy = isinstance(codecs, CodecLadder) or make_codec(name).lossy
+        lossy = isinstance(codecs, CodecChoices) or make_codec(name).lossy
         if lossy and algorithm.counts_once:
             raise JobFileError(
                 f'codecs.center_{direction}: "{name}" given; {job.sync.algorithm} sums deltas, and '

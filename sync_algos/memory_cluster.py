@@ -164,10 +164,10 @@ class MemoryCluster:
         """Copy the state with the most completed rounds to members that lag."""
         completed = {member: self.algorithms[member].state().completed_rounds for member in members}
         newest = max(completed.values())
-        donor = min(member for member in members if completed[member] == newest)
+        source = min(member for member in members if completed[member] == newest)
         for member in members:
             if completed[member] < newest:
-                tensors = self.algorithms[donor].state().tensors
+                tensors = self.algorithms[source].state().tensors
                 copies = {name: tensor.clone() for name, tensor in tensors.items()}
                 self.algorithms[member].load_state(AlgorithmState(newest, copies))
 

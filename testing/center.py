@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..sync_algos.base import Slice
-from .harness import Subject, Trial
+from .harness import Harness, Subject
 
 
 def check_center_rule(subject: Subject) -> None:
@@ -18,7 +18,7 @@ def check_center_rule(subject: Subject) -> None:
     """
     if not subject.cls.needs_center:
         return
-    trial = Trial(subject, "center rule", 1)
+    trial = Harness(subject, "center rule", 1)
     center, values = trial.first.clone(), torch.randn(trial.first.numel())
     sent, step = values.clone(), "one exchange"
     answer = subject.make().center_rule(center, values)
@@ -49,12 +49,12 @@ def check_center_lost(subject: Subject) -> None:
     """
     if not subject.cls.needs_center:
         return
-    good = Trial(subject, "center lost", 1)
+    good = Harness(subject, "center lost", 1)
     good.rounds(2)
     slices = good.cluster.center.slices
     for after_applying in (False, True):
         for lost in [*((one,) for one in slices), slices]:
-            trial = Trial(subject, "center lost", 1)
+            trial = Harness(subject, "center lost", 1)
             trial.rounds(1)
             for part in lost:
                 trial.cluster.center.lose(part, after_applying=after_applying)
@@ -69,7 +69,7 @@ def check_shared_instance(subject: Subject) -> None:
     """Check concurrent rounds on one instance, as at a fixed rate."""
     if not subject.cls.needs_center or subject.cls.state_names or subject.cls.counts_once:
         return
-    apart, shared = Trial(subject, "shared instance"), Trial(subject, "shared instance")
+    apart, shared = Harness(subject, "shared instance"), Harness(subject, "shared instance")
     shared.cluster.algorithms = [shared.cluster.algorithms[0]] * len(shared.cluster.algorithms)
     for trial in (apart, shared):
         trial.rounds(3)
@@ -82,7 +82,7 @@ def check_shared_instance(subject: Subject) -> None:
             )
 
 
-def _check_lost(trial: Trial, good: Trial, lost: tuple[Slice, ...], step: str) -> None:
+def _check_lost(trial: Harness, good: Harness, lost: tuple[Slice, ...], step: str) -> None:
     if trial.round(step)[0] is not False:
         trial.fail(step, "a round that returns False, since a slice is missing", "True")
     replica, whole = trial.replicas()[0], good.replicas()[0]

@@ -11,7 +11,7 @@ import torch
 
 from ..sync_algos.base import AlgorithmState, Slice
 from ..sync_algos.memory_faults import Action, Fault, Phase
-from .harness import Subject, Trial, same_state
+from .harness import Harness, Subject, same_state
 
 TRAINERS = 3
 WARM_ROUNDS = 2
@@ -40,14 +40,14 @@ def check_leave(subject: Subject) -> None:
 
 def check_join(subject: Subject) -> None:
     """Check that a trainer may join between rounds and at each phase."""
-    trial = Trial(subject, "joining", TRAINERS, members=(0, 1))
+    trial = Harness(subject, "joining", TRAINERS, members=(0, 1))
     trial.rounds(WARM_ROUNDS)
     trial.cluster.act(2, Action.JOIN)
     _check_next(trial, "the first round of a trainer that joined")
     quiet = _after(subject, (0, 1))
     for at in (0, 1):
         for phase in Phase:
-            trial = Trial(subject, "joining", TRAINERS, members=(0, 1))
+            trial = Harness(subject, "joining", TRAINERS, members=(0, 1))
             trial.rounds(WARM_ROUNDS)
             fault = Fault(2, Action.JOIN, at, phase)
             _check_round(trial, fault, [quiet])
@@ -62,7 +62,7 @@ def _check_going(subject: Subject, check: str, action: Action) -> None:
     for who in range(TRAINERS):
         without = _after(subject, tuple(range(TRAINERS)), gone=who, action=action)
         for phase in Phase:
-            trial = Trial(subject, check, TRAINERS)
+            trial = Harness(subject, check, TRAINERS)
             trial.rounds(WARM_ROUNDS)
             fault = Fault(who, action, who, phase)
             _check_round(trial, fault, [everyone, without])
@@ -76,7 +76,7 @@ def _after(
 
     `gone` is a trainer that died or left before it.
     """
-    trial = Trial(subject, "reference", TRAINERS, members=members)
+    trial = Harness(subject, "reference", TRAINERS, members=members)
     trial.rounds(WARM_ROUNDS)
     trial.train()
     if gone is not None:
@@ -85,7 +85,7 @@ def _after(
     return After(results, trial.replicas())
 
 
-def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
+def _check_round(trial: Harness, fault: Fault, references: list[After]) -> None:
     """Check each living trainer's replica after a round with a fault.
 
     It is that of one of the references, or as the trainer's workers left it.
@@ -110,7 +110,7 @@ def _check_round(trial: Trial, fault: Fault, references: list[After]) -> None:
             trial.fail(step, expected, f"another replica of trainer {index}")
 
 
-def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After]) -> None:
+def _check_incomplete(trial: Harness, step: str, index: int, fitting: list[After]) -> None:
     """Check that nothing but whole slices from a center is applied."""
     parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
     for part in parts:
@@ -124,7 +124,7 @@ def _check_incomplete(trial: Trial, step: str, index: int, fitting: list[After])
             trial.fail(step, expected, f"trainer {index}'s replica off by {apart:.3g}")
 
 
-def _whole(trial: Trial, index: int, references: list[After]) -> bool:
+def _whole(trial: Harness, index: int, references: list[After]) -> bool:
     """Return whether a replica is that of a reference.
 
     With a center, whether each slice is that of some reference: the center may have some slices of a trainer
@@ -138,7 +138,7 @@ def _whole(trial: Trial, index: int, references: list[After]) -> bool:
     )
 
 
-def _check_next(trial: Trial, step: str) -> None:
+def _check_next(trial: Harness, step: str) -> None:
     """Check the members' next round.
 
     It is complete if the algorithm's rounds are, and then all members agree again.
@@ -171,7 +171,7 @@ def _moved(before: AlgorithmState, after: AlgorithmState) -> str:
     return f"{names[0]!r} changed" if names else "other names"
 
 
-def _all(trial: Trial) -> Slice:
+def _all(trial: Harness) -> Slice:
     return trial.cluster.replicas[0].whole
 
 

@@ -34,7 +34,7 @@ class Subject:
         return self.cls(make_options(self.cls.name, self.cls.Options, self.options))
 
 
-class Trial:
+class Harness:
     """One cluster, and its replicas as workers alone would leave them."""
 
     def __init__(

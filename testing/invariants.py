@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .harness import Subject, Trial
+from .harness import Harness, Subject
 
 TRAINERS = (1, 2, 3, 4, 5)
 SETTLING_ROUNDS = 30
@@ -16,7 +16,7 @@ def check_zero_rounds(subject: Subject) -> None:
 
     It may not keep a replica either.
     """
-    trial = Trial(subject, "zero rounds")
+    trial = Harness(subject, "zero rounds")
     for index, replica in enumerate(trial.replicas()):
         if not torch.equal(replica, trial.first):
             trial.fail("start", "an unchanged replica", f"trainer {index}'s replica changed")
@@ -40,7 +40,7 @@ def check_zero_rounds(subject: Subject) -> None:
 def check_fixed_point(subject: Subject) -> None:
     """Check that identical, untrained replicas stay as they are, bit by bit."""
     for trainers in TRAINERS:
-        trial = Trial(subject, "fixed point", trainers, trains=False)
+        trial = Harness(subject, "fixed point", trainers, trains=False)
         for number in range(1, 5):
             step = f"round {number} of {trainers} identical replicas"
             trial.round(step)
@@ -55,7 +55,7 @@ def check_fixed_point(subject: Subject) -> None:
 
 def check_progress(subject: Subject) -> None:
     """Check that rounds complete, change replicas, and count once."""
-    trial = Trial(subject, "progress")
+    trial = Harness(subject, "progress")
     if not (subject.cls.needs_center or subject.cls.needs_peers):
         return
     for number in range(1, 5):
@@ -80,7 +80,7 @@ def check_repeatable(subject: Subject) -> None:
 
     An algorithm uses no clock, and no randomness but the seed's.
     """
-    first, second = Trial(subject, "repeatable"), Trial(subject, "repeatable")
+    first, second = Harness(subject, "repeatable"), Harness(subject, "repeatable")
     for trial in (first, second):
         trial.rounds(4)
     for index, (one, other) in enumerate(zip(first.replicas(), second.replicas(), strict=True)):
@@ -90,7 +90,7 @@ def check_repeatable(subject: Subject) -> None:
 
 def check_one_peer(subject: Subject) -> None:
     """Check that a lone trainer's rounds complete if those of three do."""
-    three, one = Trial(subject, "one peer"), Trial(subject, "one peer", 1)
+    three, one = Harness(subject, "one peer"), Harness(subject, "one peer", 1)
     expected = three.rounds(3)[0]
     found = one.rounds(3)[0]
     if found != expected:
@@ -101,7 +101,7 @@ def check_one_peer(subject: Subject) -> None:
 
 def check_bounded(subject: Subject) -> None:
     """Check that different replicas do not move apart without training."""
-    trial = Trial(subject, "bounded", 4, trains=False)
+    trial = Harness(subject, "bounded", 4, trains=False)
     for index, replica in enumerate(trial.cluster.replicas):
         replica.values.add_(torch.randn(replica.numel, generator=torch.Generator().manual_seed(index)))
     center = [trial.cluster.center.values] if subject.cls.needs_center else []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from ..sync_algos.base import AlgorithmState
-from .harness import Subject, Trial
+from .harness import Harness, Subject
 
 
 def check_state(subject: Subject) -> None:
     """Check that a new instance with the state continues bit by bit."""
-    old, new = Trial(subject, "state"), Trial(subject, "state")
+    old, new = Harness(subject, "state"), Harness(subject, "state")
     old.rounds(3)
     # All that was trained is in the last round: what is not is a trainer's own, and lost with it.
     old.trains = False
@@ -41,7 +41,7 @@ def check_state(subject: Subject) -> None:
                 new.fail(step, "the same global model as without a handover", f"another on trainer {index}")
 
 
-def _hand_over(old: Trial, new: Trial, index: int) -> None:
+def _hand_over(old: Harness, new: Harness, index: int) -> None:
     """Hand over as a checkpoint does: replica, new instance, then its state."""
     replica = new.cluster.replicas[index]
     replica.values.copy_(old.cluster.replicas[index].values)

@@ -105,7 +105,7 @@ def profiled(log: Path, case: Case, seconds: int) -> Profile:
         command = [sys.executable, "-m", "shadowsync.cli", "profile", str(folder / "job.toml"), "--quiet"]
         command += ["--seconds", str(seconds)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        with pulsed(process, case.stopped, folder) if case.stopped else contextlib.nullcontext():
+        with run_in_bursts(process, case.stopped, folder) if case.stopped else contextlib.nullcontext():
             code = process.wait()
         if code:
             raise subprocess.CalledProcessError(code, command)
@@ -113,7 +113,7 @@ def profiled(log: Path, case: Case, seconds: int) -> Profile:
 
 
 @contextmanager
-def pulsed(parent: subprocess.Popen[bytes], role: str, folder: Path) -> Iterator[None]:
+def run_in_bursts(parent: subprocess.Popen[bytes], role: str, folder: Path) -> Iterator[None]:
     """Stop a role's process most of the time, once the job trains, until the block ends."""
     over = threading.Event()
 

@@ -22,7 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from shadowsync.benchmarks.job_runs import on_log, run_job
 from shadowsync.benchmarks.pairs import ratio, save
-from shadowsync.lab.variants import Cell, parse_cells
+from shadowsync.lab.variants import Variant, parse_variants
 from shadowsync.pipeline.data.generator.generator import generate_log
 
 CELLS = "none,easgd,easgd@5,easgd@30,ma,ma@5,ma@30,bmuf,bmuf@5,bmuf@30"
@@ -31,7 +31,7 @@ COLOURS = {"easgd": "tab:blue", "ma": "tab:orange", "bmuf": "tab:green"}
 Row = dict[str, Any]
 
 
-def sections(log: Path, cell: Cell, delay_ms: int, seed: int, given: argparse.Namespace) -> dict[str, Row]:
+def sections(log: Path, cell: Variant, delay_ms: int, seed: int, given: argparse.Namespace) -> dict[str, Row]:
     """The job of one run."""
     sync: Row = {"algorithm": cell.algorithm, "mode": "shadow" if cell.every is None else "fixed"}
     if cell.every is not None:
@@ -45,7 +45,7 @@ def sections(log: Path, cell: Cell, delay_ms: int, seed: int, given: argparse.Na
     }
 
 
-def measure(log: Path, cell: Cell, delay_ms: int, number: int, given: argparse.Namespace) -> Row:
+def measure(log: Path, cell: Variant, delay_ms: int, number: int, given: argparse.Namespace) -> Row:
     """One run, as a line of the file."""
     report = run_job(sections(log, cell, delay_ms, number + 1, given))
     speed = report.throughput.examples_per_second or 0.0
@@ -85,7 +85,7 @@ def run_all(log: Path, path: Path, given: argparse.Namespace) -> list[Row]:
     rows = read_rows(path)
     done = {(row["round"], row["delay_ms"], row["cell"]) for row in rows}
     delays = [int(text) for text in given.delays.split(",")]
-    cells = parse_cells(given.cells)
+    cells = parse_variants(given.cells)
     for number in range(given.rounds):
         turn = [(delay, cell) for delay in delays for cell in cells]
         for delay, cell in turn if number % 2 == 0 else reversed(turn):

@@ -20,7 +20,7 @@ import psutil
 from ...nodes.runtime.process import CLI, python
 from ...pipeline.errors import ExitCode
 from ..job_process import last_line
-from .schedule import Strike
+from .schedule import Fault
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
 LOOK_SECONDS: Final = 0.05
@@ -29,12 +29,12 @@ TRIES: Final = 3
 
 
 @dataclass
-class StruckJob:
+class FaultedJob:
     """Result of one job with faults.
 
     Attributes:
-        struck: strikes that met a living process, with the seconds at which they did.
-        missed: strikes that came when the job was over, or found nobody.
+        injected: faults that met a living process, with the seconds at which they did.
+        missed: faults that came when the job was over, or found nobody.
         exit_codes: of the run, and of each resumption or repetition.
         hung: whether nothing was trained for the longest time allowed; the job was then ended.
         left: processes that were there after its end.
@@ -43,8 +43,8 @@ class StruckJob:
         last_line: of the last run's output.
     """
 
-    struck: list[tuple[Strike, float]] = field(default_factory=list)
-    missed: list[Strike] = field(default_factory=list)
+    injected: list[tuple[Fault, float]] = field(default_factory=list)
+    missed: list[Fault] = field(default_factory=list)
     exit_codes: list[int] = field(default_factory=list)
     hung: bool = False
     left: int = 0
@@ -54,7 +54,7 @@ class StruckJob:
 
 
 class JobRunner:
-    """Run jobs as processes in sessions of their own, and strike them.
+    """Run jobs as processes in sessions of their own, and inject faults.
 
     Args:
         source: the job's file, and the settings that override it.
@@ -67,23 +67,23 @@ class JobRunner:
         self._runs, self._logs = directory / "runs", directory / "logs"
         self._hang = hang_seconds
 
-    def run(self, name: str, strikes: Sequence[Strike] = (), batches: int = 0) -> StruckJob:
+    def run(self, name: str, faults: Sequence[Fault] = (), batches: int = 0) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
 
         A job of which there is no checkpoint is run again. `batches` are those of the whole job, by which
-        strikes are timed.
+        faults are timed.
         """
-        done = StruckJob()
+        done = FaultedJob()
         job_file, *overrides = self._source
         overrides += [f"run.name={name}", f"run.directory={self._runs}"]
         command = ["run", job_file, *(part for one in overrides for part in ("--set", one))]
-        self._once(command, name, done, [(strike, strike.after * batches) for strike in strikes])
+        self._once(command, name, done, [(fault, fault.after * batches) for fault in faults])
         while _died(done) and len(done.exit_codes) <= TRIES:
             saved = done.folder is not None and (done.folder / "checkpoint").exists()
             self._once(["resume", str(done.folder)] if saved else command, name, done, [])
         return done
 
-    def _once(self, command: list[str], name: str, done: StruckJob, due: list[tuple[Strike, float]]) -> None:
+    def _once(self, command: list[str], name: str, done: FaultedJob, due: list[tuple[Fault, float]]) -> None:
         marker, before = uuid4().hex, self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class JobRunner:
             if process.poll() is None:
                 process.kill()
             done.left += _end_marked(marker)
-        done.missed += [strike for strike, _ in due]
+        done.missed += [fault for fault, _ in due]
         done.last_line = last_line(log)
         done.folder = next(iter(self._folders() - before), None)
         if done.folder is not None:
@@ -112,8 +112,8 @@ class JobRunner:
     def _watch(
         self,
         process: subprocess.Popen[bytes],
-        done: StruckJob,
-        due: list[tuple[Strike, float]],
+        done: FaultedJob,
+        due: list[tuple[Fault, float]],
         before: set[Path],
     ) -> None:
         """Strike when it is time; end the job if it hangs."""
@@ -126,11 +126,11 @@ class JobRunner:
             if acknowledged != moved or stopped:
                 moved, moved_at = acknowledged, now
             while due and folder is not None and trained >= due[0][1]:
-                strike, _ = due.pop(0)
-                if stopped.strike(process.pid, strike, now):
-                    done.struck.append((strike, now - began))
+                fault, _ = due.pop(0)
+                if stopped.inject(process.pid, fault, now):
+                    done.injected.append((fault, now - began))
                 else:
-                    done.missed.append(strike)
+                    done.missed.append(fault)
             stopped.resume(now)
             if now - moved_at > self._hang:
                 done.hung = True
@@ -152,18 +152,18 @@ class Stopped:
     def __bool__(self) -> bool:
         return bool(self._until)
 
-    def strike(self, supervisor: int, strike: Strike, now: float) -> bool:
+    def inject(self, supervisor: int, fault: Fault, now: float) -> bool:
         """Strike one of the supervisor's processes; return whether there was one."""
-        found = _processes(supervisor, strike.role)
+        found = _processes(supervisor, fault.role)
         if not found:
             return False
-        victim = found[strike.place % len(found)]
+        victim = found[fault.place % len(found)]
         try:
-            victim.send_signal(signal.SIGSTOP if strike.stop_seconds else signal.SIGKILL)
+            victim.send_signal(signal.SIGSTOP if fault.stop_seconds else signal.SIGKILL)
         except psutil.NoSuchProcess:
             return False
-        if strike.stop_seconds:
-            self._until.append((now + strike.stop_seconds, victim))
+        if fault.stop_seconds:
+            self._until.append((now + fault.stop_seconds, victim))
         return True
 
     def resume(self, now: float) -> None:
@@ -174,7 +174,7 @@ class Stopped:
                 victim.send_signal(signal.SIGCONT)
 
 
-def _died(done: StruckJob) -> bool:
+def _died(done: FaultedJob) -> bool:
     return not done.hung and done.exit_codes[-1] == ExitCode.STOPPED_BY_DEATH
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from ...pipeline.checkpoint.atomic_file import whole_file
+from ...pipeline.checkpoint.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import count, counted
-from .faulted_job import JobRunner, StruckJob
+from .faulted_job import FaultedJob, JobRunner
 from .ledger_check import problems_of, recovery_seconds
-from .schedule import Strike, schedule
+from .schedule import Fault, schedule
 
 JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
@@ -29,8 +29,8 @@ class ChaosPlan:
     """Configuration of a chaos run.
 
     Attributes:
-        kills: strikes in all.
-        clean_runs: jobs that are not struck, to compare with.
+        kills: faults in all.
+        clean_runs: jobs without faults, to compare with.
         hang_seconds: see `JobRunner`.
         longest_stop: of SIGSTOP, in seconds; 0 for none.
     """
@@ -47,40 +47,40 @@ class ChaosResult:
     """Result of a chaos run.
 
     Attributes:
-        jobs: one entry for each struck job.
-        struck: strikes by role; stops count under "ROLE stopped".
+        jobs: one entry for each job with faults.
+        injected: faults by role; stops count under "ROLE stopped".
         recovery_seconds: by role, from each death to when another node took part in its place.
         problems: what is wrong, each with its job's name; empty if all is well.
-        clean_ne, struck_ne: of the jobs that were scored.
+        clean_ne, faulted_ne: of the jobs that were scored.
     """
 
     jobs: list[dict[str, Any]] = field(default_factory=list)
-    struck: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
     missed: int = 0
     exit_codes: Counter[int] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     recovery_seconds: dict[str, list[float]] = field(default_factory=dict)
     clean_ne: list[float] = field(default_factory=list)
-    struck_ne: list[float] = field(default_factory=list)
+    faulted_ne: list[float] = field(default_factory=list)
 
     @property
     def ne_difference(self) -> float | None:
-        """The mean NE of struck jobs relative to that of clean ones, less 1."""
-        if not self.clean_ne or not self.struck_ne:
+        """The mean NE of jobs with faults relative to that of clean ones, less 1."""
+        if not self.clean_ne or not self.faulted_ne:
             return None
-        return fmean(self.struck_ne) / fmean(self.clean_ne) - 1.0
+        return fmean(self.faulted_ne) / fmean(self.clean_ne) - 1.0
 
     def resumed(self, kind: str) -> int:
         """Count the faulted jobs that stopped and resumed."""
-        of_kind = [job for job in self.jobs if any(_kind(Strike(**one)) == kind for one in job["struck"])]
+        of_kind = [job for job in self.jobs if any(_kind(Fault(**one)) == kind for one in job["injected"])]
         return sum(len(job["exit_codes"]) > 1 for job in of_kind)
 
     def far(self) -> list[float]:
-        """Return the NE of outliers among the struck jobs."""
+        """Return the NE of outliers among the jobs with faults."""
         if len(self.clean_ne) < 2:
             return []
         mean, spread = fmean(self.clean_ne), stdev(self.clean_ne)
-        return [ne for ne in self.struck_ne if abs(ne - mean) > FAR_DEVIATIONS * spread]
+        return [ne for ne in self.faulted_ne if abs(ne - mean) > FAR_DEVIATIONS * spread]
 
 
 def run_chaos(
@@ -97,7 +97,7 @@ def run_chaos(
     for number in range(plan.clean_runs):
         clean = runner.run(f"clean-{number}")
         if clean.exit_codes != [ExitCode.OK] or clean.folder is None:
-            what = f"a job that nobody struck ended with {clean.exit_codes[-1]}"
+            what = f"a job without faults ended with {clean.exit_codes[-1]}"
             raise ClusterError(what, where=clean.last_line)
         report = json.loads((clean.folder / "report.json").read_text("utf-8"))
         examples = report["examples"]["distinct"]
@@ -109,12 +109,12 @@ def run_chaos(
         )
     counts = {**job.expected, "coordinator": 1}
     jobs = schedule(plan.kills, plan.seed, counts, plan.longest_stop)
-    for number, strikes in enumerate(jobs):
-        name = f"struck-{number}"
-        done = runner.run(name, strikes, batches)
+    for number, faults in enumerate(jobs):
+        name = f"faulted-{number}"
+        done = runner.run(name, faults, batches)
         problems = _problems(done, examples)
         _count(result, name, done, problems)
-        said = "; ".join(str(strike) for strike in strikes)
+        said = "; ".join(str(fault) for fault in faults)
         ends = ", ".join(str(code) for code in done.exit_codes)
         wrong = "".join(f"\n  {problem}" for problem in problems)
         tell(f"job {number + 1} of {len(jobs)}: {said}: exit {ends}{wrong}")
@@ -122,7 +122,7 @@ def run_chaos(
     return result
 
 
-def _problems(done: StruckJob, examples: int) -> list[str]:
+def _problems(done: FaultedJob, examples: int) -> list[str]:
     found = []
     if done.hung:
         found.append("it hung")
@@ -137,8 +137,8 @@ def _problems(done: StruckJob, examples: int) -> list[str]:
     return found
 
 
-def _count(result: ChaosResult, name: str, done: StruckJob, problems: list[str]) -> None:
-    result.struck.update(_kind(strike) for strike, _ in done.struck)
+def _count(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]) -> None:
+    result.injected.update(_kind(fault) for fault, _ in done.injected)
     result.missed += len(done.missed)
     result.exit_codes.update(done.exit_codes)
     result.problems += [f"{name}: {problem}" for problem in problems]
@@ -146,12 +146,12 @@ def _count(result: ChaosResult, name: str, done: StruckJob, problems: list[str])
         for role, seconds in recovery_seconds(folder):
             result.recovery_seconds.setdefault(role, []).append(seconds)
     if done.folder is not None and (done.folder / "report.json").exists():
-        result.struck_ne += _ne(json.loads((done.folder / "report.json").read_text("utf-8")))
+        result.faulted_ne += _ne(json.loads((done.folder / "report.json").read_text("utf-8")))
     entry = {
         "name": name,
-        "struck": [asdict(strike) for strike, _ in done.struck],
-        "struck_at_seconds": [seconds for _, seconds in done.struck],
-        "missed": [asdict(strike) for strike in done.missed],
+        "injected": [asdict(fault) for fault, _ in done.injected],
+        "injected_at_seconds": [seconds for _, seconds in done.injected],
+        "missed": [asdict(fault) for fault in done.missed],
         "exit_codes": done.exit_codes,
         "problems": problems,
         "folder": str(done.folder),
@@ -159,8 +159,8 @@ def _count(result: ChaosResult, name: str, done: StruckJob, problems: list[str])
     result.jobs.append(entry)
 
 
-def _kind(strike: Strike) -> str:
-    return f"{strike.role} stopped" if strike.stop_seconds else strike.role
+def _kind(fault: Fault) -> str:
+    return f"{fault.role} stopped" if fault.stop_seconds else fault.role
 
 
 def _ne(report: dict[str, Any]) -> list[float]:
@@ -171,5 +171,5 @@ def _ne(report: dict[str, Any]) -> list[float]:
 def _write(directory: Path, plan: ChaosPlan, result: ChaosResult) -> None:
     # Not by `asdict`, which makes new counters of pairs.
     tree = {"plan": vars(plan), **vars(result)}
-    with whole_file(directory / JSON_NAME) as file:
+    with atomic_file(directory / JSON_NAME) as file:
         file.write(json.dumps(tree, indent=1).encode() + b"\n")

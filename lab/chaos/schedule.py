@@ -9,18 +9,18 @@ from typing import Final
 
 from ...pipeline.text.format import duration, percent
 
-# Of a node's strikes this share are stops; of a job's this share come two at once.
+# Of a node's faults this share are stops; of a job's this share come two at once.
 STOPPED_SHARE: Final = 0.15
 PAIRED_SHARE: Final = 0.25
 SHORTEST_STOP_SECONDS: Final = 1.0
-# Of the job's batches, when strikes come; after the last of them it may be over before it is struck.
+# Of the job's batches, when faults come; after the last of them it may be over before it is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
-    """One strike at a node of a role.
+class Fault:
+    """One fault at a node of a role.
 
     Attributes:
         place: which of the role's living processes, modulo their number.
@@ -38,27 +38,27 @@ class Strike:
         return f"{self.role} {how} after {percent(self.after)}"
 
 
-def schedule(kills: int, seed: int, counts: Mapping[str, int], longest_stop: float) -> list[list[Strike]]:
-    """Return the strikes of each job, by time: in all at least `kills`.
+def schedule(kills: int, seed: int, counts: Mapping[str, int], longest_stop: float) -> list[list[Fault]]:
+    """Return the faults of each job, by time: in all at least `kills`.
 
     Roles take turns, so that each has its share.
 
     Args:
-        counts: how many nodes each role has; those with none are not struck.
+        counts: how many nodes each role has; those with none are not injected.
         longest_stop: of SIGSTOP, in seconds.
     """
     draw = random.Random(seed)
     roles = [role for role, count in counts.items() if count]
     order: list[str] = []
-    jobs: list[list[Strike]] = []
+    jobs: list[list[Fault]] = []
     done = 0
     while done < kills:
         after = draw.uniform(FIRST_SHARE, LAST_SHARE)
-        strikes = [_strike(draw, _next_role(draw, order, roles), after, longest_stop)]
+        faults = [_fault(draw, _next_role(draw, order, roles), after, longest_stop)]
         if done + 1 < kills and draw.random() < PAIRED_SHARE:
-            strikes.append(_strike(draw, _next_role(draw, order, roles), after, longest_stop))
-        done += len(strikes)
-        jobs.append(strikes)
+            faults.append(_fault(draw, _next_role(draw, order, roles), after, longest_stop))
+        done += len(faults)
+        jobs.append(faults)
     return jobs
 
 
@@ -68,7 +68,7 @@ def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> s
     return order.pop()
 
 
-def _strike(draw: random.Random, role: str, after: float, longest_stop: float) -> Strike:
+def _fault(draw: random.Random, role: str, after: float, longest_stop: float) -> Fault:
     stops = draw.random() < STOPPED_SHARE and longest_stop > SHORTEST_STOP_SECONDS
     seconds = draw.uniform(SHORTEST_STOP_SECONDS, longest_stop) if stops else 0.0
-    return Strike(role, draw.randrange(64), after, round(seconds, 3))
+    return Fault(role, draw.randrange(64), after, round(seconds, 3))

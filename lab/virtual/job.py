@@ -13,7 +13,7 @@ from ...nodes.coordinator.control.sync_control import SampledReplica, control_of
 from ...nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.coordinator.state.bad_batches import BadBatchCounter
-from ...nodes.runtime.process import PULSE_SECONDS
+from ...nodes.runtime.process import HEARTBEAT_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
@@ -142,14 +142,14 @@ class VirtualJob:
         """Tell trainers into how many parts to cut their batches, as a coordinator would."""
         balancer = UpdateBalancer()
         while self._job.trainer.balance == "updates":
-            await asyncio.sleep(PULSE_SECONDS)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
             now = asyncio.get_running_loop().time()
             for trainer in self._trainers:
                 context = trainer.context
                 counts = UpdateCounts(
                     now, context.total_iterations(), context.total_updates(), context.parts.parts
                 )
-                parts = balancer.beat(f"trainer-{trainer.index}", counts)
+                parts = balancer.record_heartbeat(f"trainer-{trainer.index}", counts)
                 if parts is not None:
                     context.parts.set(parts)
 

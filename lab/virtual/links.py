@@ -19,14 +19,14 @@ FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Link:
+class EmulatedLink:
     """A link: the time that bytes take to the other end."""
 
     delay_seconds: float = 0.0
     bytes_per_second: float | None = None
 
     @classmethod
-    def of(cls, job: Job) -> Link:
+    def of(cls, job: Job) -> EmulatedLink:
         """Return the link that `[network]` of a job emulates."""
         slow = job.network.slow
         return cls() if slow is None else cls(slow.delay_seconds, slow.bytes_per_second)
@@ -46,7 +46,7 @@ class VirtualNetwork:
     """
 
     def __init__(self, job: Job, timing: Timing, make: Callable[[], Algorithm], first: torch.Tensor) -> None:
-        self.link = Link.of(job)
+        self.link = EmulatedLink.of(job)
         self.algorithm = algorithm = make()
         self.center = MemoryCenter(algorithm, first, max(1, job.sync_nodes))
         self.moved_bytes = [0] * job.trainer.count

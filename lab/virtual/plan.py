@@ -18,7 +18,7 @@ from ...pipeline.report.model import Hardware
 from ...pipeline.report.wording import emulated_links
 from ...pipeline.report.write import describe_hardware, versions
 from ..record import ComparisonPart, read_json, write_json
-from ..variants import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
+from ..variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
 from .result import VirtualResult
 from .timing import Timing
 
@@ -86,7 +86,7 @@ def make_plan(
     base: Job, algorithms: str, trainers: list[int], seeds: int, timing: Timing
 ) -> tuple[VirtualPlan, dict[str, Job]]:
     """Make the plan and the jobs of its runs; raises JobFileError."""
-    cells = parse_cells(algorithms)
+    cells = parse_variants(algorithms)
     chosen = list(range(base.run.seed, base.run.seed + seeds))
     runs: list[VirtualRun] = []
     jobs: dict[str, Job] = {}
@@ -129,12 +129,12 @@ def write_plan(folder: Path, plan: VirtualPlan, jobs: Mapping[str, Job]) -> None
     write_json(folder / JSON_NAME, plan)
 
 
-def virtual_job(base: Job, cell: Cell, trainers: int, seed: int) -> Job:
+def virtual_job(base: Job, cell: Variant, trainers: int, seed: int) -> Job:
     """Build the job of a cell with so many trainers; raises JobFileError."""
     tree = base.model_dump()
     tree["trainer"] |= {"count": trainers, "device": "cpu"}
     where = f"--algorithms {cell.label}"
-    job = cell_job(validate_job(tree, where=where), cell, seed, base.run.name, base.run.directory)
+    job = variant_job(validate_job(tree, where=where), cell, seed, base.run.name, base.run.directory)
     check_sync(job)
     for way, codec in job.codecs.model_dump().items():
         if isinstance(codec, str) and codec != Float32.name:

@@ -12,7 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from ...nodes.runtime.process import VIRTUAL_RUN, python
-from ...pipeline.checkpoint.atomic_file import whole_file
+from ...pipeline.checkpoint.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input
@@ -29,26 +29,32 @@ PAGE_NAME: Final = "virtual.html"
 MARKDOWN_NAME: Final = "virtual.md"
 LOOK_SECONDS: Final = 0.1
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def start(
-    base: Job, algorithms: str, trainers: list[int], seeds: int, timing: Timing, console: Console, say: Say
+    base: Job,
+    algorithms: str,
+    trainers: list[int],
+    seeds: int,
+    timing: Timing,
+    console: Console,
+    print_line: PrintLine,
 ) -> ExitCode:
     """Start a virtual comparison in a new folder beside the job's runs."""
     plan, jobs = make_plan(base, algorithms, trainers, seeds, timing)
     plan_input(base)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-virtual")
     write_plan(folder, plan, jobs)
-    return go_on(folder, console, say)
+    return go_on(folder, console, print_line)
 
 
-def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
+def go_on(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
     """Make the missing runs and write the page, also after an interrupt."""
     plan = read_plan(folder)
     missing = [run for run in plan.runs if not result_path(folder, run.name).exists()]
-    say(f"{len(missing)} of {len(plan.runs)} runs to make, in {folder}")
-    processes = _Processes(folder, say)
+    print_line(f"{len(missing)} of {len(plan.runs)} runs to make, in {folder}")
+    processes = _Processes(folder, print_line)
     interrupted = False
     try:
         processes.make(missing)
@@ -56,12 +62,12 @@ def go_on(folder: Path, console: Console, say: Say) -> ExitCode:
         interrupted = True
         processes.end()
     rows = summarize(plan, results_of(folder, plan))
-    with whole_file(folder / MARKDOWN_NAME) as file:
+    with atomic_file(folder / MARKDOWN_NAME) as file:
         file.write(render_markdown(plan, rows).encode())
-    with whole_file(folder / PAGE_NAME) as file:
+    with atomic_file(folder / PAGE_NAME) as file:
         file.write(render_page(plan, rows).encode())
     print_table(rows, console)
-    say(f"page: {folder / PAGE_NAME}")
+    print_line(f"page: {folder / PAGE_NAME}")
     if interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.FINISHED_WITH_DEATHS if processes.failed else ExitCode.OK
@@ -74,10 +80,10 @@ class _Processes:
         failed: how many ended without a result.
     """
 
-    def __init__(self, folder: Path, say: Say) -> None:
+    def __init__(self, folder: Path, print_line: PrintLine) -> None:
         self.failed = 0
         self._folder = folder
-        self._say = say
+        self._say = print_line
         self._running: dict[str, tuple[VirtualRun, subprocess.Popen[str], float]] = {}
 
     def make(self, runs: list[VirtualRun]) -> None:

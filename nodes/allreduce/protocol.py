@@ -21,14 +21,14 @@ from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.peer_messages import (
-    PeerAsk,
     PeerChunk,
     PeerEnded,
     PeerReady,
+    PeerRequest,
     PeerResolve,
     PeerResult,
     PeerState,
-    PeerStateAsk,
+    PeerStateRequest,
     PeerVerdict,
     PeerWait,
 )
@@ -87,11 +87,11 @@ class AllReduceState:
         self._handlers: dict[type[Message], HandleMessage] = {
             PeerReady: self._rendezvous.on_ready,
             PeerWait: self._rendezvous.on_wait,
-            PeerStateAsk: self._rendezvous.on_state_request,
+            PeerStateRequest: self._rendezvous.on_state_request,
             PeerState: self._rendezvous.on_state,
             PeerChunk: self._streaming.on_chunk,
             PeerResult: self._streaming.on_result,
-            PeerAsk: self._streaming.on_request,
+            PeerRequest: self._streaming.on_request,
             PeerResolve: self._recovery.on_resolve,
             PeerVerdict: self._recovery.on_verdict,
             PeerEnded: self._recovery.on_ended,

@@ -10,7 +10,7 @@ that had not reduced its slice decides at once.
 
 from __future__ import annotations
 
-from ...pipeline.wire.peer_messages import PeerAsk, PeerEnded, PeerResolve, PeerVerdict
+from ...pipeline.wire.peer_messages import PeerEnded, PeerRequest, PeerResolve, PeerVerdict
 from .context import ProtocolContext
 from .reduce import position_array
 from .round import PeerRound, RoundPhase, round_of
@@ -48,7 +48,7 @@ class RoundRecovery:
         assert work is not None
         if completers := peer_round.completers():
             if missing := work.missing_results():
-                request = PeerAsk(*peer_round.round_id, NO_POSITIONS, position_array(missing))
+                request = PeerRequest(*peer_round.round_id, NO_POSITIONS, position_array(missing))
                 context.send_queue.notice(completers[0], request)
             self._streaming.complete_if_whole(peer_round)
         elif not work.reduced or any(not verdict.reduced for verdict in peer_round.verdicts.values()):

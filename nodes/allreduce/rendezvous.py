@@ -5,7 +5,7 @@ A member whose state of the algorithm lags behind receives that state from anoth
 
 from __future__ import annotations
 
-from ...pipeline.wire.peer_messages import PeerEnded, PeerReady, PeerState, PeerStateAsk, PeerWait
+from ...pipeline.wire.peer_messages import PeerEnded, PeerReady, PeerState, PeerStateRequest, PeerWait
 from ...sync_algos.base import Algorithm
 from ...sync_algos.grouping import Grouping
 from .context import ProtocolContext
@@ -66,21 +66,21 @@ class Rendezvous:
         before = context.ready.get(peer)
         known = before is not None and (round_of(before), before.version) == (round_id, message.version)
         # An acknowledgement is not acknowledged: the exchange of messages must end.
-        repeated = known and not message.heard
+        repeated = known and not message.no_reply
         context.ready[peer] = message
         context.record_ready(peer, round_id)
         if round_id.generation < context.generation or round_id.generation <= context.abandoned_generation:
             context.send_queue.notice(peer, PeerEnded(round_id.generation))
         elif peer_round is not None:
             if repeated:
-                context.send_queue.notice(peer, PeerReady(*round_id, peer_round.version, heard=True))
+                context.send_queue.notice(peer, PeerReady(*round_id, peer_round.version, no_reply=True))
             elif not known:
                 peer_round.record_progress(peer, now)
             self._apply_earlier_ready(peer_round, peer)
             self._check(peer_round, now)
-        elif context.history.is_completed(round_id) and not message.heard:
+        elif context.history.is_completed(round_id) and not message.no_reply:
             # It completed without this peer's values: a round of zero elements needs none.
-            context.send_queue.notice(peer, PeerReady(*round_id, message.version, heard=True))
+            context.send_queue.notice(peer, PeerReady(*round_id, message.version, no_reply=True))
         elif repeated and round_id.generation == context.generation:
             context.wait(peer, round_id)
 
@@ -100,7 +100,7 @@ class Rendezvous:
         if peer not in peer_round.ready or blockers:
             peer_round.record_progress(peer, now)
 
-    def on_state_request(self, peer: int, message: PeerStateAsk, now: float) -> None:  # noqa: ARG002
+    def on_state_request(self, peer: int, message: PeerStateRequest, now: float) -> None:  # noqa: ARG002
         """Send the algorithm's state to a peer that lags behind.
 
         The first round cannot complete, and so change the state, while the peer still requests it.
@@ -124,7 +124,7 @@ class Rendezvous:
             or peer_round.round_id.generation != message.generation
         ):
             return
-        if peer == peer_round.state_receiver.donor and peer_round.state_receiver.take(message):
+        if peer == peer_round.state_receiver.source and peer_round.state_receiver.take(message):
             peer_round.record_progress(peer, now)
             if peer_round.state_receiver.complete:
                 self._adopt(peer_round.state_receiver)
@@ -136,7 +136,7 @@ class Rendezvous:
         context = self._context
         waited = [peer for peer in peer_round.others if peer not in peer_round.ready]
         if peer_round.state_receiver is not None:
-            waited = [peer_round.state_receiver.donor]
+            waited = [peer_round.state_receiver.source]
         late = [peer for peer in waited if peer_round.silent(peer, now) > context.timeout_seconds]
         for peer in late:
             context.report_late(peer)
@@ -183,18 +183,18 @@ class Rendezvous:
         if peer_round.version == best:
             self._met(peer_round)
             return
-        donor = min(peer for peer, version in versions.items() if version == best)
+        source = min(peer for peer, version in versions.items() if version == best)
         names = self._algorithm.state_names
         peer_round.state_receiver = StateReceiver(
-            donor,
+            source,
             peer_round.round_id.generation,
             best,
             names=names,
             numel=self._numel,
             chunk_elements=self._chunk,
         )
-        peer_round.record_progress(donor, now)
-        self.repeat_request(peer_round, donor)
+        peer_round.record_progress(source, now)
+        self.repeat_request(peer_round, source)
 
     def _adopt(self, state_receiver: StateReceiver) -> None:
         try:
@@ -202,7 +202,7 @@ class Rendezvous:
         except ValueError as error:
             # A RuntimeError: a ValueError would blame the message that completed the state.
             name = type(self._algorithm).__name__
-            raise RuntimeError(f"{name} refused the state of trainer {state_receiver.donor}") from error
+            raise RuntimeError(f"{name} refused the state of trainer {state_receiver.source}") from error
 
     def _met(self, peer_round: PeerRound) -> None:
         peer_round.phase = RoundPhase.MET

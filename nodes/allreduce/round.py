@@ -152,7 +152,7 @@ class PeerRound:
     def blocked_by(self) -> list[int]:
         """Return the peers that this trainer waits for before it meets."""
         if self.state_receiver is not None:
-            return [self.state_receiver.donor]
+            return [self.state_receiver.source]
         return (
             [peer for peer in self.others if peer not in self.ready]
             if self.phase is RoundPhase.MEETING

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ...pipeline.types import Float32Array
-from ...pipeline.wire.peer_messages import PeerState, PeerStateAsk
+from ...pipeline.wire.peer_messages import PeerState, PeerStateRequest
 from ...sync_algos.base import Algorithm, AlgorithmState
 
 Key = tuple[object, ...]
@@ -26,7 +26,7 @@ class StateSender:
         """Completed rounds of the state; 0 for an algorithm without state."""
         return self._algorithm.state().completed_rounds if self._algorithm.state_names else 0
 
-    def chunks(self, request: PeerStateAsk) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
+    def chunks(self, request: PeerStateRequest) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
         """Yield, per requested chunk, its key and a function that makes it."""
         if self.version != request.version:
             return
@@ -38,7 +38,7 @@ class StateSender:
                 position += 1
 
     def _maker(
-        self, request: PeerStateAsk, position: int, name: str, start: int
+        self, request: PeerStateRequest, position: int, name: str, start: int
     ) -> Callable[[], PeerState | None]:
         def make() -> PeerState | None:
             if self.version != request.version:
@@ -62,7 +62,7 @@ class StateReceiver:
 
     def __init__(
         self,
-        donor: int,
+        source: int,
         generation: int,
         version: int,
         *,
@@ -70,7 +70,7 @@ class StateReceiver:
         numel: int,
         chunk_elements: int,
     ) -> None:
-        self.donor = donor
+        self.source = source
         self._generation, self._version = generation, version
         self._parts = [
             (name, start, min(start + chunk_elements, numel))
@@ -85,9 +85,9 @@ class StateReceiver:
         """Whether all chunks have arrived."""
         return not self._missing
 
-    def request(self) -> PeerStateAsk:
+    def request(self) -> PeerStateRequest:
         """Return a request for the missing chunks."""
-        return PeerStateAsk(self._generation, self._version, min(self._missing, default=0))
+        return PeerStateRequest(self._generation, self._version, min(self._missing, default=0))
 
     def take(self, message: PeerState) -> bool:
         """Accept a chunk; return whether it is new.

@@ -11,7 +11,14 @@ import numpy as np
 
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
-from ...pipeline.wire.peer_messages import PeerAsk, PeerChunk, PeerEnded, PeerReady, PeerResult, PeerVerdict
+from ...pipeline.wire.peer_messages import (
+    PeerChunk,
+    PeerEnded,
+    PeerReady,
+    PeerRequest,
+    PeerResult,
+    PeerVerdict,
+)
 from .coding import EncodedChunk, float32_coding
 from .context import ProtocolContext
 from .reduce import MOST_REQUESTED_POSITIONS, ReduceRound, even_slices, position_array
@@ -116,7 +123,7 @@ class ChunkStreaming:
         if work.take_result(position, EncodedChunk(message.base, message.elements, message.payload)):
             self._record_progress(peer_round, peer, now)
 
-    def on_request(self, peer: int, message: PeerAsk, now: float) -> None:  # noqa: ARG002
+    def on_request(self, peer: int, message: PeerRequest, now: float) -> None:  # noqa: ARG002
         """Answer a peer that requests missing chunks or results of a round."""
         context, round_id = self._context, round_of(message)
         if len(message.chunks) + len(message.results) > 2 * MOST_REQUESTED_POSITIONS:
@@ -188,10 +195,10 @@ class ChunkStreaming:
         else:
             chunks = position_array(work.missing_chunks(peer))
             send_queue.notice(
-                peer, PeerAsk(*peer_round.round_id, chunks, position_array(work.missing_results(peer)))
+                peer, PeerRequest(*peer_round.round_id, chunks, position_array(work.missing_results(peer)))
             )
 
-    def _answer(self, peer_round: PeerRound, work: ReduceRound, peer: int, message: PeerAsk) -> None:
+    def _answer(self, peer_round: PeerRound, work: ReduceRound, peer: int, message: PeerRequest) -> None:
         for position in message.chunks.tolist():
             if 0 <= position < len(work.chunks) and work.chunks[position].owner == peer and not work.exchange:
                 self._send_chunk(peer_round, position)

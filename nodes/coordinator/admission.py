@@ -187,18 +187,18 @@ class TrainerAdmission(Admission):
         if silent := [one.info.name for one in others if one.alive and one.info.name not in told]:
             raise AdmissionFailed(f"could not be announced to {', '.join(silent)}")
         await self._connect(node, connect)
-        for donor in self._state.members.alive("trainer"):
-            fits = donor.facts.weights_digest == node.facts.weights_digest
-            if fits and await self._copied(donor, node):
-                return f", with the weights and the optimizer of {donor.info.name}"
+        for source in self._state.members.alive("trainer"):
+            fits = source.facts.weights_digest == node.facts.weights_digest
+            if fits and await self._copied(source, node):
+                return f", with the weights and the optimizer of {source.info.name}"
         raise AdmissionFailed("no other trainer could give it the weights")
 
-    async def _copied(self, donor: Member, node: Member) -> bool:
+    async def _copied(self, source: Member, node: Member) -> bool:
         """Copy a trainer's weights and optimizer; return whether it succeeded."""
         for name, elements in (("", node.facts.dense_elements), *node.facts.optimizer_state):
             for start in range(0, elements, CHUNK_ELEMENTS):
                 read = ReadReplica(start, min(start + CHUNK_ELEMENTS, elements), name)
-                found = await self._server.call(donor, read, REQUEST_SECONDS)
+                found = await self._server.call(source, read, REQUEST_SECONDS)
                 if found is None:
                     return False
                 write = WriteReplica(start, found.values, name)

@@ -89,7 +89,7 @@ class RequestHandler:
         for node in state.members.alive():
             if node.leaves:
                 server.mark_dead(node.info.token, "was leaving when the coordinator died")
-        server.tell_again()
+        server.renotify()
         for node in state.members.everyone():
             if not node.alive and state.has_to_recover(node):
                 self.died(node)
@@ -184,7 +184,7 @@ class RequestHandler:
         return reply
 
     def _status(self, token: str, request: GetStatus) -> StatusReply:
-        if request.tell_end:
+        if request.subscribe_end:
             self._server.sessions.watches(token)
         is_supervisor = bool(token) and token == self._server.settings.supervisor
         everyone = self._state.members.everyone()

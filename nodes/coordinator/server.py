@@ -30,8 +30,8 @@ from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.keys.curve import KeyGate, close_listening, open_gate
-from ...pipeline.wire.messages import Ask, Failure, Pulse, PulseReply
+from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
+from ...pipeline.wire.messages import Ask, Failure, Heartbeat, HeartbeatReply
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
@@ -98,7 +98,7 @@ class CoordinatorServer(JobWaits):
         # From `listen` on; `bound` is the address.
         self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
-        self._gate: KeyGate | None = None
+        self._gate: ZapAuthenticator | None = None
 
     @property
     def unmet(self) -> Mapping[str, ShadowSyncError]:
@@ -111,7 +111,7 @@ class CoordinatorServer(JobWaits):
         `bound` is the address of a coordinator that died, where its nodes look for it.
         """
         self._context = self._process.zmq_context()
-        self._gate = open_gate(self._context, self.state.count_refused_connection)
+        self._gate = start_authenticator(self._context, self.state.count_refused_connection)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -242,7 +242,7 @@ class CoordinatorServer(JobWaits):
         self.event(info.name, why)
         if death.stop is not None:
             self.request_stop(death.stop)
-        self._tell_of_loss(death, written)
+        self._notify_loss(death, written)
 
     async def dismiss(self, member: Member, counts: Counts) -> None:
         """Dismiss a leaving node, with its last counts."""
@@ -250,7 +250,7 @@ class CoordinatorServer(JobWaits):
         death = self.state.leave(member, counts)
         written = self.journal.decided(NodeHasLeft(member.info.token, counts))
         self.event(member.info.name, "left the job as requested")
-        self._tell_of_loss(death, written)
+        self._notify_loss(death, written)
         try:
             if session is not None:
                 await session.call(Finish(ExitCode.OK, ""), timeout_seconds=NOTICE_SECONDS)
@@ -258,7 +258,7 @@ class CoordinatorServer(JobWaits):
             log.warning("%s did not confirm its end: %s", member.info.name, error)
         self.sessions.end(member.info.token.encode(), LEFT)
 
-    def _tell_of_loss(self, death: Death, written: asyncio.Future[None]) -> None:
+    def _notify_loss(self, death: Death, written: asyncio.Future[None]) -> None:
         for other in self.state.members.alive():
             # One that still prepares itself has met nobody yet.
             if other.ready:
@@ -274,7 +274,7 @@ class CoordinatorServer(JobWaits):
             await asyncio.wait(written)
         await self.call(other, NodeLost(dead.token, dead.role, dead.name), NOTICE_SECONDS)
 
-    def tell_again(self) -> None:
+    def renotify(self) -> None:
         """Repeat the notices of a dead coordinator."""
         members = self.state.members
         dead = [member.info for member in members.everyone() if member.begun and not member.alive]
@@ -295,8 +295,8 @@ class CoordinatorServer(JobWaits):
                 continue
             token = identity.decode("ascii", "replace")
             self.sessions.record_seen(identity, asyncio.get_running_loop().time())
-            if isinstance(message, Pulse):
-                self._pulse(identity, token, message)
+            if isinstance(message, Heartbeat):
+                self._heartbeat(identity, token, message)
                 continue
             session = self.sessions.of(identity)
             if session is None:
@@ -336,12 +336,12 @@ class CoordinatorServer(JobWaits):
         assert self._socket is not None
         send_now(self._socket, [identity, *encode(message)])
 
-    def _pulse(self, identity: bytes, token: str, message: Pulse) -> None:
+    def _heartbeat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         member = self.state.members.find(token)
         # One that leaves is being told to end, as long as it has a session.
         leaves = member is not None and member.left and self.sessions.of(identity) is not None
         why = member.lost_because if member and not member.alive and not leaves else ""
-        self._send(identity, PulseReply(self.state.ledger.examples_so_far, why))
+        self._send(identity, HeartbeatReply(self.state.ledger.examples_so_far, why))
         if member is not None and member.alive:
             parts = self.state.heartbeat(member, message.counts)
             if parts is not None:

@@ -23,9 +23,9 @@ from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, FinishR
 from ...pipeline.wire.control.profile import Measure, Trace
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.keys.curve import KeyGate, open_gate
+from ...pipeline.wire.keys.curve import ZapAuthenticator, start_authenticator
 from ...pipeline.wire.keys.job_key import job_key
-from ...pipeline.wire.messages import Failure, Pulse, PulseReply
+from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
@@ -86,7 +86,7 @@ class Node:
         self._handled_once: dict[type[Request[Any]], asyncio.Future[Reply]] = {}
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
-        self._gate: KeyGate | None = None
+        self._gate: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._turns: SocketTurns | None = None
         self._broken_handshakes = 0
@@ -104,7 +104,7 @@ class Node:
         try:
             # Before it connects, so that no event is missed.
             self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
-            self._gate = open_gate(self._context)
+            self._gate = start_authenticator(self._context)
             self._connect()
             self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
             self._turns = SocketTurns(self._take_turn, self._socket, self._monitor)
@@ -115,11 +115,11 @@ class Node:
             await self._finished.wait()
         except ShadowSyncError as error:
             self._end(error.exit_code, str(error))
-            await self._tell_failure(error)
+            await self._report_failure(error)
         except Exception as error:
             # The others would wait for this node until it has been silent for too long.
             log.exception("the node failed")
-            await self._tell_failure(error)
+            await self._report_failure(error)
             raise
         finally:
             await self._close()
@@ -141,7 +141,7 @@ class Node:
     async def _fail_and_end(self, error: BaseException) -> None:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
         try:
-            await self._tell_failure(error)
+            await self._report_failure(error)
         finally:
             self._end(code, describe(error))
 
@@ -196,7 +196,7 @@ class Node:
         )
         facts = await self.role.prepare(context)
         await self._serve_metrics(name, Path(welcome.folder).name)
-        self._tasks.start(self._pulse())
+        self._tasks.start(self._heartbeat())
         self._ready = True
         try:
             await self._channel.call(Ready(facts), timeout_seconds=job.run.start_timeout_seconds)
@@ -235,7 +235,7 @@ class Node:
                 log.error("the coordinator refused a message: %s", message.what)
             else:
                 self._end(ExitCode.CLUSTER, f"{self.settings.join}: refused: {message.what}")
-        elif not isinstance(message, PulseReply):
+        elif not isinstance(message, HeartbeatReply):
             self._channel.receive(message)
         elif why := message.declared_dead:
             # It was stopped, or cut off, for too long; others do its work now.
@@ -243,12 +243,12 @@ class Node:
         else:
             self.role.progress(message.examples)
 
-    async def _pulse(self) -> None:
+    async def _heartbeat(self) -> None:
         timeout_seconds = self.settings.job.run.node_timeout_seconds
         while True:
             self._counts = self._metrics()
-            self._send(Pulse(self._counts))
-            await asyncio.sleep(self._process.pulse_seconds)
+            self._send(Heartbeat(self._counts))
+            await asyncio.sleep(self._process.heartbeat_seconds)
             limit = timeout_seconds * (SILENT_TIMEOUTS if self._connected else GONE_TIMEOUTS)
             if self._loop.time() - self._received_at > limit:
                 how = "silent" if self._connected else "gone"
@@ -328,7 +328,7 @@ class Node:
         if self._turns is not None:
             self._turns.wake()
 
-    async def _tell_failure(self, error: BaseException) -> None:
+    async def _report_failure(self, error: BaseException) -> None:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
         if self._joined:
             with contextlib.suppress(ConnectionLost, RemoteError):

@@ -174,7 +174,7 @@ def exit_status_text(code: int | None) -> str:
     return f"exit code {code}"
 
 
-PULSE_SECONDS = 0.5
+HEARTBEAT_SECONDS = 0.5
 
 
 class ProcessHooks:
@@ -183,10 +183,10 @@ class ProcessHooks:
     All methods but `zmq_context` are called on the node's loop.
 
     Attributes:
-        pulse_seconds: from one heartbeat to the next.
+        heartbeat_seconds: from one heartbeat to the next.
     """
 
-    pulse_seconds = PULSE_SECONDS
+    heartbeat_seconds = HEARTBEAT_SECONDS
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
         """Give the context of all of the node's sockets.

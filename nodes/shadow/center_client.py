@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import zmq
 
-from ...pipeline.codecs.choices import CodecLadder
+from ...pipeline.codecs.choices import CodecChoices
 from ...pipeline.codecs.feedback import Reference
 from ...pipeline.codecs.formats import Codec, LinkCodecs
 from ...pipeline.report.adaptation import choice_counts
@@ -85,7 +85,7 @@ class CenterClient:
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
     the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
-    are float32. With a ladder, each link has its codec chosen anew for each exchange, by how long they take.
+    are float32. With a choice of codecs, each link has its codec chosen anew for each exchange, by how long they take.
 
     Args:
         allowed_bytes_per_second: what a link may carry on average, for that choice; None if all that it can.
@@ -100,10 +100,10 @@ class CenterClient:
         *,
         chunk_bytes: int,
         timeout_seconds: float,
-        codecs: LinkCodecs | CodecLadder | None = None,
+        codecs: LinkCodecs | CodecChoices | None = None,
         allowed_bytes_per_second: float | None = None,
     ) -> None:
-        self._ladder = codecs if isinstance(codecs, CodecLadder) else None
+        self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
         self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
         self._next_request = 1
         self._answered_slices = 0
@@ -131,9 +131,9 @@ class CenterClient:
             for connection in self._connections
         }
         self._choosers: dict[Slice, LinkCodecChooser] = {}
-        if (ladder := self._ladder) is not None:
+        if (codec_choices := self._codec_choices) is not None:
             for link in self._connections:
-                payload_bytes = ladder.payload_bytes(len(link.part), link.chunk)
+                payload_bytes = codec_choices.payload_bytes(len(link.part), link.chunk)
                 self._choosers[link.part] = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
         # The last exchange of each slice whose answer is there.
         self._answered: dict[Slice, int] = {}
@@ -198,11 +198,11 @@ class CenterClient:
             )
         reference, chooser = self._references[part], self._choosers.get(part)
         number = self._number()
-        if chooser is None or self._ladder is None:
+        if chooser is None or self._codec_choices is None:
             reference.begin()
             opened = _OpenExchange(number, part, values.numpy(), reference, self._codecs.down, None)
         else:
-            codec = self._ladder.codec(chooser.codec)
+            codec = self._codec_choices.codec(chooser.codec)
             reference.begin(codec)
             named = (chooser.codec, self._answered.get(part, 0))
             opened = _OpenExchange(number, part, values.numpy(), reference, codec, named)

@@ -23,7 +23,7 @@ from ...pipeline.wire.worker_messages import (
     LoseSyncNode,
     ReplaceSyncNode,
     RoundEnded,
-    WorkerPulse,
+    WorkerHeartbeat,
     WorkerReport,
 )
 from ..replica.replica import TrainerContext
@@ -294,10 +294,10 @@ class RemoteRounds(WorkerRounds):
         else:
             self._happened.append(order)
 
-    def update(self, pulse: WorkerPulse) -> None:
+    def update(self, heartbeat: WorkerHeartbeat) -> None:
         """Take over the counts that the worker process last sent."""
-        self._bytes = (pulse.sent_bytes, pulse.received_bytes)
-        self._links = pulse.links
+        self._bytes = (heartbeat.sent_bytes, heartbeat.received_bytes)
+        self._links = heartbeat.links
 
     def count_round(self, ended: RoundEnded) -> None:
         """Count a round of the worker process that ended; see `RemoteRoundLog`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ...pipeline.codecs.choices import CodecLadder
+from ...pipeline.codecs.choices import CodecChoices
 from ...pipeline.codecs.formats import Codec, Float32, LinkCodecs
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
@@ -38,15 +38,15 @@ class CenterState:
 
     Args:
         rule: the algorithm's `center_rule`.
-        codecs: the codecs of the job's exchanges; a ladder where each exchange names its own.
+        codecs: the codecs of the job's exchanges; a choice where each exchange names its own.
 
     Attributes:
         reference_bytes: memory of lossy codecs over all sessions; any thread may read it.
     """
 
-    def __init__(self, rule: Rule, codecs: LinkCodecs | CodecLadder | None = None) -> None:
+    def __init__(self, rule: Rule, codecs: LinkCodecs | CodecChoices | None = None) -> None:
         self._rule = rule
-        self._ladder = codecs if isinstance(codecs, CodecLadder) else None
+        self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
         self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
         self.start = 0
         self.stop = 0
@@ -72,7 +72,7 @@ class CenterState:
         """Collect seeds for the center's initial value."""
         self._many_seeds = True
 
-    def settle_seeds(self) -> int:
+    def seed_mean(self) -> int:
         """Set the center to the mean of the seeds; return their count."""
         count = len(self._seeders)
         if self.values is None and self._seed_sum is not None:
@@ -179,12 +179,12 @@ class CenterState:
         Raises ValueError for a codec that may not be named, and for an exchange without one that must have.
         """
         if not isinstance(message, CenterNamedExchange):
-            if self._ladder is not None:
+            if self._codec_choices is not None:
                 raise ValueError("no codec named; in this job each exchange names its codec")
             return None
-        if self._ladder is None:
+        if self._codec_choices is None:
             raise ValueError(f"codec {message.codec!r:.40} named; the job's codecs of this link are fixed")
-        return self._ladder.codec(message.codec)
+        return self._codec_choices.codec(message.codec)
 
     def _require_center(self) -> torch.Tensor:
         if self.values is None:
@@ -213,7 +213,7 @@ class CenterState:
         else:
             self._seed_sum += values
         if not self._many_seeds:
-            self.settle_seeds()
+            self.seed_mean()
 
 
 class _Seed:

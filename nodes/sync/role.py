@@ -122,7 +122,7 @@ class SyncRole(ServingRole[CenterService]):
                 await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
         elif isinstance(request, Begin):
-            if self._is_late and not await service.run(service.state.settle_seeds):
+            if self._is_late and not await service.run(service.state.seed_mean):
                 raise ClusterError("no trainer has sent its slice of the replica")
         else:
             raise not_answered(self.name, request)

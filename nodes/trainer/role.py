@@ -83,8 +83,8 @@ class TrainerRole(Role):
         self._sync: Synchronizer | None = None
         self._restored: Restored | None = None
         self._is_late = False
-        self._outbox: AckSender | None = None
-        self._outbox_task: asyncio.Task[None] | None = None
+        self._ack_sender: AckSender | None = None
+        self._ack_task: asyncio.Task[None] | None = None
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that other trainers connect to.
@@ -163,8 +163,8 @@ class TrainerRole(Role):
         total["dense_updates"] = self._shared.total_updates()
         total["parts"] = self._shared.parts.parts
         total["lr_scale"] = self._job.trainer.schedule.factor(self._all_examples())
-        total["confirmed_examples"] = self._outbox.confirmed_examples if self._outbox else 0
-        total["left_out_examples"] = self._outbox.left_out_examples if self._outbox else 0
+        total["confirmed_examples"] = self._ack_sender.confirmed_examples if self._ack_sender else 0
+        total["left_out_examples"] = self._ack_sender.left_out_examples if self._ack_sender else 0
         return total | (self._sync.metrics() if self._sync else {})
 
     def process_metrics(self) -> dict[str, float]:
@@ -177,8 +177,8 @@ class TrainerRole(Role):
 
     def progress(self, examples: int) -> None:
         """Record the examples of all trainers; the learning rates' schedule follows them."""
-        if self._outbox is not None:
-            first = self._outbox.confirmed_examples - self._outbox.replayed_examples
+        if self._ack_sender is not None:
+            first = self._ack_sender.confirmed_examples - self._ack_sender.replayed_examples
             self._shared.count.update(examples, first)
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
@@ -187,8 +187,8 @@ class TrainerRole(Role):
 
     async def close(self) -> None:
         """End the threads and processes."""
-        if self._outbox_task is not None:
-            self._outbox_task.cancel()
+        if self._ack_task is not None:
+            self._ack_task.cancel()
         threads: list[WorkerPool | Synchronizer] = [
             part for part in (self._pool, self._sync) if part is not None
         ]
@@ -210,7 +210,7 @@ class TrainerRole(Role):
         assert node is not None
         members = list(request.members)
         self._is_late = request.late
-        self._outbox = AckSender(
+        self._ack_sender = AckSender(
             node.coordinator, self._on_confirmed, self._synced_iterations, node.patience_seconds
         )
         if self._algorithm.needs_center or self._algorithm.needs_peers:
@@ -223,18 +223,18 @@ class TrainerRole(Role):
             if node.index == 0 and not request.late:
                 await self._sync.seed(restored.model if restored is not None else None)
         assert self._pool is not None
-        self._pool.meet(members, self._outbox.put, self._sync.fixed if self._sync else [])
+        self._pool.meet(members, self._ack_sender.put, self._sync.fixed if self._sync else [])
         self._workers = self._pool.workers
         return Done()
 
     async def _begin(self, request: Begin) -> Done:
-        assert self._outbox is not None
+        assert self._ack_sender is not None
         if self._is_late:
             # Its replica is another one than when it met the others.
             self._algorithm.start(self._shared.replica)
         self._shared.count.start(request.examples)
-        self._outbox_task = self._loop.create_task(self._outbox.run())
-        self._outbox_task.add_done_callback(self._outbox_ended)
+        self._ack_task = self._loop.create_task(self._ack_sender.run())
+        self._ack_task.add_done_callback(self._on_ack_task_done)
         for worker in self._workers:
             worker.start(from_runs(request.progressive))
         if self._sync is not None:
@@ -246,7 +246,7 @@ class TrainerRole(Role):
             self._sync.mark_lost(lost.token)
         if lost.role in ("reader", "embedding"):
             for worker in self._workers:
-                worker.lose_node(lost.name)
+                worker.node_lost(lost.name)
         return Done()
 
     async def _settle_reader(self, request: SettleReader) -> Done:
@@ -256,7 +256,7 @@ class TrainerRole(Role):
 
     async def _reader_joined(self, request: ReaderJoined) -> Done:
         for worker in self._workers:
-            worker.meet_reader(request.member)
+            worker.connect_reader(request.member)
         return Done()
 
     async def _shard_replaced(self, request: ShardReplaced) -> Done:
@@ -323,7 +323,7 @@ class TrainerRole(Role):
         return ReplicaValues(read_state(self._shared, request.name, request.start, request.stop))
 
     async def _write_replica(self, request: WriteReplica) -> Done:
-        if self._outbox_task is not None:
+        if self._ack_task is not None:
             raise ProtocolError("training has begun")
         write_state(self._shared, request.name, request.start, request.values)
         return Done()
@@ -368,6 +368,6 @@ class TrainerRole(Role):
     def _on_confirmed(self, record: BatchAck) -> None:
         self._workers[record.worker].confirm(record.reader, record.sequence)
 
-    def _outbox_ended(self, task: asyncio.Task[None]) -> None:
+    def _on_ack_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and self._node is not None:
             self._node.fail(error)

@@ -232,11 +232,11 @@ class ProcessWorkerPool(WorkerPool):
             worker.meet(members, trained, rounds[worker.index] if rounds else None)
 
     def process_metrics(self) -> dict[str, float]:
-        """Return CPU seconds and memory of the processes, as of their last pulses."""
+        """Return CPU seconds and memory of the processes, as of their last heartbeats."""
         return summed(worker.process_metrics for worker in self._processes)
 
     def process_threads(self) -> dict[str, tuple[float, float]]:
-        """Return what the processes' threads used, as of their last pulses.
+        """Return what the processes' threads used, as of their last heartbeats.
 
         All but the threads that train are named with their process.
         """

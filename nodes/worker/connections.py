@@ -56,7 +56,7 @@ class AnswerWatch:
         self._unanswered: dict[str, float] = {}
         self._checked_at: float | None = None
 
-    def heard(self, node: str) -> None:
+    def record_message(self, node: str) -> None:
         """Record a message of this node."""
         self._unanswered.pop(node, None)
 
@@ -215,7 +215,7 @@ class WorkerConnections:
         """Yield a connection's messages since the last `poll`."""
         readable = connection.socket in self._readable
         while readable and (message := connection.receive()) is not None:
-            self._watch.heard(name)
+            self._watch.record_message(name)
             yield message
             readable = has_message(connection.socket)
 

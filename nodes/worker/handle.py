@@ -58,7 +58,7 @@ class WorkerHandle(Protocol):
         """
         ...
 
-    def lose_node(self, name: str) -> None:
+    def node_lost(self, name: str) -> None:
         """Expect nothing more of a reader or an embedding node.
 
         What is meant for the node waits until another one takes its place, or until `drain`.
@@ -73,7 +73,7 @@ class WorkerHandle(Protocol):
         """
         ...
 
-    def meet_reader(self, member: MemberInfo) -> None:
+    def connect_reader(self, member: MemberInfo) -> None:
         """Connect to a reader that has joined; nothing happens for one that is known."""
         ...
 

@@ -31,13 +31,13 @@ from ...pipeline.wire.worker_messages import (
     CollectedSums,
     CollectSums,
     ConfirmBatch,
+    ConnectMembers,
+    ConnectReader,
     DrainedWorker,
     DrainWorker,
     GatePass,
-    LoseNode,
     LoseSyncNode,
-    MeetMembers,
-    MeetReader,
+    NodeIsLost,
     ReplaceShard,
     ReplaceSyncNode,
     ScorePass,
@@ -48,8 +48,8 @@ from ...pipeline.wire.worker_messages import (
     TracedProcess,
     TraceProcess,
     WorkerError,
+    WorkerHeartbeat,
     WorkerOrder,
-    WorkerPulse,
     WorkerReady,
     WorkerReport,
 )
@@ -65,7 +65,7 @@ from .handle import DrainResult
 from .process_channel import WorkerProcessConfig, open_worker_end
 from .worker import Worker
 
-PULSE_SECONDS = 0.5
+HEARTBEAT_SECONDS = 0.5
 TICK_MILLISECONDS = 25
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class WorkerProcessMain:
     def _handle(self, message: WorkerOrder) -> None:
         if isinstance(message, StopProcess):
             return
-        if isinstance(message, MeetMembers):
+        if isinstance(message, ConnectMembers):
             self._meet(list(message.members))
             return
         worker, rounds = self._worker, self._rounds
@@ -151,12 +151,12 @@ class WorkerProcessMain:
                 worker.confirm(message.reader, message.sequence)
             case DrainWorker():
                 worker.drain(message.sequences, self._on_drained, leaving=message.leaving)
-            case LoseNode():
-                worker.lose_node(message.name)
+            case NodeIsLost():
+                worker.node_lost(message.name)
             case SettleLostReader():
                 worker.settle_reader(message.name, lambda: self._report(SettledReader(message.name)))
-            case MeetReader():
-                worker.meet_reader(message.member)
+            case ConnectReader():
+                worker.connect_reader(message.member)
             case ReplaceShard():
                 member = message.member
                 worker.replace_shard(member, lambda: self._report(SettledPushes(member.name)))
@@ -253,7 +253,7 @@ class WorkerProcessMain:
         if TRACER.on and time.monotonic() >= self._trace_until:
             trace = process_trace(f"worker-{self._config.index}", os.getpid(), TRACER.stop())
             self._unsent.append(TracedProcess(trace))
-        if time.monotonic() - self._pulsed_at >= PULSE_SECONDS:
+        if time.monotonic() - self._pulsed_at >= HEARTBEAT_SECONDS:
             self._queue_pulse()
         while self._unsent and self._channel.send(self._unsent[0]):
             self._unsent.popleft()
@@ -267,7 +267,7 @@ class WorkerProcessMain:
         self._pulsed_at = time.monotonic()
         rounds = self._rounds if isinstance(self._rounds, CenterRounds) else None
         sent_bytes, received_bytes = rounds.bytes if rounds is not None else (0, 0)
-        pulse = WorkerPulse(
+        heartbeat = WorkerHeartbeat(
             metrics=self._worker.metrics() if self._worker is not None else {},
             process=process_metrics(),
             threads=thread_figures(),
@@ -275,7 +275,7 @@ class WorkerProcessMain:
             received_bytes=received_bytes,
             links=rounds.link_metrics() if rounds is not None else {},
         )
-        self._unsent.append(pulse)
+        self._unsent.append(heartbeat)
 
 
 def main() -> int:

@@ -27,15 +27,15 @@ from ...pipeline.wire.worker_messages import (
     CollectedSums,
     CollectSums,
     ConfirmBatch,
+    ConnectMembers,
+    ConnectReader,
     DrainedWorker,
     DrainWorker,
     GateArrive,
     GatePass,
     GateStarve,
     GateWork,
-    LoseNode,
-    MeetMembers,
-    MeetReader,
+    NodeIsLost,
     ReplaceShard,
     RoundEnded,
     ScorePass,
@@ -46,8 +46,8 @@ from ...pipeline.wire.worker_messages import (
     TracedProcess,
     TraceProcess,
     WorkerError,
+    WorkerHeartbeat,
     WorkerOrder,
-    WorkerPulse,
     WorkerReady,
     WorkerReport,
 )
@@ -200,8 +200,8 @@ class ProcessWorker:
     """A `WorkerHandle` of a process, which starts when this is made.
 
     Attributes:
-        process_metrics: CPU seconds and memory of the process, as of its last pulse.
-        threads: what each of its threads used, as of its last pulse; see `thread_figures`.
+        process_metrics: CPU seconds and memory of the process, as of its last heartbeat.
+        threads: what each of its threads used, as of its last heartbeat; see `thread_figures`.
 
     Args:
         flat: the trainer's replica, float32 [numel], in the shared memory.
@@ -246,7 +246,7 @@ class ProcessWorker:
         `trained` is called on a thread of the worker's.
         """
         self._trained, self._rounds = trained, rounds
-        self._monitor.send(MeetMembers(tuple(members)))
+        self._monitor.send(ConnectMembers(tuple(members)))
         # This sends which sync nodes are lost already; before `meet` the process could not handle that.
         if isinstance(rounds, RemoteRounds):
             rounds.bind(self._monitor.send)
@@ -266,9 +266,9 @@ class ProcessWorker:
         self._drain_reply = reply
         self._monitor.send(DrainWorker(dict(sequences), leaving))
 
-    def lose_node(self, name: str) -> None:
-        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.lose_node`."""
-        self._monitor.send(LoseNode(name))
+    def node_lost(self, name: str) -> None:
+        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.node_lost`."""
+        self._monitor.send(NodeIsLost(name))
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
         """Train what a lost reader has delivered; see `WorkerHandle.settle_reader`."""
@@ -276,9 +276,9 @@ class ProcessWorker:
             self._settling.append((name, reply))
         self._monitor.send(SettleLostReader(name))
 
-    def meet_reader(self, member: MemberInfo) -> None:
-        """Connect to a reader that has joined; see `WorkerHandle.meet_reader`."""
-        self._monitor.send(MeetReader(member))
+    def connect_reader(self, member: MemberInfo) -> None:
+        """Connect to a reader that has joined; see `WorkerHandle.connect_reader`."""
+        self._monitor.send(ConnectReader(member))
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
         """Go on with an embedding node in a dead one's place; see `WorkerHandle.replace_shard`."""
@@ -309,7 +309,7 @@ class ProcessWorker:
         return True
 
     def metrics(self) -> dict[str, Any]:
-        """Return counts as of the last pulse; see `WorkerHandle.metrics`."""
+        """Return counts as of the last heartbeat; see `WorkerHandle.metrics`."""
         return self._metrics
 
     def stop(self) -> None:
@@ -326,8 +326,8 @@ class ProcessWorker:
                 self._ready()
             case AckedBatches():
                 self._on_acked(message)
-            case WorkerPulse():
-                self._on_pulse(message)
+            case WorkerHeartbeat():
+                self._on_heartbeat(message)
             case RoundEnded():
                 assert isinstance(self._rounds, RemoteRounds)
                 self._rounds.count_round(message)
@@ -362,10 +362,14 @@ class ProcessWorker:
         for reply in replies:
             reply()
 
-    def _on_pulse(self, pulse: WorkerPulse) -> None:
-        self._metrics, self.process_metrics, self.threads = pulse.metrics, pulse.process, pulse.threads
+    def _on_heartbeat(self, heartbeat: WorkerHeartbeat) -> None:
+        self._metrics, self.process_metrics, self.threads = (
+            heartbeat.metrics,
+            heartbeat.process,
+            heartbeat.threads,
+        )
         if isinstance(self._rounds, RemoteRounds):
-            self._rounds.update(pulse)
+            self._rounds.update(heartbeat)
 
     def _pass_gate(self, message: GateWork | GateArrive | GateStarve) -> None:
         """Wait at the gate of the trainer's workers on behalf of the process."""

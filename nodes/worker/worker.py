@@ -108,8 +108,8 @@ class Worker(Service):
 
         self._call(command)
 
-    def lose_node(self, name: str) -> None:
-        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.lose_node`."""
+    def node_lost(self, name: str) -> None:
+        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.node_lost`."""
 
         def command() -> None:
             assert self._connections is not None
@@ -130,8 +130,8 @@ class Worker(Service):
 
         self._call(command)
 
-    def meet_reader(self, member: MemberInfo) -> None:
-        """Connect to a reader that has joined; see `WorkerHandle.meet_reader`."""
+    def connect_reader(self, member: MemberInfo) -> None:
+        """Connect to a reader that has joined; see `WorkerHandle.connect_reader`."""
 
         def command() -> None:
             assert self._connections is not None

@@ -16,7 +16,7 @@ UNFINISHED = ".unfinished-"
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` at the end of the block.
 
     It is a temporary file beside `path`; at the end of the block it is fsynced and renamed to `path`.
@@ -58,7 +58,7 @@ def unwritable(path: Path, error: OSError) -> ResourceError:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Make an empty folder that becomes `path` at the block's end.
 
     It is made beside `path` and renamed at the end.

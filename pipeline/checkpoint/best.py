@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from .atomic_file import sync_directory, unwritable, whole_file
+from .atomic_file import atomic_file, sync_directory, unwritable
 from .manifest import MANIFEST_NAME, put_in_place
 
 CANDIDATE: Final = "best.candidate"
@@ -53,7 +53,7 @@ def promote(candidate: Path, note: BestNote) -> Path:
     It takes the place of the best one before. Returns the folder. Raises ResourceError.
     """
     best = candidate.with_name(BEST)
-    with whole_file(candidate / NOTE_NAME) as file:
+    with atomic_file(candidate / NOTE_NAME) as file:
         file.write(json.dumps(asdict(note)).encode())
     put_in_place(candidate, best)
     return best

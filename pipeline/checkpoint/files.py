@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..errors import JobFileError
 from ..types import is_finite
-from .atomic_file import whole_file
+from .atomic_file import atomic_file
 
 ROWS_KEY: Final = "shadowsync.rows"
 DEFAULT_LIMIT_BYTES: Final = 256 << 20
@@ -196,7 +196,7 @@ def _write_file(
     # Widest types first keeps every tensor aligned to its type, as the format's own writer does.
     ordered = sorted(parts, key=lambda part: (-part.values.itemsize, part.name))
     digest, size = hashlib.sha256(), 0
-    with whole_file(path) as file:
+    with atomic_file(path) as file:
         tensors = chain.from_iterable(_pieces(part, finite=finite) for part in ordered)
         for piece in chain((_header(ordered, metadata),), tensors):
             digest.update(piece)

@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import CheckpointError
-from .atomic_file import UNFINISHED, sync_directory, unwritable, whole_file
+from .atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
 from .files import FileEntry
 
 FORMAT_VERSION: Final = 2
@@ -111,7 +111,7 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
     _check_files(partial, manifest, verify=False)
     body = manifest.model_dump(mode="json")
     text = json.dumps({"sha256": _digest(body), **body}, indent=1, allow_nan=False)
-    with whole_file(partial / MANIFEST_NAME) as file:
+    with atomic_file(partial / MANIFEST_NAME) as file:
         file.write(text.encode())
     try:
         for leftover in partial.glob(f"*{UNFINISHED}*"):

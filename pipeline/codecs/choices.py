@@ -11,20 +11,20 @@ from .formats import BFloat16, Codec, CodecError, CodecOptions, Float32, Int8, m
 AUTO: Final = "auto"
 """What a job file calls the choice."""
 
-# topk is no rung: what it leaves out comes later by many exchanges. sparse saves only what is 0.
-RUNGS: Final = (Float32.name, BFloat16.name, Int8.name)
+# topk is not among them: what it leaves out comes later by many exchanges. sparse saves only what is 0.
+CHOOSABLE: Final = (Float32.name, BFloat16.name, Int8.name)
 
 
-class CodecLadder:
+class CodecChoices:
     """Codecs for automatic choice, least lossy first."""
 
     def __init__(self, options: CodecOptions | None = None) -> None:
-        self._codecs = {name: make_codec(name, options) for name in RUNGS}
+        self._codecs = {name: make_codec(name, options) for name in CHOOSABLE}
 
     def codec(self, name: str) -> Codec:
-        """Return the codec of this name; raises CodecError for one that is no rung."""
+        """Return the codec of this name; raises CodecError for one that cannot be chosen."""
         if name not in self._codecs:
-            raise CodecError(f"codec {name!r:.40} named; this link's are {', '.join(RUNGS)}")
+            raise CodecError(f"codec {name!r:.40} named; this link's are {', '.join(CHOOSABLE)}")
         return self._codecs[name]
 
     def payload_bytes(self, elements: int, chunk: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-from ..codecs.choices import AUTO, CodecLadder
+from ..codecs.choices import AUTO, CodecChoices
 from ..codecs.formats import (
     LARGEST_BLOCK,
     LARGEST_FRACTION,
@@ -91,10 +91,10 @@ class CodecsSection(BaseModel):
             )
         return self
 
-    def center(self) -> LinkCodecs | CodecLadder:
+    def center(self) -> LinkCodecs | CodecChoices:
         """Codecs between trainers and sync nodes."""
         if self.center_up == AUTO:
-            return CodecLadder(self._options)
+            return CodecChoices(self._options)
         return self._pair(self.center_up, self.center_down)
 
     def peers(self) -> LinkCodecs:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import NonNegativeFloat
 
-from .measured import Link, Measured, ProfilePart
+from .measured import LinkMeasurement, Measured, ProfilePart
 from .reasons import ADVICE, MORE_CORES, PREPARE, reasons_of
 from .worker_time import WorkerTime, worker_time
 
@@ -70,7 +70,7 @@ class Profile(ProfilePart):
     examples_per_second: NonNegativeFloat
     verdict: Verdict
     measured: Measured
-    links: list[Link]
+    links: list[LinkMeasurement]
     notes: list[str]
     trace: TraceNote | None
 

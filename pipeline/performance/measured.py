@@ -90,7 +90,7 @@ class Measured(ProfilePart):
         return sum({node.machine: node.cores for node in self.nodes}.values())
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[LinkMeasurement]:
         """Return each trainer's traffic with each other node.
 
         Two trainers have one link each.
@@ -101,11 +101,13 @@ class Measured(ProfilePart):
             for other in others:
                 up, down = trainer.share(f"to/{other}"), trainer.share(f"from/{other}")
                 shared = trainer.share(f"shared/{other}")
-                found.append(Link(trainer=trainer.name, other=other, sent=up, received=down, shared=shared))
+                found.append(
+                    LinkMeasurement(trainer=trainer.name, other=other, sent=up, received=down, shared=shared)
+                )
         return found
 
 
-class Link(ProfilePart):
+class LinkMeasurement(ProfilePart):
     """Bytes per second between a trainer and another node.
 
     Attributes:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..checkpoint.atomic_file import whole_file
+from ..checkpoint.atomic_file import atomic_file
 from ..text.format import count, data_rate, duration, number, percent
 from ..text.markdown import markdown_table, plain
 from .document import PROFILE_JSON, PROFILE_MARKDOWN, PROFILE_PICTURE, TRACE_JSON, Profile
@@ -55,12 +55,12 @@ def write_profile(directory: Path, profile: Profile, events: list[dict[str, Any]
             "otherData": {"clock_error_seconds": error},
             "traceEvents": events,
         }
-        with whole_file(directory / TRACE_JSON) as file:
+        with atomic_file(directory / TRACE_JSON) as file:
             file.write(json.dumps(trace, separators=(",", ":")).encode() + b"\n")
-    with whole_file(directory / PROFILE_JSON) as file:
+    with atomic_file(directory / PROFILE_JSON) as file:
         file.write(profile.model_dump_json(indent=1).encode() + b"\n")
     draw_profile(profile, directory)
-    with whole_file(directory / PROFILE_MARKDOWN) as file:
+    with atomic_file(directory / PROFILE_MARKDOWN) as file:
         file.write(render_profile(profile).encode())
 
 
@@ -127,7 +127,7 @@ def draw_profile(profile: Profile, directory: Path) -> None:
     axes.set_xlabel("share of the workers' time")
     axes.set_title(f"{profile.measured.run}: {profile.verdict.bottleneck}")
     axes.spines[["top", "right"]].set_visible(False)
-    with whole_file(directory / PROFILE_PICTURE) as file:
+    with atomic_file(directory / PROFILE_PICTURE) as file:
         figure.savefig(file, format="png", dpi=110)
 
 

@@ -20,7 +20,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..checkpoint.atomic_file import UNFINISHED, unwritable, whole_file
+from ..checkpoint.atomic_file import UNFINISHED, atomic_file, unwritable
 from ..data.bad_rows import BadRow, BadRows
 from ..data.prepared.manifest import MANIFEST_NAME, DataRole, PreparationSettings, PreparedPart, RoleSummary
 from ..errors import DataError
@@ -76,7 +76,7 @@ class SavedProgress:
                 for role, bad in self.bad_rows.items()
             },
         )
-        with whole_file(folder / PROGRESS_NAME) as file:
+        with atomic_file(folder / PROGRESS_NAME) as file:
             file.write(safetensors.numpy.save(dict(self.counted), {_KEY: done.model_dump_json()}))
 
     @classmethod

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from ..checkpoint.atomic_file import UNFINISHED, sync_directory, unwritable, whole_file
+from ..checkpoint.atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.prepared.manifest import MANIFEST_NAME, ROLES, DataRole, PreparedManifest, PreparedPart
@@ -178,7 +178,7 @@ class PreparationRun:
             parts=tuple(progress.parts),
         ).sealed()
         write_statistics(self._folder, self._statistics.statistics(), manifest)
-        with whole_file(self._folder / MANIFEST_NAME) as file:
+        with atomic_file(self._folder / MANIFEST_NAME) as file:
             file.write(manifest.model_dump_json(indent=1).encode() + b"\n")
         clear_unfinished(self._folder, {part.name for part in progress.parts})
         SavedProgress.remove(self._folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..checkpoint.atomic_file import whole_file
+from ..checkpoint.atomic_file import atomic_file
 from ..data.prepared.manifest import PreparedManifest
 from ..text.format import amount, count, number, percent
 from ..text.markdown import markdown_table, plain
@@ -18,9 +18,9 @@ def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedMan
 
     Raises ResourceError.
     """
-    with whole_file(folder / STATISTICS_JSON) as file:
+    with atomic_file(folder / STATISTICS_JSON) as file:
         file.write(statistics.model_dump_json(indent=1).encode() + b"\n")
-    with whole_file(folder / STATISTICS_MARKDOWN) as file:
+    with atomic_file(folder / STATISTICS_MARKDOWN) as file:
         file.write(render_statistics(statistics, manifest).encode())
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from ..codecs.choices import RUNGS
+from ..codecs.choices import CHOOSABLE
 from .placement import ReportPart
 
 PREFIX: Final = "codec/"
@@ -79,7 +79,7 @@ def choice_counts(
     """Return a link's counts by heartbeat name."""
     return {
         **{f"{PREFIX}{node}/{name}": count for name, count in exchanges.items()},
-        f"{PREFIX}{node}/now": RUNGS.index(codec),
+        f"{PREFIX}{node}/now": CHOOSABLE.index(codec),
         f"{PREFIX}{node}/bytes_per_second": round(bytes_per_second or 0),
         f"{PREFIX}{node}/late": int(not fits),
     }
@@ -96,8 +96,8 @@ def choices_of(trainer: str, counts: Mapping[str, int | float]) -> list[LinkChoi
         LinkChoice(
             trainer=trainer,
             node=node,
-            exchanges={name: count for name in RUNGS if (count := told(node, name))},
-            codec=RUNGS[told(node, "now")],
+            exchanges={name: count for name in CHOOSABLE if (count := told(node, name))},
+            codec=CHOOSABLE[told(node, "now")],
             bytes_per_second=told(node, "bytes_per_second") or None,
             fits=not told(node, "late"),
         )

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from ..checkpoint.atomic_file import whole_file
+from ..checkpoint.atomic_file import atomic_file
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import Point
 
@@ -42,7 +42,7 @@ def draw_curves(report: Report, directory: Path) -> list[Path]:
     }
     paths = []
     for name, figure in drawn.items():
-        with whole_file(directory / name) as file:
+        with atomic_file(directory / name) as file:
             figure.savefig(file, format="png")
         paths.append(directory / name)
     return paths

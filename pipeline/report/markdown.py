@@ -5,7 +5,7 @@ It is written for a stranger.
 
 from __future__ import annotations
 
-from ..codecs.choices import RUNGS
+from ..codecs.choices import CHOOSABLE
 from ..text.markdown import markdown_table, plain
 from . import wording
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
@@ -236,13 +236,13 @@ def _link_codecs(report: Report) -> list[list[str]]:
             link.trainer,
             link.node,
             link.codec,
-            *(wording.count(link.exchanges.get(codec, 0)) for codec in RUNGS),
+            *(wording.count(link.exchanges.get(codec, 0)) for codec in CHOOSABLE),
             wording.data_rate(link.bytes_per_second),
             "yes" if link.fits else "no",
         )
         for link in links
     ]
-    head = ("trainer", "sync node", "codec at the end", *(f"exchanges by {codec}" for codec in RUNGS))
+    head = ("trainer", "sync node", "codec at the end", *(f"exchanges by {codec}" for codec in CHOOSABLE))
     lines = markdown_table((*head, "measured rate", "ends before the next round is wanted"), rows)
     note = "The rate is that of the fastest of a link's last exchanges, from its first byte to its last."
     return [["## Codecs of the links to sync nodes", "", *lines, "", note]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from ..codecs.choices import RUNGS
+from ..codecs.choices import CHOOSABLE
 from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control
@@ -144,10 +144,10 @@ def link_codecs(report: Report) -> str:
     """Describe the links' last codecs; "" if none were chosen."""
     links = report.sync.link_codecs
     codecs = Counter(link.codec for link in links)
-    found = ", ".join(f"{count(codecs[name])} {name}" for name in RUNGS if codecs[name])
+    found = ", ".join(f"{count(codecs[name])} {name}" for name in CHOOSABLE if codecs[name])
     exchanges = sum(sum(link.exchanges.values()) for link in links)
-    lossless = sum(link.exchanges.get(RUNGS[0], 0) for link in links)
-    share = f"; {percent(lossless / exchanges, 0)} of all exchanges were {RUNGS[0]}" if exchanges else ""
+    lossless = sum(link.exchanges.get(CHOOSABLE[0], 0) for link in links)
+    share = f"; {percent(lossless / exchanges, 0)} of all exchanges were {CHOOSABLE[0]}" if exchanges else ""
     return f"{found} at the end{share}" if links else ""
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from ..checkpoint.atomic_file import whole_file
+from ..checkpoint.atomic_file import atomic_file
 from ..jobfile.extras import missing_modules
 from ..memory import total_memory_bytes
 from .markdown import render_markdown
@@ -67,7 +67,7 @@ def read_report(path: Path) -> Report:
 
 
 def _write_json(directory: Path, report: Report) -> None:
-    with whole_file(directory / JSON_NAME) as file:
+    with atomic_file(directory / JSON_NAME) as file:
         file.write(report.model_dump_json(indent=1).encode() + b"\n")
 
 
@@ -77,7 +77,7 @@ def _write_markdown(directory: Path, report: Report) -> None:
     absent = tuple(f"({name})" for name in links if not (directory / name).exists())
     lines = render_markdown(report).splitlines(keepends=True)
     text = "".join(line for line in lines if not (absent and line.rstrip().endswith(absent)))
-    with whole_file(directory / MARKDOWN_NAME) as file:
+    with atomic_file(directory / MARKDOWN_NAME) as file:
         file.write(text.encode())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..checkpoint.atomic_file import whole_folder
+from ..checkpoint.atomic_file import atomic_folder
 from ..checkpoint.files import write_tensors
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
@@ -94,7 +94,7 @@ def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFor
     require_exporter(form)
     width, dims = model.job.model_inputs
     names = ["dense", *(f"table:{name}" for name in model.tables)]
-    with whole_folder(folder) as place:
+    with atomic_folder(folder) as place:
         export_dense(model.dense, width, dims, names, form, place / FILES[form])
         written = export_tables(model.tables.values(), tables, place)
         manifest = _manifest(model, form, names, written)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..checkpoint.atomic_file import whole_file
+from ..checkpoint.atomic_file import atomic_file
 from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
@@ -128,7 +128,7 @@ def write_predictions(
     done = Predicted()
     scorer = _Scorer(model)
     writer: pq.ParquetWriter | None = None
-    with whole_file(out) as file:
+    with atomic_file(out) as file:
         try:
             for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), keep):
                 logits = scorer.logits_of(rows)

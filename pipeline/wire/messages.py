@@ -21,14 +21,14 @@ from .center_messages import (
 )
 from .field_checks import Counts
 from .peer_messages import (
-    PeerAsk,
     PeerChunk,
     PeerEnded,
     PeerReady,
+    PeerRequest,
     PeerResolve,
     PeerResult,
     PeerState,
-    PeerStateAsk,
+    PeerStateRequest,
     PeerVerdict,
     PeerWait,
 )
@@ -64,24 +64,24 @@ class Answer(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse(Message):
+class Heartbeat(Message):
     """A node's heartbeat with its counts.
 
     Each one replaces the last, so it has no number and is not sent again.
     """
 
-    KIND: ClassVar[str] = "pulse"
+    KIND: ClassVar[str] = "heartbeat"
     counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
-class PulseReply(Message):
-    """The coordinator's reply to a `Pulse`.
+class HeartbeatReply(Message):
+    """The coordinator's reply to a `Heartbeat`.
 
     It has the examples trained so far over all trainers; to a node that was declared dead it also says why.
     """
 
-    KIND: ClassVar[str] = "pulse_reply"
+    KIND: ClassVar[str] = "heartbeat_reply"
     examples: int
     declared_dead: str
 
@@ -311,8 +311,8 @@ MESSAGES: dict[str, MessageSchema] = {
     for cls in (
         Ask,
         Answer,
-        Pulse,
-        PulseReply,
+        Heartbeat,
+        HeartbeatReply,
         Credit,
         CreditNoted,
         Delivery,
@@ -334,11 +334,11 @@ MESSAGES: dict[str, MessageSchema] = {
         PeerWait,
         PeerChunk,
         PeerResult,
-        PeerAsk,
+        PeerRequest,
         PeerResolve,
         PeerVerdict,
         PeerEnded,
-        PeerStateAsk,
+        PeerStateRequest,
         PeerState,
         Failure,
     )

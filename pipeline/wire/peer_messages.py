@@ -17,7 +17,7 @@ from .schema import Message, tensor
 class PeerReady(Message):
     """The sender is ready for the round.
 
-    `version`: number of rounds that the algorithm's state contains. `heard`: the sender knows that the
+    `version`: number of rounds that the algorithm's state contains. `no_reply`: the sender knows that the
     receiver is ready too, so no reply is needed.
     """
 
@@ -25,7 +25,7 @@ class PeerReady(Message):
     generation: int
     number: int
     version: int
-    heard: bool = False
+    no_reply: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ class PeerResult(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class PeerAsk(Message):
+class PeerRequest(Message):
     """A request for missing chunks and results.
 
     They are named by their positions, int32 each.
     """
 
-    KIND: ClassVar[str] = "peer_ask"
+    KIND: ClassVar[str] = "peer_request"
     generation: int
     number: int
     chunks: Int32Array = tensor("int32", 1)
@@ -129,13 +129,13 @@ class PeerEnded(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class PeerStateAsk(Message):
+class PeerStateRequest(Message):
     """A request for the algorithm's state of `version`.
 
     It is for its chunks from `position` on.
     """
 
-    KIND: ClassVar[str] = "peer_state_ask"
+    KIND: ClassVar[str] = "peer_state_request"
     generation: int
     version: int
     position: int

@@ -22,7 +22,7 @@ from .messages import Delivery, WorkerMessage
 
 
 @dataclass(frozen=True, slots=True)
-class MeetMembers:
+class ConnectMembers:
     """All nodes of the job, for the worker to connect to."""
 
     members: tuple[MemberInfo, ...]
@@ -55,7 +55,7 @@ class DrainWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class LoseNode:
+class NodeIsLost:
     """A reader or embedding node is lost."""
 
     name: str
@@ -69,7 +69,7 @@ class SettleLostReader:
 
 
 @dataclass(frozen=True, slots=True)
-class MeetReader:
+class ConnectReader:
     """A reader has joined: the process connects to it."""
 
     member: MemberInfo
@@ -130,13 +130,13 @@ class StopProcess:
 
 
 WorkerOrder: TypeAlias = (
-    MeetMembers
+    ConnectMembers
     | BeginTraining
     | ConfirmBatch
     | DrainWorker
-    | LoseNode
+    | NodeIsLost
     | SettleLostReader
-    | MeetReader
+    | ConnectReader
     | ReplaceShard
     | LoseSyncNode
     | ReplaceSyncNode
@@ -220,7 +220,7 @@ class AckedBatches:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPulse:
+class WorkerHeartbeat:
     """Counts of the worker, every half second.
 
     Attributes:
@@ -317,7 +317,7 @@ class WorkerError:
 WorkerReport: TypeAlias = (
     WorkerReady
     | AckedBatches
-    | WorkerPulse
+    | WorkerHeartbeat
     | RoundEnded
     | GateWork
     | GateArrive
@@ -349,13 +349,13 @@ class WorkerVerbs(NamedRecords[Sent]):
 
 ORDERS: Final = WorkerVerbs[WorkerOrder](
     {
-        "meet": MeetMembers,
+        "connect_members": ConnectMembers,
         "begin": BeginTraining,
         "confirm": ConfirmBatch,
         "drain": DrainWorker,
-        "lose_node": LoseNode,
+        "node_lost": NodeIsLost,
         "settle_reader": SettleLostReader,
-        "meet_reader": MeetReader,
+        "connect_reader": ConnectReader,
         "replace_shard": ReplaceShard,
         "lose_sync": LoseSyncNode,
         "replace_sync": ReplaceSyncNode,
@@ -370,7 +370,7 @@ REPORTS: Final = WorkerVerbs[WorkerReport](
     {
         "ready": WorkerReady,
         "trained": AckedBatches,
-        "pulse": WorkerPulse,
+        "heartbeat": WorkerHeartbeat,
         "round": RoundEnded,
         "work": GateWork,
         "arrive": GateArrive,

@@ -1,4 +1,4 @@
-"""`shadowsync chaos` on a small job: two strikes of each role, and all adds up."""
+"""`shadowsync chaos` on a small job: two faults of each role, and all adds up."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROLES = ["reader", "trainer", "embedding", "sync", "coordinator"]
 
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
-def test_two_strikes_of_each_role(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
+def test_two_faults_of_each_role(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
     options = ["--kills", "10", "--clean-runs", "1", "--longest-stop", "2", "--out", "chaos"]
     process = starter.fork("chaos", str(job), *options, "--set", "checkpoint.every_seconds=1")
     assert process.wait(580.0) == 0, process.text()
     found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
     assert found["problems"] == []
-    aimed = [one["role"] for job in found["jobs"] for one in (*job["struck"], *job["missed"])]
+    aimed = [one["role"] for job in found["jobs"] for one in (*job["injected"], *job["missed"])]
     assert sorted(aimed) == sorted(2 * ROLES)
     assert len(found["jobs"]) == len({job["folder"] for job in found["jobs"]})
     assert "problems: 0" in process.text()

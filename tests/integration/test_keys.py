@@ -22,7 +22,7 @@ from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABL
 from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.keyless_client import knock
+from shadowsync.tests.support.keyless_client import connect_without_key
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
@@ -72,7 +72,7 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
     def bind_and_knock(socket: Any, address: str) -> str:
         endpoint = bind(socket, address)
         if endpoint.startswith("tcp://"):
-            assert knock(endpoint) == b""
+            assert connect_without_key(endpoint) == b""
         return endpoint
 
     monkeypatch.setenv(KEY_VARIABLE, str(key_file))

@@ -28,7 +28,7 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 from shadowsync.pipeline.report.model import Report
 
-PULSE_SECONDS = 0.05
+HEARTBEAT_SECONDS = 0.05
 KILLED = -9
 
 _CURRENT: contextvars.ContextVar[InProcess | None] = contextvars.ContextVar("node", default=None)
@@ -157,7 +157,7 @@ class InProcess(ABC, ProcessHooks):
         told: called, on whichever thread, when it has been killed.
     """
 
-    pulse_seconds = PULSE_SECONDS
+    heartbeat_seconds = HEARTBEAT_SECONDS
 
     def __init__(self, role: str, settings: NodeSettings) -> None:
         self.role, self.settings = role, settings

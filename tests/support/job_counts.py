@@ -24,7 +24,7 @@ BATCH = 10
 
 
 @dataclass
-class Books:
+class JobCounts:
     """One reader, two trainers and two shards, each with its own count; two spans of four batches.
 
     A test calls the events in whatever order, and leaves one out or doubles it. A trainer is named by its

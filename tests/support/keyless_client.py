@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 
-def knock(endpoint: str) -> bytes:
+def connect_without_key(endpoint: str) -> bytes:
     """Greets as one without a key (ZMTP 3.1, NULL); gives what comes after the greeting in answer."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60.0) as connection:

@@ -9,7 +9,7 @@ from shadowsync.pipeline.embedding.lookup.request import NO_BAG_LENGTHS, BankLoo
 from shadowsync.pipeline.wire.messages import Delivery, Vectors
 
 from .batches import batch_id
-from .recording_connection import Outbox
+from .recording_connection import RecordedConnection
 
 DIM = 2
 
@@ -19,7 +19,7 @@ def in_flight(number: int = 0, pass_number: int = 0) -> InFlightBatch:
     delivery = Delivery(
         number + 1, pass_number, batch_id(number), nothing[0], nothing, np.zeros((1, 1), np.int32)
     )
-    return InFlightBatch(ReaderClient("reader-0", Outbox().connection, 4), delivery)
+    return InFlightBatch(ReaderClient("reader-0", RecordedConnection().connection, 4), delivery)
 
 
 def plan(node: int, *rows: int) -> LookupPlan:

@@ -66,17 +66,17 @@ class Bench:
     members: list[MemberInfo]
     numel: int
     links: dict[int, AllReduceTransport] = field(default_factory=dict)
-    heard: dict[int, Heard] = field(default_factory=dict)
+    no_reply: dict[int, Heard] = field(default_factory=dict)
 
     def open(self, index: int, **options: Any) -> AllReduceTransport:
         """Makes a trainer's link on the running loop."""
-        heard = self.heard[index] = Heard()
+        no_reply = self.no_reply[index] = Heard()
 
         def excluded() -> None:
-            heard.excluded += 1
+            no_reply.excluded += 1
 
         def wanted() -> None:
-            heard.wanted += 1
+            no_reply.wanted += 1
 
         given: dict[str, Any] = {
             "algorithm": Remembering(0, self.numel),
@@ -92,7 +92,7 @@ class Bench:
             self.members[index].token,
             numel=self.numel,
             seed=3,
-            on_late=lambda generation, late: heard.late.append((generation, late)),
+            on_late=lambda generation, late: no_reply.late.append((generation, late)),
             on_excluded=excluded,
             on_wanted=wanted,
             **{**given, **options},

@@ -9,7 +9,7 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 
 
-class Outbox:
+class RecordedConnection:
     """Stands for a `Connection` in tests of what is above it; whatever is sent must be encodable."""
 
     def __init__(self) -> None:

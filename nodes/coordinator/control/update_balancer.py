@@ -20,7 +20,7 @@ AVERAGED: Final = 16
 # The fastest trainer is the one with the most batches in so long.
 FASTEST_SECONDS: Final = 30.0
 # Heartbeats that are kept of each trainer.
-KEPT_BEATS: Final = 512
+KEPT_HEARTBEATS: Final = 512
 # A trainer that took at most so much longer than the fastest one in that time is not cut; at the beginning it
 # takes more to tell the two apart.
 NEARLY_EQUAL: Final = 1.08
@@ -91,7 +91,7 @@ class _Pace:
     def __init__(self, first: UpdateCounts) -> None:
         self.last = first
         self.ratio = 0.0
-        self._earlier: deque[UpdateCounts] = deque([first], maxlen=KEPT_BEATS)
+        self._earlier: deque[UpdateCounts] = deque([first], maxlen=KEPT_HEARTBEATS)
         self._start_seconds = first.seconds
         self._parts = first.parts
         self._measurements = 0
@@ -120,7 +120,7 @@ class _Pace:
 
     def _batches_at(self, seconds: float) -> float:
         """Return the batches that it had trained then, evenly between two heartbeats."""
-        at = bisect_right(self._earlier, seconds, key=lambda beat: beat.seconds)
+        at = bisect_right(self._earlier, seconds, key=lambda one: one.seconds)
         if not at:
             return float(self._earlier[0].batches)
         before, after = self._earlier[at - 1], self._earlier[at] if at < len(self._earlier) else self.last
@@ -128,7 +128,7 @@ class _Pace:
         share = min(1.0, (seconds - before.seconds) / passed) if passed > 0.0 else 1.0
         return before.batches + share * (after.batches - before.batches)
 
-    def beat(self, counts: UpdateCounts) -> None:
+    def record_heartbeat(self, counts: UpdateCounts) -> None:
         """Take a heartbeat."""
         before, self.last = self.last, counts
         self._earlier.append(before)
@@ -186,7 +186,7 @@ class UpdateBalancer:
     def __init__(self) -> None:
         self._paces: dict[str, _Pace] = {}
 
-    def beat(self, trainer: str, counts: UpdateCounts) -> float | None:
+    def record_heartbeat(self, trainer: str, counts: UpdateCounts) -> float | None:
         """Process a heartbeat; return the trainer's new number of parts.
 
         None where nothing is to change.
@@ -195,7 +195,7 @@ class UpdateBalancer:
         if pace is None:
             self._paces[trainer] = _Pace(counts)
             return None
-        pace.beat(counts)
+        pace.record_heartbeat(counts)
         if not pace.is_due(counts.seconds):
             return None
         wanted = self._wanted(pace)

@@ -162,7 +162,7 @@ def _sum(members: Iterable[Member], key: str) -> int:
 
 def _myself(state: JobState, now: float) -> NodeStatus:
     metrics = process_metrics()
-    state.rates.beat(SELF, now, metrics)
+    state.rates.record_heartbeat(SELF, now, metrics)
     return NodeStatus(
         name="coordinator",
         role="coordinator",

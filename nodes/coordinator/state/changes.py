@@ -229,7 +229,7 @@ REQUESTS: Final[Mapping[type[Any], Callable[[JobState, str, Any], Effect]]] = {
 
 def _died(state: JobState, change: NodeDied) -> None:
     if (member := state.members.find(change.token)) is not None:
-        member.beat(change.counts)
+        member.record_heartbeat(change.counts)
         state.mark_dead(change.token, change.why)
 
 

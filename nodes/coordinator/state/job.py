@@ -228,11 +228,11 @@ class JobState:
 
         Return the parts that it is to cut its batches into from now on; None where nothing is to change.
         """
-        member.beat(metrics)
+        member.record_heartbeat(metrics)
         now, name = self.seconds(), member.info.name
-        self.rates.beat(name, now, metrics)
+        self.rates.record_heartbeat(name, now, metrics)
         if member.info.role == "trainer":
-            self.training_metrics.pulse(name, now, metrics)
+            self.training_metrics.heartbeat(name, now, metrics)
         # Who trains owed batches, which are no iterations, is not slow.
         balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
         if self.balancer is None or not balanced or "parts" not in metrics:
@@ -240,7 +240,7 @@ class JobState:
         counts = UpdateCounts(
             now, int(metrics["iterations"]), int(metrics["dense_updates"]), float(metrics["parts"])
         )
-        return self.balancer.beat(name, counts)
+        return self.balancer.record_heartbeat(name, counts)
 
     def acknowledge(
         self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int

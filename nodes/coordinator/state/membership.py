@@ -72,7 +72,7 @@ class Member:
         """Record that it was introduced to the others, and takes part."""
         self.begun = True
 
-    def beat(self, metrics: Counts) -> None:
+    def record_heartbeat(self, metrics: Counts) -> None:
         """Record the counts of its heartbeat."""
         self.metrics = metrics
 

@@ -81,7 +81,7 @@ class TrainingMetrics:
         self.last_seconds = seconds if self.last_seconds is None else max(self.last_seconds, seconds)
         self._throughput.setdefault(trainer, Buckets(0.5, 1)).add(max(0.0, seconds), examples)
 
-    def pulse(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
+    def heartbeat(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
         """Add a trainer's heartbeat: iterations per round since the last one."""
         iterations, rounds = int(metrics.get("iterations", 0)), int(metrics.get("rounds", 0))
         before = self._gap_seen.get(trainer, (0, 0))
@@ -174,7 +174,7 @@ class NodeRates:
     def __init__(self) -> None:
         self._beats: dict[str, deque[tuple[float, dict[str, Any]]]] = {}
 
-    def beat(self, node: str, seconds: float, metrics: dict[str, Any]) -> None:
+    def record_heartbeat(self, node: str, seconds: float, metrics: dict[str, Any]) -> None:
         """Add a heartbeat, so many seconds after the start. `metrics` is kept, not copied."""
         beats = self._beats.setdefault(node, deque())
         beats.append((seconds, metrics))

@@ -241,7 +241,7 @@ class GetStatus(Request["StatusReply"]):
 
     curves: dict[str, tuple[Seconds, Count]] | None = None
     incidents: Count = 0
-    tell_end: bool = False
+    subscribe_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"shadowsync"
-# Why ZeroMQ fails a handshake before it asks the gate.
+# Why ZeroMQ fails a handshake before it asks the authenticator.
 _FAILURES: Final = {
     int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "it has no key",
     int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "it has another key",
 }
 # By the address of its context, which several Python objects may stand for.
-_GATES: Final[dict[int, KeyGate]] = {}
+_AUTHENTICATORS: Final[dict[int, ZapAuthenticator]] = {}
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +42,16 @@ def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
         socket.setsockopt(zmq.CURVE_SECRETKEY, key.server.secret)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-        # Without a gate nobody is admitted, instead of everybody who knows the public key.
+        # Without an authenticator nobody is admitted, instead of everybody who knows the public key.
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        if (gate := _GATES.get(socket.context.underlying)) is not None:
-            gate.watch(socket)
+        if (authenticator := _AUTHENTICATORS.get(socket.context.underlying)) is not None:
+            authenticator.watch(socket)
 
 
 def close_listening(socket: zmq.Socket[bytes] | Any) -> None:
     """Close a socket that `listen_with_key` had, on its thread."""
     if not socket.closed:
-        # Or ZeroMQ's thread would wait for the gate, once that is closed, to take another failed handshake.
+        # Or ZeroMQ's thread would wait for the authenticator, once that is closed, to take another failed handshake.
         with contextlib.suppress(zmq.ContextTerminated):
             socket.disable_monitor()
     socket.close()
@@ -99,7 +99,7 @@ def is_loopback(address: str) -> bool:
     return is_loopback_host(host_of(address))
 
 
-class KeyGate:
+class ZapAuthenticator:
     """ZAP authenticator for the sockets of one context.
 
     The handshake waits for it, so nothing of a stranger's messages is ever held. It also counts the
@@ -130,7 +130,7 @@ class KeyGate:
         self._events: list[zmq.Socket[bytes]] = []
         self._turns = [SocketTurns(self._answer, self._socket)]
         self.refusals = Refusals(log)
-        _GATES[context.underlying] = self
+        _AUTHENTICATORS[context.underlying] = self
 
     def watch(self, socket: zmq.Socket[bytes] | Any) -> None:
         """Count a socket's failed handshakes.
@@ -149,8 +149,8 @@ class KeyGate:
 
     def close(self) -> None:
         """Close its sockets, after those that listen; a second call does nothing."""
-        if _GATES.get(self._context.underlying) is self:
-            del _GATES[self._context.underlying]
+        if _AUTHENTICATORS.get(self._context.underlying) is self:
+            del _AUTHENTICATORS[self._context.underlying]
         for turns in self._turns:
             turns.close()
         for socket in (self._socket, *self._events):
@@ -180,8 +180,8 @@ class KeyGate:
         self._refused()
 
 
-def open_gate(
+def start_authenticator(
     context: zmq.Context[zmq.Socket[bytes]], refused: Callable[[], None] = lambda: None
-) -> KeyGate | None:
-    """Make the gate of a node's context, on its loop; None without a key."""
-    return KeyGate(context, key, refused) if (key := job_key()) is not None else None
+) -> ZapAuthenticator | None:
+    """Start the authenticator of a context, on its loop; None without a key."""
+    return ZapAuthenticator(context, key, refused) if (key := job_key()) is not None else None

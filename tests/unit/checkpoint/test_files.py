@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from shadowsync.pipeline.checkpoint import files
-from shadowsync.pipeline.checkpoint.atomic_file import whole_file
+from shadowsync.pipeline.checkpoint.atomic_file import atomic_file
 from shadowsync.pipeline.checkpoint.files import TYPES, FileEntry, write_tensors
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, JobFileError, ResourceError
@@ -177,7 +177,7 @@ def test_writing_takes_a_few_megabytes_however_large_a_tensor_is(
 
     @contextmanager
     def counted(path: Path) -> Iterator[Counting]:
-        with whole_file(path) as file:
+        with atomic_file(path) as file:
             yield Counting(file)
 
     monkeypatch.setattr(files, "whole_file", counted)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
-from shadowsync.pipeline.codecs.choices import CodecLadder
+from shadowsync.pipeline.codecs.choices import CodecChoices
 from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.sections import SyncSection
@@ -254,7 +254,7 @@ def test_balanced_updates_need_rounds_in_the_shadow(refusal: Callable[..., str],
 
 
 def test_codecs_of_each_link_with_their_options(load: Load) -> None:
-    def names(pair: LinkCodecs | CodecLadder) -> tuple[str, str]:
+    def names(pair: LinkCodecs | CodecChoices) -> tuple[str, str]:
         assert isinstance(pair, LinkCodecs)
         return pair.up.name, pair.down.name
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import shadowsync
-from shadowsync.tests.support.job_counts import BATCH, Books
+from shadowsync.tests.support.job_counts import BATCH, JobCounts
 
 SCRIPT = Path(shadowsync.__file__).resolve().parent / "docker" / "check_run.py"
 EXAMPLES = 8 * BATCH
@@ -22,7 +22,7 @@ Cook = Callable[[dict[str, Any]], object]
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run's folder: two spans of four batches, of which a trainer that died had two."""
-    books = Books(tmp_path)
+    books = JobCounts(tmp_path)
     for span in range(2):
         books.cut(span)
     for _ in range(2):

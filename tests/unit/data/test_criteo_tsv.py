@@ -132,8 +132,8 @@ def test_line_numbers_are_those_of_the_file_in_every_span(
             bad_rows = BadRows(100)
             list(read_tsv(span, shape, bad_rows))
             told += [(row.line, row.text) for row in bad_rows.first]
-        whole_file = span_bytes == 10_000
-        assert told == [(number, f"bad {number}") for number in bad][: 5 if whole_file else None]
+        atomic_file = span_bytes == 10_000
+        assert told == [(number, f"bad {number}") for number in bad][: 5 if atomic_file else None]
 
 
 def test_limit(tmp_path: Path, shape: FeatureShape, cut: Callable[..., list[Batch]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from shadowsync.lab.plan import make_plan
 from shadowsync.lab.record import Comparison, Figures
-from shadowsync.lab.variants import parse_cells
+from shadowsync.lab.variants import parse_variants
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import (
@@ -85,7 +85,7 @@ def compared(base: Job, tmp_path: Path, make_report: Callable[..., Report]) -> C
         seeds = len(next(iter(scores.values())))
         folder = tmp_path / f"compare-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        cells = parse_cells(",".join(list(scores)[1:]))
+        cells = parse_variants(",".join(list(scores)[1:]))
         comparison = make_plan(base, cells, seeds, folder)
         for run in comparison.runs:
             ne = scores[run.label][run.seed - 4]

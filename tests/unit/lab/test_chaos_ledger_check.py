@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.lab.chaos import accounts
+from shadowsync.lab.chaos import ledger_check
 from shadowsync.lab.chaos.ledger_check import problems_of, recovery_seconds
 from shadowsync.nodes.coordinator.ledger.records import Acknowledged, LeftOut
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
@@ -113,7 +113,7 @@ def test_a_run_without_a_report_is_seen(folder: Path) -> None:
 
 
 def test_it_shares_no_code_with_what_it_checks() -> None:
-    tree = ast.parse(Path(accounts.__file__).read_text("utf-8"))
+    tree = ast.parse(Path(ledger_check.__file__).read_text("utf-8"))
     imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert imported
     assert all(node.level == 0 and not str(node.module).startswith("shadowsync") for node in imported)

@@ -6,41 +6,43 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from shadowsync.lab.chaos.faulted_job import StruckJob
+from shadowsync.lab.chaos.faulted_job import FaultedJob
 from shadowsync.lab.chaos.run import ChaosResult, _count, _problems
-from shadowsync.lab.chaos.schedule import Strike
+from shadowsync.lab.chaos.schedule import Fault
 
-KILLED = Strike("embedding", 0, 0.5)
-STOPPED = Strike("embedding", 1, 0.5, stop_seconds=2.0)
+KILLED = Fault("embedding", 0, 0.5)
+STOPPED = Fault("embedding", 1, 0.5, stop_seconds=2.0)
 
 
-def test_strikes_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:
+def test_faults_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:
     result = ChaosResult()
-    _count(result, "one", StruckJob(struck=[(KILLED, 1.0)], exit_codes=[6, 0]), [])
-    _count(result, "two", StruckJob(struck=[(STOPPED, 1.0)], missed=[KILLED], exit_codes=[5]), ["it hung"])
-    assert result.struck == {"embedding": 1, "embedding stopped": 1}
+    _count(result, "one", FaultedJob(injected=[(KILLED, 1.0)], exit_codes=[6, 0]), [])
+    _count(result, "two", FaultedJob(injected=[(STOPPED, 1.0)], missed=[KILLED], exit_codes=[5]), ["it hung"])
+    assert result.injected == {"embedding": 1, "embedding stopped": 1}
     assert (result.resumed("embedding"), result.resumed("embedding stopped")) == (1, 0)
     assert result.missed == 1
     assert result.exit_codes == {6: 1, 0: 1, 5: 1}
     assert result.problems == ["two: it hung"]
-    assert result.jobs[0]["struck"] == [asdict(KILLED)]
+    assert result.jobs[0]["injected"] == [asdict(KILLED)]
 
 
 def test_quality_is_beside_that_of_clean_jobs() -> None:
-    result = ChaosResult(clean_ne=[0.80, 0.82], struck_ne=[0.82, 0.80, 0.81])
+    result = ChaosResult(clean_ne=[0.80, 0.82], faulted_ne=[0.82, 0.80, 0.81])
     assert result.ne_difference == pytest.approx(0.0)
     assert result.far() == []
-    result.struck_ne.append(0.95)
+    result.faulted_ne.append(0.95)
     assert result.far() == [0.95]
     assert result.ne_difference == pytest.approx(0.845 / 0.81 - 1)
     assert ChaosResult(clean_ne=[0.8]).ne_difference is None
 
 
 def test_a_job_that_hung_left_processes_or_ended_badly_has_problems(tmp_path: Path) -> None:
-    done = StruckJob(exit_codes=[6, 6], hung=True, left=2, last_line="the last trainer died", folder=tmp_path)
+    done = FaultedJob(
+        exit_codes=[6, 6], hung=True, left=2, last_line="the last trainer died", folder=tmp_path
+    )
     assert _problems(done, 10) == [
         "it hung",
         "it left 2 processes",
         "it ended with 6: the last trainer died",
     ]
-    assert _problems(StruckJob(exit_codes=[0]), 10) == ["it has no folder"]
+    assert _problems(FaultedJob(exit_codes=[0]), 10) == ["it has no folder"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.lab.plan import check, make_plan
-from shadowsync.lab.variants import REFERENCE, parse_cells
+from shadowsync.lab.variants import REFERENCE, parse_variants
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
@@ -14,7 +14,7 @@ from shadowsync.pipeline.jobfile.load import load_resolved
 
 def _orders(base: Job, folder: Path, seeds: int) -> list[list[str]]:
     folder.mkdir()
-    runs = make_plan(base, parse_cells("a,b,c"), seeds, folder).runs
+    runs = make_plan(base, parse_variants("a,b,c"), seeds, folder).runs
     return [[run.label for run in runs if run.seed == seed] for seed in range(4, 4 + seeds)]
 
 
@@ -48,7 +48,7 @@ def test_no_cell_is_always_early(base: Job, tmp_path: Path) -> None:
 def test_each_run_has_a_resolved_job_of_its_own(base: Job, tmp_path: Path) -> None:
     folder = tmp_path / "c"
     folder.mkdir()
-    comparison = make_plan(base, parse_cells("none,easgd@5,easgd@5"), 2, folder)
+    comparison = make_plan(base, parse_variants("none,easgd@5,easgd@5"), 2, folder)
     jobs = {run.name: load_resolved(folder / "jobs" / f"{run.name}.json") for run in comparison.runs}
     assert len(jobs) == len(comparison.runs) == 8
     for run in comparison.runs:

@@ -9,8 +9,8 @@ import pytest
 from shadowsync.lab.job_process import JobProcess, last_line
 from shadowsync.lab.plan import make_plan
 from shadowsync.lab.record import Comparison, read_record
-from shadowsync.lab.runner import conduct
-from shadowsync.lab.variants import parse_cells
+from shadowsync.lab.runner import run_comparison
+from shadowsync.lab.variants import parse_variants
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
@@ -57,7 +57,7 @@ def comparison(base: Job, tmp_path: Path) -> tuple[Path, Comparison]:
     """Six runs, none of them made."""
     folder = tmp_path / "c"
     folder.mkdir()
-    return folder, make_plan(base, parse_cells("none,easgd"), 2, folder)
+    return folder, make_plan(base, parse_variants("none,easgd"), 2, folder)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, good: dict[str, Answer]) -> Stand:
 def test_all_runs_are_made_in_their_order(comparison: tuple[Path, Comparison], stand: Stand) -> None:
     folder, whole = comparison
     said: list[str] = []
-    assert conduct(folder, whole, said.append) == ExitCode.OK
+    assert run_comparison(folder, whole, said.append) == ExitCode.OK
     assert stand.made == ["one trainer/4", "none/4", "easgd/4", "one trainer/5", "easgd/5", "none/5"]
     assert len(said) == 6
     assert said[2] == "    3/6  easgd, seed 4: NE 0.8000, 1,000 examples/s, 5 rounds (0 s)"
@@ -86,7 +86,7 @@ def test_a_run_that_fails_does_not_stop_the_others(comparison: tuple[Path, Compa
     folder, whole = comparison
     stand.answers["none"] = (8, "out of memory", None)
     said: list[str] = []
-    assert conduct(folder, whole, said.append) == ExitCode.FINISHED_WITH_DEATHS
+    assert run_comparison(folder, whole, said.append) == ExitCode.FINISHED_WITH_DEATHS
     assert len(stand.made) == 6
     assert said[1] == "    2/6  none, seed 4: FAILED with exit code 8: out of memory"
     found = read_record(folder)
@@ -117,7 +117,7 @@ def test_how_a_run_ended_decides_what_its_report_is_worth(
 ) -> None:
     folder, whole = comparison
     stand.answers["easgd"] = (code, "said", make_report(adds_up=adds_up))
-    assert conduct(folder, whole, print) == exit_code
+    assert run_comparison(folder, whole, print) == exit_code
     for run in read_record(folder).of("easgd"):
         assert (run.status, run.figures is not None) == (status, status == "finished")
         assert run.exit_code == (137 if code == -9 else code)
@@ -129,7 +129,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     folder, whole = comparison
     stand.answers["none"] = (8, "out of memory", None)
     stand.interrupt_at = 4
-    assert conduct(folder, whole, print) == ExitCode.INTERRUPTED
+    assert run_comparison(folder, whole, print) == ExitCode.INTERRUPTED
     found = read_record(folder)
     assert [run.status for run in found.runs] == ["finished", "failed", "finished"] + 3 * ["waiting"]
     assert not found.complete
@@ -137,7 +137,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     stand.made.clear()
     stand.interrupt_at = 0
     stand.answers["none"] = stand.answers["easgd"]
-    assert conduct(folder, found, print) == ExitCode.OK
+    assert run_comparison(folder, found, print) == ExitCode.OK
     assert stand.made == ["none/4", "one trainer/5", "easgd/5", "none/5"], "also what failed"
     # The run that was interrupted has left a folder; its figures are those of the next.
     one = found.runs[3]

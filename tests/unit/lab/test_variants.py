@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.lab.variants import REFERENCE, Cell, cell_job, parse_cells, reference_job, slug
+from shadowsync.lab.variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 
 
 def test_names_rates_and_options() -> None:
-    assert parse_cells("none, easgd,easgd@5,easgd:elastic_rate=0.3,bmuf:step=1:momentum=0.5@30") == [
-        Cell("none", "none"),
-        Cell("easgd", "easgd"),
-        Cell("easgd@5", "easgd", 5),
-        Cell("easgd:elastic_rate=0.3", "easgd", None, {"elastic_rate": 0.3}),
-        Cell("bmuf:step=1:momentum=0.5@30", "bmuf", 30, {"step": 1, "momentum": 0.5}),
+    assert parse_variants("none, easgd,easgd@5,easgd:elastic_rate=0.3,bmuf:step=1:momentum=0.5@30") == [
+        Variant("none", "none"),
+        Variant("easgd", "easgd"),
+        Variant("easgd@5", "easgd", 5),
+        Variant("easgd:elastic_rate=0.3", "easgd", None, {"elastic_rate": 0.3}),
+        Variant("bmuf:step=1:momentum=0.5@30", "bmuf", 30, {"step": 1, "momentum": 0.5}),
     ]
 
 
 def test_plug_ins_have_a_colon_of_their_own() -> None:
-    cells = parse_cells("my.package:Mine@5,./mine.py:Mine:rate=0.5,my.package:Mine:name=a:b=2")
+    cells = parse_variants("my.package:Mine@5,./mine.py:Mine:rate=0.5,my.package:Mine:name=a:b=2")
     assert [cell.algorithm for cell in cells] == ["my.package:Mine", "./mine.py:Mine", "my.package:Mine"]
     assert [cell.options for cell in cells] == [{}, {"rate": 0.5}, {"name": "a", "b": 2}]
 
 
 def test_values_are_those_of_toml() -> None:
-    (cell,) = parse_cells('x:a=true:b="1,5":c=[1,2]:d=word:e=1e-3')
+    (cell,) = parse_variants('x:a=true:b="1,5":c=[1,2]:d=word:e=1e-3')
     assert cell.options == {"a": True, "b": "1,5", "c": [1, 2], "d": "word", "e": 1e-3}
 
 
 def test_what_is_written_twice_has_labels_of_its_own() -> None:
-    labels = [cell.label for cell in parse_cells("ma,ma,easgd,ma")]
+    labels = [cell.label for cell in parse_variants("ma,ma,easgd,ma")]
     assert labels == ["ma", "ma (2)", "easgd", "ma (3)"]
-    assert parse_cells(REFERENCE)[0].label == f"{REFERENCE} (2)"
+    assert parse_variants(REFERENCE)[0].label == f"{REFERENCE} (2)"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_is_written_twice_has_labels_of_its_own() -> None:
 )
 def test_what_cannot_be_read(text: str, said: str) -> None:
     with pytest.raises(JobFileError) as caught:
-        parse_cells(text)
+        parse_variants(text)
     assert said in str(caught.value)
     assert "--algorithms" in str(caught.value)
 
@@ -73,18 +73,18 @@ def base() -> Job:
 
 
 def test_the_job_of_a_cell_differs_in_its_synchronization(base: Job) -> None:
-    job = cell_job(base, Cell("e@5", "easgd", 5, {}), 4, "n", "/runs")
+    job = variant_job(base, Variant("e@5", "easgd", 5, {}), 4, "n", "/runs")
     assert (job.sync.algorithm, job.sync.mode, job.sync.every) == ("easgd", "fixed", 5)
     assert (job.run.seed, job.run.name, job.run.directory) == (4, "n", "/runs")
     assert job.model_dump(exclude={"run", "sync"}) == base.model_dump(exclude={"run", "sync"})
-    assert cell_job(base, Cell("e", "easgd"), 4, "n", "/runs").sync.mode == "shadow"
+    assert variant_job(base, Variant("e", "easgd"), 4, "n", "/runs").sync.mode == "shadow"
 
 
 def test_the_jobs_own_options_are_its_own_algorithms(base: Job) -> None:
-    assert cell_job(base, Cell("e", "easgd"), 1, "n", "r").sync.options == {"elastic_rate": 0.25}
-    given = Cell("e", "easgd", None, {"elastic_rate": 0.5})
-    assert cell_job(base, given, 1, "n", "r").sync.options == {"elastic_rate": 0.5}
-    assert cell_job(base, Cell("n", "none"), 1, "n", "r").sync.options == {}
+    assert variant_job(base, Variant("e", "easgd"), 1, "n", "r").sync.options == {"elastic_rate": 0.25}
+    given = Variant("e", "easgd", None, {"elastic_rate": 0.5})
+    assert variant_job(base, given, 1, "n", "r").sync.options == {"elastic_rate": 0.5}
+    assert variant_job(base, Variant("n", "none"), 1, "n", "r").sync.options == {}
 
 
 def test_one_trainer_has_nobody_to_synchronize_with(base: Job) -> None:

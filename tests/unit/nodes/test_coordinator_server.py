@@ -28,7 +28,7 @@ from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, No
 from shadowsync.pipeline.wire.control.orders import FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import Answer, Ask, Failure, Pulse, PulseReply
+from shadowsync.pipeline.wire.messages import Answer, Ask, Failure, Heartbeat, HeartbeatReply
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.fake_coordinator import member, state_of
 
@@ -99,11 +99,11 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
     tmp_path: Path, counts: Any
 ) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        assert await client.ask(Pulse({"cpu_seconds": 1.0})) == PulseReply(10, "")
-        refused = await client.ask(with_values("pulse", [counts]))
+        assert await client.ask(Heartbeat({"cpu_seconds": 1.0})) == HeartbeatReply(10, "")
+        refused = await client.ask(with_values("heartbeat", [counts]))
         assert isinstance(refused, Failure)
-        assert refused.what.startswith("pulse.counts")
-        assert await client.ask(Pulse({"cpu_seconds": 2.0})) == PulseReply(10, "")
+        assert refused.what.startswith("heartbeat.counts")
+        assert await client.ask(Heartbeat({"cpu_seconds": 2.0})) == HeartbeatReply(10, "")
         assert server.state.stop is None
 
     state = served(tmp_path, work)
@@ -204,11 +204,11 @@ def test_a_node_that_leaves_is_told_to_end_and_not_that_it_is_dead(tmp_path: Pat
         finish = await client.receive()
         assert isinstance(finish, Ask)
         assert finish.verb == "finish"
-        assert await client.ask(Pulse({})) == PulseReply(10, "")
+        assert await client.ask(Heartbeat({})) == HeartbeatReply(10, "")
         await client.send(Answer(finish.number, True, encode_body(FinishReply({}))))
         await leaving
         # The control: one that has not ended for all that.
-        assert await client.ask(Pulse({})) == PulseReply(10, "left the job")
+        assert await client.ask(Heartbeat({})) == HeartbeatReply(10, "left the job")
 
     state = served(tmp_path, work)
     assert [member.info.index for member in state.members.alive("trainer")] == [1]

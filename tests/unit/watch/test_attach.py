@@ -92,7 +92,7 @@ def watch(plan: Iterable[str]) -> list[GetStatus]:
 def test_a_job_that_tells_its_end_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     asked = watch(["answer", "answer", "end"])
     assert capsys.readouterr().err == "a-job has ended: finished\n"
-    assert all(request.tell_end for request in asked)
+    assert all(request.subscribe_end for request in asked)
 
 
 def test_a_job_that_is_not_heard_has_not_ended(capsys: pytest.CaptureFixture[str]) -> None:

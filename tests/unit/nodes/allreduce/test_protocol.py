@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from shadowsync.nodes.allreduce.round import ReorderBuffer, RoundId, RoundPhase
 from shadowsync.pipeline.wire.messages import Lookup
 from shadowsync.pipeline.wire.peer_messages import (
-    PeerAsk,
     PeerChunk,
     PeerReady,
+    PeerRequest,
     PeerResolve,
     PeerResult,
     PeerState,
@@ -71,8 +71,8 @@ def test_those_behind_adopt_the_state_before_they_meet(
         assert algorithm.held.completed_rounds == best
         assert (algorithm.held.tensors["moved"] == best).all()
         assert algorithm.loads == (version < best)
-    donors = {sender for sender, _, message in net.sent if isinstance(message, PeerState)}
-    assert donors <= {versions.index(best)}
+    sources = {sender for sender, _, message in net.sent if isinstance(message, PeerState)}
+    assert sources <= {versions.index(best)}
 
 
 def test_a_donor_that_dies_is_put_out_and_the_next_one_gives() -> None:
@@ -224,7 +224,7 @@ NO_POSITIONS = np.zeros(0, dtype=np.int32)
         (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another trainer reduces"),
         (PeerResult(1, 0, 99, 4, 0, payload(4)), "no position 99"),
         (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at position 3; 4 are expected"),
-        (PeerAsk(1, 0, NO_POSITIONS, np.zeros(2049, dtype=np.int32)), "2049 results"),
+        (PeerRequest(1, 0, NO_POSITIONS, np.zeros(2049, dtype=np.int32)), "2049 results"),
         (PeerWait(1, 0, np.zeros(3, dtype=np.int32)), "blocked by 3"),
         (PeerReady(-1, 0, 0), "generation -1"),
         (PeerReady(2**40, 0, 0), "generation"),
@@ -318,7 +318,7 @@ def test_results_are_kept_until_nobody_lacks_them() -> None:
     assert done(net, 1)
     memories = [trainer.state.context.history for trainer in net.trainers]
     assert [saved_bytes(history) for history in memories] == [4 * NUMEL] * 2
-    net.trainers[1].state.receive(0, PeerAsk(1, 0, NO_POSITIONS, np.arange(9, dtype=np.int32)), net.now)
+    net.trainers[1].state.receive(0, PeerRequest(1, 0, NO_POSITIONS, np.arange(9, dtype=np.int32)), net.now)
     net.sent.clear()
     net.run(lambda: False, most_seconds=1.0)
     again = [message for sender, _, message in net.sent if sender == 1 and isinstance(message, PeerResult)]

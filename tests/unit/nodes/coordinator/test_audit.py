@@ -11,7 +11,7 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.ledger import Ledger
 from shadowsync.pipeline.types import BatchId
-from shadowsync.tests.support.job_counts import BATCH, Books, red
+from shadowsync.tests.support.job_counts import BATCH, JobCounts, red
 
 READ = "read by the readers = trained + returned + in flight"
 CONFIRMED = "confirmed at the trainers = distinct + replayed"
@@ -24,8 +24,8 @@ INTERRUPTED = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Books:
-    return Books(tmp_path)
+def books(tmp_path: Path) -> JobCounts:
+    return JobCounts(tmp_path)
 
 
 def unknown(ledger: Ledger) -> list[str]:
@@ -33,7 +33,7 @@ def unknown(ledger: Ledger) -> list[str]:
     return [identity.name for identity in ledger.identities if identity.holds is None]
 
 
-def train_all(books: Books, but: int = 0) -> None:
+def train_all(books: JobCounts, but: int = 0) -> None:
     """Every batch, the last `but` of them excepted, by the two trainers in turn."""
     for span in range(2):
         books.cut(span)
@@ -41,7 +41,7 @@ def train_all(books: Books, but: int = 0) -> None:
         books.train(f"t{place % 2}", batch)
 
 
-def test_a_job_without_losses_adds_up(books: Books) -> None:
+def test_a_job_without_losses_adds_up(books: JobCounts) -> None:
     train_all(books)
     examples, ledger = books.close()
     assert ledger.adds_up
@@ -59,52 +59,52 @@ def test_a_job_without_losses_adds_up(books: Books) -> None:
     assert ledger.shard_applied == {"embedding-0": 8, "embedding-1": 8}
 
 
-def lost_delivery(books: Books) -> None:
+def lost_delivery(books: JobCounts) -> None:
     # The reader counted it, and nobody ever heard of it again.
     books.deliver()
 
 
-def doubled_delivery(books: Books) -> None:
+def doubled_delivery(books: JobCounts) -> None:
     # A trainer took a repeat for a new batch: the shards knew it, the reader had sent it once.
     books.acknowledge("t0", books.batches[7])
     books.confirm("t0")
 
 
-def lost_push(books: Books) -> None:
+def lost_push(books: JobCounts) -> None:
     books.applied["embedding-1"] -= 1
 
 
-def doubled_push(books: Books) -> None:
+def doubled_push(books: JobCounts) -> None:
     books.applied["embedding-0"] += 1
 
 
-def lost_confirmation(books: Books) -> None:
+def lost_confirmation(books: JobCounts) -> None:
     books.confirmed["t1"] -= BATCH
 
 
-def doubled_acknowledgement(books: Books) -> None:
+def doubled_acknowledgement(books: JobCounts) -> None:
     books.acknowledge("t1", books.batches[7])
 
 
-def lost_row(books: Books) -> None:
+def lost_row(books: JobCounts) -> None:
     # In memory it is there, and a restarted coordinator would not know it.
     books.deliver()
     books.acknowledge("t1", books.batches[0], stored=False)
     books.confirm("t1")
 
 
-def doubled_row(books: Books) -> None:
+def doubled_row(books: JobCounts) -> None:
     row = books.ledger.acknowledge("trainer-1", books.batches[0], BATCH)
     books.store.acknowledge([row, row])
     books.deliver()
     books.confirm("t1")
 
 
-def doubled_in_flight(books: Books) -> None:
+def doubled_in_flight(books: JobCounts) -> None:
     books.in_flight["t0"] += BATCH
 
 
-def pushed_by_a_stranger(books: Books) -> None:
+def pushed_by_a_stranger(books: JobCounts) -> None:
     # It was there first with a batch's id, so that the trainer's own gradients came too late.
     books.repeated_pushes["embedding-1"] += 1
 
@@ -125,7 +125,7 @@ def pushed_by_a_stranger(books: Books) -> None:
     ],
 )
 def test_one_lost_or_doubled_message_is_red(
-    books: Books, fault: Callable[[Books], None], wanted: list[str]
+    books: JobCounts, fault: Callable[[JobCounts], None], wanted: list[str]
 ) -> None:
     train_all(books)
     fault(books)
@@ -134,7 +134,7 @@ def test_one_lost_or_doubled_message_is_red(
     assert red(ledger) == wanted
 
 
-def test_pushes_that_were_sent_again_may_be_known_or_not(books: Books) -> None:
+def test_pushes_that_were_sent_again_may_be_known_or_not(books: JobCounts) -> None:
     train_all(books)
     books.repeated_pushes["embedding-0"] = 2
     books.resent_pushes["t1"] = 3
@@ -145,7 +145,9 @@ def test_pushes_that_were_sent_again_may_be_known_or_not(books: Books) -> None:
 
 
 @pytest.mark.parametrize(("known", "holds"), [(2, True), (3, None)])
-def test_what_a_dead_trainer_sent_again_is_not_known(books: Books, known: int, holds: bool | None) -> None:
+def test_what_a_dead_trainer_sent_again_is_not_known(
+    books: JobCounts, known: int, holds: bool | None
+) -> None:
     """Each of two shards knew the batch that came back; of more only the dead trainer could tell."""
     train_all(books, but=1)
     last = books.batches[7]
@@ -160,13 +162,13 @@ def test_what_a_dead_trainer_sent_again_is_not_known(books: Books, known: int, h
     assert ("trainer-0" in identity.unknown) == (holds is None)
 
 
-def test_a_batch_that_is_not_trained_is_red(books: Books) -> None:
+def test_a_batch_that_is_not_trained_is_red(books: JobCounts) -> None:
     train_all(books, but=1)
     _, ledger = books.close()
     assert red(ledger) == [CUT]
 
 
-def test_batches_of_other_sizes_than_were_cut_are_red(books: Books) -> None:
+def test_batches_of_other_sizes_than_were_cut_are_red(books: JobCounts) -> None:
     for span in range(2):
         books.cut(span)
     # One span's loss is the other's gain: the sums over all of them hold.
@@ -180,7 +182,7 @@ def test_batches_of_other_sizes_than_were_cut_are_red(books: Books) -> None:
     assert red(ledger) == [MISREAD]
 
 
-def test_a_dead_trainers_batches_are_returned_trained_elsewhere_and_add_up(books: Books) -> None:
+def test_a_dead_trainers_batches_are_returned_trained_elsewhere_and_add_up(books: JobCounts) -> None:
     train_all(books, but=3)
     done, *held = books.batches[4:]
     for _ in held:
@@ -206,7 +208,7 @@ def test_a_return_that_is_forgotten_or_told_twice_is_red(tmp_path: Path) -> None
     for times in (0, 1, 2):
         folder = tmp_path / str(times)
         folder.mkdir()
-        books = Books(folder)
+        books = JobCounts(folder)
         train_all(books, but=1)
         last = books.batches[7]
         books.deliver()
@@ -218,7 +220,7 @@ def test_a_return_that_is_forgotten_or_told_twice_is_red(tmp_path: Path) -> None
         assert red(ledger) == ([] if times == 1 else [READ])
 
 
-def test_an_interrupted_job_counts_what_was_in_flight(books: Books) -> None:
+def test_an_interrupted_job_counts_what_was_in_flight(books: JobCounts) -> None:
     books.outcome = Outcome(stop=INTERRUPTED)
     books.cut(0)
     books.train("t0", books.batches[0])
@@ -233,7 +235,7 @@ def test_an_interrupted_job_counts_what_was_in_flight(books: Books) -> None:
 
 @pytest.mark.parametrize("fault", [lost_delivery, lost_confirmation, lost_row, lost_push])
 def test_an_interrupted_job_is_red_for_a_lost_message_too(
-    books: Books, fault: Callable[[Books], None]
+    books: JobCounts, fault: Callable[[JobCounts], None]
 ) -> None:
     books.outcome = Outcome(stop=INTERRUPTED)
     train_all(books, but=2)
@@ -242,7 +244,7 @@ def test_an_interrupted_job_is_red_for_a_lost_message_too(
     assert len(red(ledger)) == 1
 
 
-def test_what_was_returned_and_not_trained_again_is_dropped_and_said(books: Books) -> None:
+def test_what_was_returned_and_not_trained_again_is_dropped_and_said(books: JobCounts) -> None:
     books.outcome = Outcome(stop=INTERRUPTED)
     train_all(books, but=2)
     for _ in range(2):
@@ -260,7 +262,7 @@ def test_what_was_returned_and_not_trained_again_is_dropped_and_said(books: Book
     assert ledger.adds_up
 
 
-def test_a_dead_readers_own_count_is_no_part_of_the_books(books: Books) -> None:
+def test_a_dead_readers_own_count_is_no_part_of_the_books(books: JobCounts) -> None:
     """What it had delivered is what its trainers say that they got."""
     books.outcome = Outcome(stop=Stop("death", "reader-0 died", ExitCode.STOPPED_BY_DEATH))
     train_all(books, but=4)
@@ -272,7 +274,7 @@ def test_a_dead_readers_own_count_is_no_part_of_the_books(books: Books) -> None:
     assert ledger.adds_up
 
 
-def test_a_delivery_of_a_dead_reader_that_nobody_trained_is_seen(books: Books) -> None:
+def test_a_delivery_of_a_dead_reader_that_nobody_trained_is_seen(books: JobCounts) -> None:
     books.outcome = Outcome(stop=Stop("death", "reader-0 died", ExitCode.STOPPED_BY_DEATH))
     train_all(books, but=4)
     books.received["t1"] += BATCH
@@ -281,7 +283,7 @@ def test_a_delivery_of_a_dead_reader_that_nobody_trained_is_seen(books: Books) -
     assert red(ledger) == [READ]
 
 
-def test_what_two_dead_nodes_had_sent_each_other_is_as_the_ledger_knows_it(books: Books) -> None:
+def test_what_two_dead_nodes_had_sent_each_other_is_as_the_ledger_knows_it(books: JobCounts) -> None:
     books.outcome = Outcome(stop=Stop("death", "reader-0 died", ExitCode.STOPPED_BY_DEATH))
     train_all(books, but=4)
     books.deliver()
@@ -295,7 +297,7 @@ def test_what_two_dead_nodes_had_sent_each_other_is_as_the_ledger_knows_it(books
     assert ledger.adds_up, ledger.identities
 
 
-def test_a_dead_shards_count_is_unknown(books: Books) -> None:
+def test_a_dead_shards_count_is_unknown(books: JobCounts) -> None:
     books.outcome = Outcome(stop=Stop("death", "embedding-0 died", ExitCode.STOPPED_BY_DEATH))
     train_all(books, but=4)
     books.state.join("embedding", "e0", books.state.job.digest, "", "", 0)
@@ -305,14 +307,14 @@ def test_a_dead_shards_count_is_unknown(books: Books) -> None:
     assert unknown(ledger)[-1] == SHARDS[0]
 
 
-def test_a_trainer_that_does_not_answer_is_not_made_up_for(books: Books) -> None:
+def test_a_trainer_that_does_not_answer_is_not_made_up_for(books: JobCounts) -> None:
     train_all(books)
     books.confirmed["t1"] = 0
     _, ledger = books.close()
     assert red(ledger) == [CONFIRMED]
 
 
-def test_malformed_rows_are_stated(books: Books) -> None:
+def test_malformed_rows_are_stated(books: JobCounts) -> None:
     train_all(books)
     books.ledger.totals.bad_rows = 3
     examples, _ = books.close()
@@ -320,7 +322,7 @@ def test_malformed_rows_are_stated(books: Books) -> None:
     assert examples.reasons == {"malformed rows": 3}
 
 
-def test_a_trainer_that_dies_after_it_was_held_is_counted_once(books: Books) -> None:
+def test_a_trainer_that_dies_after_it_was_held_is_counted_once(books: JobCounts) -> None:
     """Its answer to `hold` is there, and it is dead by the time the books are closed."""
     train_all(books)
     name = books.members.require("t0").info.name
@@ -334,7 +336,7 @@ def test_a_trainer_that_dies_after_it_was_held_is_counted_once(books: Books) -> 
 def test_a_run_that_goes_on_counts_what_shards_had_applied_early(tmp_path: Path, trained_again: bool) -> None:
     """Two batches are restored; one shard had applied a third, which it does not apply again."""
     early = BatchId(0, 0, 2, 1)
-    books = Books(
+    books = JobCounts(
         tmp_path,
         restored=SavedLedger(1, partial={(0, 0): {0: BATCH, 1: BATCH}}),
         applied_before={"embedding-0": frozenset({early}), "embedding-1": frozenset()},
@@ -355,7 +357,7 @@ def test_a_run_that_goes_on_counts_what_shards_had_applied_early(tmp_path: Path,
 
 
 def test_a_run_that_goes_on_is_red_for_a_lost_push_too(tmp_path: Path) -> None:
-    books = Books(tmp_path, restored=SavedLedger(1, partial={(0, 0): {0: BATCH}}))
+    books = JobCounts(tmp_path, restored=SavedLedger(1, partial={(0, 0): {0: BATCH}}))
     books.outcome = Outcome(stop=INTERRUPTED)
     books.applied = {"embedding-0": 1, "embedding-1": 1}
     books.train("t0", books.batches[3])
@@ -370,7 +372,7 @@ FILE_LEFT_OUT = "left out, in ledger.sqlite = left out, in the coordinator"
 CUT_LEFT_OUT = "cut by the readers = distinct + left out"
 
 
-def test_what_is_left_out_is_dropped_with_why_and_adds_up(books: Books) -> None:
+def test_what_is_left_out_is_dropped_with_why_and_adds_up(books: JobCounts) -> None:
     train_all(books, but=3)
     for batch, why in zip(books.batches[5:], ("loss", "rows", "loss"), strict=True):
         books.leave_out("t1", batch, why)
@@ -391,7 +393,7 @@ def test_what_is_left_out_is_dropped_with_why_and_adds_up(books: Books) -> None:
     assert {bad.path for bad in told.first} == {"part.tsv"}
 
 
-def test_what_is_left_out_and_trained_in_the_end_is_not_dropped(books: Books) -> None:
+def test_what_is_left_out_and_trained_in_the_end_is_not_dropped(books: JobCounts) -> None:
     """Another trainer, with other weights, makes finite numbers of it; and one that is left out twice is
     dropped once."""
     train_all(books, but=2)
@@ -406,19 +408,19 @@ def test_what_is_left_out_and_trained_in_the_end_is_not_dropped(books: Books) ->
     assert examples.reasons == {"of a batch left out because why": BATCH}
 
 
-def lost_telling(books: Books) -> None:
+def lost_telling(books: JobCounts) -> None:
     books.left_out["t1"] -= BATCH
 
 
-def forgotten_row(books: Books) -> None:
+def forgotten_row(books: JobCounts) -> None:
     books.leave_out("t1", books.batches[7], stored=False)
 
 
-def pushed_all_the_same(books: Books) -> None:
+def pushed_all_the_same(books: JobCounts) -> None:
     books.applied["embedding-1"] += 1
 
 
-def forgotten_delivery(books: Books) -> None:
+def forgotten_delivery(books: JobCounts) -> None:
     books.read_examples -= BATCH
 
 
@@ -432,7 +434,7 @@ def forgotten_delivery(books: Books) -> None:
     ],
 )
 def test_one_lost_message_about_what_is_left_out_is_red(
-    books: Books, fault: Callable[[Books], None], wanted: list[str]
+    books: JobCounts, fault: Callable[[JobCounts], None], wanted: list[str]
 ) -> None:
     train_all(books, but=1)
     books.leave_out("t1", books.batches[7])
@@ -442,7 +444,7 @@ def test_one_lost_message_about_what_is_left_out_is_red(
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_the_dead_had_pushed_and_the_living_left_out_adds_up(books: Books, told: bool) -> None:
+def test_what_the_dead_had_pushed_and_the_living_left_out_adds_up(books: JobCounts, told: bool) -> None:
     """The shards alone know of it: without their word the books are red."""
     train_all(books, but=2)
     for _ in range(2):
@@ -462,7 +464,7 @@ def test_what_the_dead_had_pushed_and_the_living_left_out_adds_up(books: Books, 
 def test_what_was_applied_early_and_is_left_out_now_is_counted_once(tmp_path: Path) -> None:
     """A shard had applied it when the checkpoint was taken, and it came back from a dead trainer, too."""
     early = BatchId(0, 0, 2, 1)
-    books = Books(
+    books = JobCounts(
         tmp_path,
         restored=SavedLedger(1, partial={(0, 0): {0: BATCH}}),
         applied_before={"embedding-0": frozenset({early}), "embedding-1": frozenset()},

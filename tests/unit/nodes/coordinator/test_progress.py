@@ -80,28 +80,28 @@ def test_the_speed_curve_adds_up_to_the_examples() -> None:
 
 def test_the_gap_curve_is_iterations_over_rounds() -> None:
     tally = TrainingMetrics()
-    tally.pulse("trainer-0", 0.2, {"iterations": 10, "rounds": 2, "gap_open": 1})
-    tally.pulse("trainer-0", 0.7, {"iterations": 40, "rounds": 5, "gap_open": 2})
+    tally.heartbeat("trainer-0", 0.2, {"iterations": 10, "rounds": 2, "gap_open": 1})
+    tally.heartbeat("trainer-0", 0.7, {"iterations": 40, "rounds": 5, "gap_open": 2})
     # Nothing was trained: no point, whatever else the heartbeat says.
-    tally.pulse("trainer-0", 1.2, {"iterations": 40, "rounds": 6, "gap_open": 2})
+    tally.heartbeat("trainer-0", 1.2, {"iterations": 40, "rounds": 6, "gap_open": 2})
     assert tally.gap_curves() == {"trainer-0": [(0.5, 5.0), (1.0, 10.0)]}
 
 
 def test_a_gap_that_stays_open_grows_in_the_curve() -> None:
     tally = TrainingMetrics()
-    tally.pulse("trainer-0", 0.2, {"iterations": 10, "rounds": 1})
+    tally.heartbeat("trainer-0", 0.2, {"iterations": 10, "rounds": 1})
     for beat in range(1, 4):
         open_gap = 100 * beat
-        tally.pulse(
+        tally.heartbeat(
             "trainer-0", 0.2 + 0.5 * beat, {"iterations": 10 + open_gap, "rounds": 1, "gap_open": open_gap}
         )
     # The round that ends it is measured over all of it.
-    tally.pulse("trainer-0", 2.2, {"iterations": 410, "rounds": 2, "gap_open": 0})
+    tally.heartbeat("trainer-0", 2.2, {"iterations": 410, "rounds": 2, "gap_open": 0})
     assert [gap for _, gap in tally.gap_curves()["trainer-0"]] == [10.0, 100.0, 200.0, 300.0, 400.0]
 
 
 def test_a_heartbeat_without_counts_is_taken() -> None:
     tally = TrainingMetrics()
-    tally.pulse("trainer-0", 0.2, {})
-    tally.pulse("trainer-0", 0.7, {"iterations": 5})
+    tally.heartbeat("trainer-0", 0.2, {})
+    tally.heartbeat("trainer-0", 0.7, {"iterations": 5})
     assert tally.gap_curves() == {"trainer-0": [(1.0, 0.0)]}

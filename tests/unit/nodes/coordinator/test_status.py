@@ -75,10 +75,10 @@ def on_server(folder: Path, work: Callable[[CoordinatorServer], None]) -> None:
     on_coordinator(folder, lambda state: asyncio.run(main(state)))
 
 
-def beat(c: JobState, name: str, seconds: float, **metrics: Any) -> None:
+def heartbeat(c: JobState, name: str, seconds: float, **metrics: Any) -> None:
     (member,) = [member for member in c.members.everyone() if member.info.name == name]
-    member.beat(metrics)
-    c.rates.beat(name, seconds, metrics)
+    member.record_heartbeat(metrics)
+    c.rates.record_heartbeat(name, seconds, metrics)
 
 
 def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
@@ -89,9 +89,11 @@ def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
             for index in range(2):
                 counts = {"trained_examples": 1000 * step * (index + 1), "rounds": 10, "gap_sum": 30}
                 links = {"to/sync-0": 100 * step, "from/sync-0": 50 * step}
-                beat(c, f"trainer-{index}", at, gap_open=index, **counts, **links)
-            beat(c, "embedding-0", at, lookups=10 * step, staleness_sum=6, staleness_count=3, staleness_max=4)
-            beat(c, "reader-0", at, read_examples=900, queued_batches=7)
+                heartbeat(c, f"trainer-{index}", at, gap_open=index, **counts, **links)
+            heartbeat(
+                c, "embedding-0", at, lookups=10 * step, staleness_sum=6, staleness_count=3, staleness_max=4
+            )
+            heartbeat(c, "reader-0", at, read_examples=900, queued_batches=7)
         c.ledger.grant("reader-0")
         c.ledger.acknowledge("trainer-0", BatchId(0, 0, 0, c.job.run.seed), 500)
         status = build_status(c, None, 0)
@@ -146,7 +148,7 @@ def test_a_dead_node_has_no_rates_and_no_edges(tmp_path: Path) -> None:
         for step in range(2):
             for index in range(2):
                 counts = {"trained_examples": 100 * step, "to/sync-0": 100 * step, "rounds": 7, "gap_sum": 9}
-                beat(c, f"trainer-{index}", now - 0.5 + 0.5 * step, **counts)
+                heartbeat(c, f"trainer-{index}", now - 0.5 + 0.5 * step, **counts)
         c.members.lose("trainer-token-0", "died (killed by SIGKILL)")
         status = build_status(c, None, 0)
         dead = next(node for node in status.nodes if node.name == "trainer-0")
@@ -163,7 +165,7 @@ def test_an_edge_names_the_codec_that_was_chosen_for_it(tmp_path: Path) -> None:
         now = c.seconds()
         for index, codec in enumerate(("float32", "int8")):
             counts = choice_counts("sync-0", {codec: 3}, codec, 1e6, fits=True)
-            beat(c, f"trainer-{index}", now, **counts, **{"to/sync-0": 1, "to/embedding-0": 1})
+            heartbeat(c, f"trainer-{index}", now, **counts, **{"to/sync-0": 1, "to/embedding-0": 1})
         found = {(edge.source, edge.target): edge.codec for edge in build_status(c, None, 0).edges}
         assert found == {
             ("trainer-0", "sync-0"): "float32",
@@ -179,8 +181,8 @@ def test_two_trainers_have_one_edge_with_both_ways(tmp_path: Path) -> None:
     def work(c: JobState) -> None:
         now = c.seconds()
         for step in range(2):
-            beat(c, "trainer-0", now - 1.0 + step, **{"to/trainer-1": 300 * step})
-            beat(c, "trainer-1", now - 1.0 + step, **{"to/trainer-0": 70 * step})
+            heartbeat(c, "trainer-0", now - 1.0 + step, **{"to/trainer-1": 300 * step})
+            heartbeat(c, "trainer-1", now - 1.0 + step, **{"to/trainer-0": 70 * step})
         (edge,) = build_status(c, None, 0).edges
         assert (edge.source, edge.target, edge.up, edge.down) == ("trainer-0", "trainer-1", 300.0, 70.0)
 

@@ -176,7 +176,7 @@ class Coordinator:
         member = self._random.choice(members)
         if len(self.state.members.alive(member.info.role)) < 2:
             return
-        member.beat({"cpu_seconds": 2.5})
+        member.record_heartbeat({"cpu_seconds": 2.5})
         token = member.info.token
         self.state.mark_dead(token, "was silent")
         await self.journal.decided(NodeDied(token, "was silent", dict(member.metrics)))

@@ -66,7 +66,7 @@ class Cluster:
                 machine.run(self._random, speed)
                 now = (self._beats + 0.05 * index) * BEAT_SECONDS
                 counts = UpdateCounts(now, int(machine.batches), int(machine.updates), machine.parts)
-                parts = self._balancer.beat(f"trainer-{index}", counts)
+                parts = self._balancer.record_heartbeat(f"trainer-{index}", counts)
                 if parts is not None:
                     assert 1.0 <= parts <= MAX_PARTS
                     self.orders += 1
@@ -191,7 +191,7 @@ def test_when_the_fastest_is_lost_the_next_one_counts() -> None:
                 if name == "fast" and first:
                     continue
                 counts = UpdateCounts(float(beat), rate * beat, 40 * beat, own)
-                if (order := balancer.beat(name, counts)) is not None and name == "slow":
+                if (order := balancer.record_heartbeat(name, counts)) is not None and name == "slow":
                     found.append(order)
         return found
 

@@ -38,7 +38,7 @@ from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.leaks import memory_descriptors
 from shadowsync.tests.support.lookups import in_flight, plan, vectors
-from shadowsync.tests.support.recording_connection import Outbox
+from shadowsync.tests.support.recording_connection import RecordedConnection
 from shadowsync.tests.support.shard_counts import counts
 from shadowsync.tests.support.tables import make_tables
 
@@ -278,12 +278,12 @@ def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardSer
 
 
 @pytest.fixture
-def box() -> Outbox:
-    return Outbox()
+def box() -> RecordedConnection:
+    return RecordedConnection()
 
 
 @pytest.fixture
-def client(box: Outbox) -> Iterator[EmbeddingClient]:
+def client(box: RecordedConnection) -> Iterator[EmbeddingClient]:
     """With memory that the node has."""
     made = EmbeddingClient(
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
@@ -296,13 +296,13 @@ def client(box: Outbox) -> Iterator[EmbeddingClient]:
     made.shared_memory[0].close()
 
 
-def asked(box: Outbox) -> Lookup | Push:
+def asked(box: RecordedConnection) -> Lookup | Push:
     (message,) = box.take()
     assert isinstance(message, Lookup | Push)
     return message
 
 
-def answered(client: EmbeddingClient, box: Outbox, one: InFlightBatch) -> int:
+def answered(client: EmbeddingClient, box: RecordedConnection, one: InFlightBatch) -> int:
     """Looks a batch up, in shared memory; gives the place."""
     client.look_up(one, [plan(0, 4, 5)], 0.0)
     lookup = asked(box)
@@ -312,7 +312,7 @@ def answered(client: EmbeddingClient, box: Outbox, one: InFlightBatch) -> int:
     return lookup.offset
 
 
-def test_a_place_is_free_when_the_batch_is_trained(client: EmbeddingClient, box: Outbox) -> None:
+def test_a_place_is_free_when_the_batch_is_trained(client: EmbeddingClient, box: RecordedConnection) -> None:
     one, two = in_flight(0), in_flight(1)
     place = answered(client, box, one)
     assert answered(client, box, two) != place
@@ -321,7 +321,9 @@ def test_a_place_is_free_when_the_batch_is_trained(client: EmbeddingClient, box:
     assert answered(client, box, in_flight(2)) == place
 
 
-def test_a_place_is_not_free_while_a_step_computes_with_it(client: EmbeddingClient, box: Outbox) -> None:
+def test_a_place_is_not_free_while_a_step_computes_with_it(
+    client: EmbeddingClient, box: RecordedConnection
+) -> None:
     one = in_flight(0)
     place = answered(client, box, one)
     tensor = torch.from_numpy(one.answers[0]).view(-1, 2).detach()
@@ -332,7 +334,9 @@ def test_a_place_is_not_free_while_a_step_computes_with_it(client: EmbeddingClie
     assert answered(client, box, in_flight(2)) == place
 
 
-def test_a_push_keeps_its_place_until_it_is_answered(client: EmbeddingClient, box: Outbox) -> None:
+def test_a_push_keeps_its_place_until_it_is_answered(
+    client: EmbeddingClient, box: RecordedConnection
+) -> None:
     one = in_flight(0)
     answered(client, box, one)
     one.answers = []
@@ -348,7 +352,7 @@ def test_a_push_keeps_its_place_until_it_is_answered(client: EmbeddingClient, bo
 
 
 def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
-    client: EmbeddingClient, box: Outbox
+    client: EmbeddingClient, box: RecordedConnection
 ) -> None:
     one, two = in_flight(0), in_flight(1)
     answered(client, box, one)
@@ -378,7 +382,7 @@ MANY = plan(0, *range(2000))
 
 
 def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
-    client: EmbeddingClient, box: Outbox
+    client: EmbeddingClient, box: RecordedConnection
 ) -> None:
     one = in_flight(0)
     answered(client, box, one)
@@ -400,7 +404,9 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
     assert asked(box).segment == 2
 
 
-def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(box: Outbox) -> None:
+def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(
+    box: RecordedConnection,
+) -> None:
     client = EmbeddingClient(
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
@@ -441,7 +447,7 @@ def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) 
 
 @pytest.mark.parametrize(("module", "name"), [("os", "memfd_create"), ("fcntl", "F_ADD_SEALS")])
 def test_a_python_without_such_memory_sends_all_over_the_socket(
-    box: Outbox, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+    box: RecordedConnection, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
     monkeypatch.delattr(f"{module}.{name}")
     client = EmbeddingClient(
@@ -453,7 +459,7 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
     assert client.shared_memory[0].refused
 
 
-def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: Outbox) -> None:
+def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: RecordedConnection) -> None:
     client.look_up(in_flight(0), [plan(0, 4, 5)], 0.0)
     lookup = asked(box)
     client.forget_lookups()
@@ -461,7 +467,9 @@ def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: Outbox
     assert answered(client, box, in_flight(1)) != lookup.offset
 
 
-def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(client: EmbeddingClient, box: Outbox) -> None:
+def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
+    client: EmbeddingClient, box: RecordedConnection
+) -> None:
     one = in_flight(0)
     client.look_up(one, [plan(0, 4, 5)], 0.0)
     client.receive(0, Vectors(asked(box).request, 0, np.ones(4, np.float32)))
@@ -471,7 +479,7 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(client: EmbeddingCl
     client.look_up(in_flight(1), [plan(0, 4, 5)], 0.0)
     client.resend_overdue(100.0)
     assert box.take() == [], "a dead node is offered nothing"
-    other = Outbox()
+    other = RecordedConnection()
     client.replace(0, "embedding-1", other.connection, 0.0)
     assert asked(other).segment == 0
     # Its gradients are in the memory that the dead one had.
@@ -489,7 +497,9 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(client: EmbeddingCl
     assert asked(other).segment == 3
 
 
-def test_an_answer_into_memory_that_was_not_given_is_an_error(client: EmbeddingClient, box: Outbox) -> None:
+def test_an_answer_into_memory_that_was_not_given_is_an_error(
+    client: EmbeddingClient, box: RecordedConnection
+) -> None:
     client.look_up(in_flight(0), [plan(0, *range(9000))], 0.0)
     lookup = box.take()[-1]
     assert isinstance(lookup, Lookup)

@@ -21,7 +21,7 @@ from shadowsync.pipeline.wire.control.messages import HelloReply, NodeFacts, Nod
 from shadowsync.pipeline.wire.control.orders import Finish, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import Answer, Ask, PulseReply
+from shadowsync.pipeline.wire.messages import Answer, Ask, HeartbeatReply
 from shadowsync.pipeline.wire.schema import Message
 
 ENOUGH_SECONDS = 60.0
@@ -202,7 +202,7 @@ def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path, monkeypatch: pyt
         try:
             node, life = await joined(Node, BreaksLater(), coordinator, tmp_path)
             await coordinator.asked("ready", Done())
-            await coordinator.send(PulseReply(examples=1, declared_dead=""))
+            await coordinator.send(HeartbeatReply(examples=1, declared_dead=""))
             await coordinator.asked("failed", Done())
             return await life, node.exit_text
         finally:

@@ -14,7 +14,7 @@ from shadowsync.nodes.shadow.codec_chooser import (
     PATIENCE_EXCHANGES,
     LinkCodecChooser,
 )
-from shadowsync.pipeline.codecs.choices import RUNGS, CodecLadder
+from shadowsync.pipeline.codecs.choices import CHOOSABLE, CodecChoices
 
 BYTES = {"float32": 4_000_000, "bfloat16": 2_000_000, "int8": 1_004_000}
 WANTED_SECONDS = 0.5
@@ -167,19 +167,23 @@ def test_whatever_was_before_a_link_ends_at_what_fits(
     over = link(rate)
     codecs = run(chooser, over, 4 * LONGEST_PATIENCE_EXCHANGES)
     last = codecs[-1]
-    fitting = [name for name in RUNGS if over(BYTES[name]) <= WANTED_SECONDS]
+    fitting = [name for name in CHOOSABLE if over(BYTES[name]) <= WANTED_SECONDS]
     best = fitting[0] if fitting else "int8"
-    with_room = [name for name in RUNGS if over(BYTES[name]) <= 0.7 * WANTED_SECONDS]
-    assert RUNGS.index(best) <= RUNGS.index(last) <= RUNGS.index(with_room[0] if with_room else "int8")
+    with_room = [name for name in CHOOSABLE if over(BYTES[name]) <= 0.7 * WANTED_SECONDS]
+    assert (
+        CHOOSABLE.index(best)
+        <= CHOOSABLE.index(last)
+        <= CHOOSABLE.index(with_room[0] if with_room else "int8")
+    )
 
 
-def test_the_bytes_of_a_ladder_are_those_of_its_codecs() -> None:
-    ladder = CodecLadder()
-    assert ladder.payload_bytes(10_000, 4096) == {
+def test_the_bytes_of_choices_are_those_of_its_codecs() -> None:
+    codec_choices = CodecChoices()
+    assert codec_choices.payload_bytes(10_000, 4096) == {
         "float32": 2 * 40_000,
         "bfloat16": 2 * 20_000,
         "int8": 2 * (10_000 + 4 * (4 + 4 + 2)),
     }
-    assert ladder.payload_bytes(100, 4096)["int8"] == 2 * (100 + 4)
+    assert codec_choices.payload_bytes(100, 4096)["int8"] == 2 * (100 + 4)
     with pytest.raises(ValueError, match="codec 'gzip' named; this link's are float32, bfloat16, int8"):
-        ladder.codec("gzip")
+        codec_choices.codec("gzip")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
 from shadowsync.nodes.sync.center import CenterState
-from shadowsync.pipeline.codecs.choices import RUNGS, CodecLadder
+from shadowsync.pipeline.codecs.choices import CHOOSABLE, CodecChoices
 from shadowsync.pipeline.codecs.feedback import ErrorFeedback, Reference, decode_chunk
 from shadowsync.pipeline.codecs.formats import Codec, CodecOptions, LinkCodecs
 from shadowsync.pipeline.types import Float32Array
@@ -30,7 +30,7 @@ from shadowsync.sync_algos.base import PeerLost
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
 
 LENGTH, CHUNK = 130, 64
-LADDER = CodecLadder(CodecOptions(int8_block=64))
+LADDER = CodecChoices(CodecOptions(int8_block=64))
 # What an encoding may lose of a value, over the largest value of its block.
 LOSES = {"float32": 0.0, "bfloat16": 1 / 256, "int8": 0.5 / 127}
 # Sums of float32 in another order.
@@ -149,7 +149,7 @@ def errors(steps: list[Step]) -> list[tuple[str, float, float]]:
 
 FATES = ("answered", "request", "reply", "settled")
 steps = st.lists(
-    st.builds(Step, st.sampled_from(RUNGS), st.sampled_from((*FATES, "answered")), st.booleans()),
+    st.builds(Step, st.sampled_from(CHOOSABLE), st.sampled_from((*FATES, "answered")), st.booleans()),
     min_size=1,
     max_size=25,
 )
@@ -318,7 +318,7 @@ def test_a_slow_link_gets_a_smaller_codec_and_a_fast_one_float32_again(context: 
         # The first one by another codec starts the reference.
         expected = [*[("float32", 0, number) for number in (0, 2, 3)], ("int8", 0, 4), ("int8", 5, 5)]
         assert named(fake) == expected
-        assert client.metrics()["codec/sync-0/now"] == RUNGS.index("int8")
+        assert client.metrics()["codec/sync-0/now"] == CHOOSABLE.index("int8")
         assert 0.5 * SLOW < client.metrics()["codec/sync-0/bytes_per_second"] < SLOW
         fake.bytes_per_second = 1000 * SLOW
         for number in range(5, 30):
@@ -328,7 +328,7 @@ def test_a_slow_link_gets_a_smaller_codec_and_a_fast_one_float32_again(context: 
         assert codecs[-3:] == ["float32"] * 3
         assert client.reference_bytes == fake.state.reference_bytes == 0
         counts = client.metrics()
-        found = [counts[f"codec/sync-0/{name}"] for name in RUNGS]
+        found = [counts[f"codec/sync-0/{name}"] for name in CHOOSABLE]
         assert found == [3 + codecs.count("float32"), 0, 2 + codecs.count("int8")]
         assert client.refused_messages == 0
 

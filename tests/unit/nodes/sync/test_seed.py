@@ -100,7 +100,7 @@ def test_late_the_first_value_is_the_mean_of_whole_seeds() -> None:
     assert not state.ready
     with pytest.raises(ValueError, match="no initial value yet"):
         state.exchange(b"0/shadow", exchange_of(2, START, floats(7, 1)))
-    assert state.settle_seeds() == 3
+    assert state.seed_mean() == 3
     np.testing.assert_allclose(whole(state), np.mean(seeds, axis=0), rtol=1e-6)
     # One that comes too late.
     state.seed(CenterSeed(3, START, START + 7, START, floats(7, 9)), b"9/shadow")
@@ -110,5 +110,5 @@ def test_late_the_first_value_is_the_mean_of_whole_seeds() -> None:
 def test_late_without_a_seed_there_is_no_center() -> None:
     state = unseeded()
     state.await_seeds()
-    assert state.settle_seeds() == 0
+    assert state.seed_mean() == 0
     assert not state.ready

@@ -43,7 +43,7 @@ def _record(number: int) -> BatchAck:
     return BatchAck(0, "reader-0", number, batch_id(number), 5, 0.1, 1.0, 5.0, now())
 
 
-def _outbox(coordinator: Coordinator, confirmed: asyncio.Queue[BatchAck]) -> AckSender:
+def _ack_sender(coordinator: Coordinator, confirmed: asyncio.Queue[BatchAck]) -> AckSender:
     return AckSender(cast("RpcChannel", coordinator), confirmed.put_nowait, lambda: 0, 60.0)
 
 
@@ -52,7 +52,7 @@ def test_records_are_told_together() -> None:
 
     async def scenario() -> None:
         coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        outbox = _outbox(coordinator, confirmed)
+        outbox = _ack_sender(coordinator, confirmed)
         assert not outbox.due(now()), "nothing waits"
         outbox.put(_record(1))
         assert outbox.due(now())
@@ -74,7 +74,7 @@ def test_records_are_told_together() -> None:
 def test_each_record_is_told_and_confirmed_once() -> None:
     async def scenario() -> None:
         coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        outbox = _outbox(coordinator, confirmed)
+        outbox = _ack_sender(coordinator, confirmed)
         running = asyncio.ensure_future(outbox.run())
         records = [_record(number) for number in range(1, 31)]
         for record in records:
@@ -94,7 +94,7 @@ def test_the_records_after_the_first_wait() -> None:
 
     async def scenario() -> None:
         coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        outbox = _outbox(coordinator, confirmed)
+        outbox = _ack_sender(coordinator, confirmed)
         running = asyncio.ensure_future(outbox.run())
         outbox.put(_record(1))
         await confirmed.get()

@@ -115,7 +115,7 @@ def watched(watch: AnswerWatch, begin: float, end: float, *asked: str) -> None:
 def test_silence_for_longer_than_the_limit_is_an_error() -> None:
     watch = AnswerWatch("trainer-1", LIMIT)
     watched(watch, 0, 11, "reader-0", "embedding-0")
-    watch.heard("reader-0")
+    watch.record_message("reader-0")
     with pytest.raises(PeerUnreachable) as raised:
         watched(watch, 11, 12, "reader-0", "embedding-0")
     error = raised.value
@@ -127,7 +127,7 @@ def test_every_answer_begins_anew() -> None:
     watch = AnswerWatch("trainer-1", LIMIT)
     for begin in range(0, 100, 10):
         watched(watch, begin, begin + 10, "embedding-0")
-        watch.heard("embedding-0")
+        watch.record_message("embedding-0")
 
 
 def test_who_was_not_asked_owes_nothing() -> None:

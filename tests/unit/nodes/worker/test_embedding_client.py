@@ -9,21 +9,21 @@ from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vec
 from shadowsync.pipeline.wire.retransmission import LOOKUP
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.lookups import DIM, in_flight, plan, vectors
-from shadowsync.tests.support.recording_connection import Outbox
+from shadowsync.tests.support.recording_connection import RecordedConnection
 
 
 @pytest.fixture
-def boxes() -> list[Outbox]:
-    return [Outbox(), Outbox(), Outbox()]
+def boxes() -> list[RecordedConnection]:
+    return [RecordedConnection(), RecordedConnection(), RecordedConnection()]
 
 
 @pytest.fixture
-def client(boxes: list[Outbox]) -> EmbeddingClient:
+def client(boxes: list[RecordedConnection]) -> EmbeddingClient:
     return EmbeddingClient([box.connection for box in boxes], ["embedding-0", "embedding-1", "embedding-2"])
 
 
 def test_each_node_is_asked_for_its_part_even_of_nothing(
-    client: EmbeddingClient, boxes: list[Outbox]
+    client: EmbeddingClient, boxes: list[RecordedConnection]
 ) -> None:
     one = in_flight()
     client.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
@@ -43,7 +43,7 @@ def test_each_node_is_asked_for_its_part_even_of_nothing(
 
 
 def test_a_push_carries_the_batch_and_the_lookups_version(
-    client: EmbeddingClient, boxes: list[Outbox]
+    client: EmbeddingClient, boxes: list[RecordedConnection]
 ) -> None:
     one = in_flight(7)
     client.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
@@ -86,7 +86,7 @@ def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient) 
 
 
 def test_only_what_is_overdue_is_sent_again_and_is_the_same(
-    client: EmbeddingClient, boxes: list[Outbox]
+    client: EmbeddingClient, boxes: list[RecordedConnection]
 ) -> None:
     early, late = in_flight(0), in_flight(1)
     client.look_up(early, [plan(0, 4), plan(1, 5)], 100.0)
@@ -123,7 +123,7 @@ def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
         client.receive(0, message)
 
 
-def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[Outbox]) -> None:
+def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[RecordedConnection]) -> None:
     trained, waiting = in_flight(0), in_flight(1)
     client.look_up(trained, [plan(0, 4)], 0.0)
     client.receive(0, vectors(1, 1.0))
@@ -142,7 +142,9 @@ def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[Ou
     assert client.receive(0, Pushed(2, repeated=False)) is trained
 
 
-def test_a_lost_node_strands_what_was_pushed_to_it_once(client: EmbeddingClient, boxes: list[Outbox]) -> None:
+def test_a_lost_node_strands_what_was_pushed_to_it_once(
+    client: EmbeddingClient, boxes: list[RecordedConnection]
+) -> None:
     both, other, waiting = in_flight(0), in_flight(1), in_flight(2)
     nothing = np.zeros(0, np.float32)
     one = np.zeros(DIM, np.float32)
@@ -175,7 +177,7 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(client: EmbeddingClient,
 
 
 def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(
-    client: EmbeddingClient, boxes: list[Outbox]
+    client: EmbeddingClient, boxes: list[RecordedConnection]
 ) -> None:
     trained, waiting, later = in_flight(0), in_flight(1), in_flight(2)
     trained.requests, trained.versions = [plan(0, 4), plan(1), plan(2)], [0, 0, 0]
@@ -190,7 +192,7 @@ def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(
     client.resend_overdue(LOOKUP.interval_seconds + 1)
     assert boxes[0].take() == []
     assert client.unanswering == {"embedding-1", "embedding-2"}
-    new = Outbox()
+    new = RecordedConnection()
     client.replace(0, "embedding-3", new.connection, 1.0)
     again = new.take()
     assert [(message.KIND, getattr(message, "request", 0)) for message in again] == [

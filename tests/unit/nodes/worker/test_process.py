@@ -14,10 +14,10 @@ from shadowsync.nodes.worker import process_parent as worker_process
 from shadowsync.nodes.worker.process_channel import WorkerProcessConfig
 from shadowsync.nodes.worker.process_parent import ProcessWorker
 from shadowsync.pipeline.wire.worker_messages import (
+    ConnectMembers,
     LoseSyncNode,
-    MeetMembers,
+    WorkerHeartbeat,
     WorkerOrder,
-    WorkerPulse,
     WorkerReport,
 )
 
@@ -62,7 +62,7 @@ def test_a_profile_has_the_threads_of_worker_processes(monitors: list[FakeMonito
     assert pool.process_threads() == {}, "nothing was reported yet"
     for index, monitor in enumerate(monitors):
         threads = {"MainThread": (0.5, 0.0), f"worker-{index}": (3.0, float(index))}
-        monitor.on_message(WorkerPulse(metrics={}, process={}, threads=threads))
+        monitor.on_message(WorkerHeartbeat(metrics={}, process={}, threads=threads))
     assert pool.process_threads() == {
         "worker-0": (3.0, 0.0),
         "worker-0 MainThread": (0.5, 0.0),
@@ -78,4 +78,4 @@ def test_a_process_hears_of_the_others_before_it_hears_of_their_death(monitors: 
     # A sync node died between this trainer's getting ready and the meeting.
     rounds.mark_lost("token")
     worker.meet([], lambda _: None, rounds)
-    assert monitors[0].sent == [MeetMembers(()), LoseSyncNode("token")]
+    assert monitors[0].sent == [ConnectMembers(()), LoseSyncNode("token")]

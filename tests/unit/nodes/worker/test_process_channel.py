@@ -9,7 +9,7 @@ import zmq
 from shadowsync.nodes.worker.process_channel import WorkerChannel, open_trainer_end, open_worker_end
 from shadowsync.pipeline.errors import ExitCode, ProtocolError
 from shadowsync.pipeline.wire.frames import encode
-from shadowsync.pipeline.wire.messages import Pulse
+from shadowsync.pipeline.wire.messages import Heartbeat
 from shadowsync.pipeline.wire.worker_messages import ConfirmBatch, StopProcess, WorkerError, WorkerOrder
 from shadowsync.tests.support.processes import wait_until
 
@@ -56,8 +56,10 @@ def test_another_kind_of_message_is_refused(context: Context) -> None:
     trainer = open_trainer_end(context)
     stranger = context.socket(zmq.PAIR)
     stranger.connect(trainer.endpoint)
-    stranger.send_multipart(encode(Pulse({})))
-    with pytest.raises(ProtocolError, match="a pulse where only messages between a trainer and its worker"):
+    stranger.send_multipart(encode(Heartbeat({})))
+    with pytest.raises(
+        ProtocolError, match="a heartbeat where only messages between a trainer and its worker"
+    ):
         wait_until(trainer.receive, "the message arrives")
     stranger.close()
     trainer.close()

@@ -10,7 +10,7 @@ from shadowsync.nodes.worker.reader_client import GATHER_SECONDS, ReaderClient
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.pipeline.wire.retransmission import CREDIT
 from shadowsync.tests.support.batches import batch_id
-from shadowsync.tests.support.recording_connection import Outbox
+from shadowsync.tests.support.recording_connection import RecordedConnection
 
 
 def delivery(sequence: int) -> Delivery:
@@ -25,21 +25,23 @@ def delivery(sequence: int) -> Delivery:
 
 
 @pytest.fixture
-def outbox() -> Outbox:
-    return Outbox()
+def outbox() -> RecordedConnection:
+    return RecordedConnection()
 
 
 @pytest.fixture
-def line(outbox: Outbox) -> ReaderClient:
+def line(outbox: RecordedConnection) -> ReaderClient:
     return ReaderClient("reader-0", outbox.connection, window=4)
 
 
-def test_the_first_words_are_the_window(line: ReaderClient, outbox: Outbox) -> None:
+def test_the_first_words_are_the_window(line: ReaderClient, outbox: RecordedConnection) -> None:
     line.send_credit(0.0)
     assert outbox.take() == [Credit(limit=4, received=0, done=0)]
 
 
-def test_the_standing_is_told_when_it_changed_or_is_old(line: ReaderClient, outbox: Outbox) -> None:
+def test_the_standing_is_told_when_it_changed_or_is_old(
+    line: ReaderClient, outbox: RecordedConnection
+) -> None:
     line.send_credit(100.0)
     outbox.take()
     line.send_credit(100.0 + CREDIT.interval_seconds / 2)
@@ -54,7 +56,7 @@ def test_the_standing_is_told_when_it_changed_or_is_old(line: ReaderClient, outb
 
 
 def test_more_may_come_when_one_is_processed_and_is_forgotten_when_finished(
-    line: ReaderClient, outbox: Outbox
+    line: ReaderClient, outbox: RecordedConnection
 ) -> None:
     for sequence in (1, 2, 3):
         line.accept(delivery(sequence))
@@ -72,7 +74,7 @@ def test_more_may_come_when_one_is_processed_and_is_forgotten_when_finished(
 
 
 def test_changes_are_told_together_until_they_are_worth_half_the_window(
-    line: ReaderClient, outbox: Outbox
+    line: ReaderClient, outbox: RecordedConnection
 ) -> None:
     line.send_credit(100.0)
     outbox.take()
@@ -97,7 +99,7 @@ def test_changes_are_told_together_until_they_are_worth_half_the_window(
 
 @given(st.integers(1, 9), st.lists(st.sampled_from(["arrive", "process", "tell"]), max_size=60))
 def test_more_than_half_the_window_is_here_or_asked_for(window: int, events: list[str]) -> None:
-    outbox = Outbox()
+    outbox = RecordedConnection()
     line = ReaderClient("reader-0", outbox.connection, window)
     came = processed = limit = 0
     for event in events:
@@ -112,7 +114,7 @@ def test_more_than_half_the_window_is_here_or_asked_for(window: int, events: lis
         assert window / 2 < limit - processed <= window
 
 
-def test_a_gap_is_not_received_until_it_is_filled(line: ReaderClient, outbox: Outbox) -> None:
+def test_a_gap_is_not_received_until_it_is_filled(line: ReaderClient, outbox: RecordedConnection) -> None:
     assert line.accept(delivery(2))
     assert line.accept(delivery(4))
     assert (line.received, line.unfinished) == (0, 2)
@@ -126,7 +128,7 @@ def test_a_gap_is_not_received_until_it_is_filled(line: ReaderClient, outbox: Ou
 
 @given(st.lists(st.integers(1, 12), max_size=60), st.lists(st.integers(1, 12), unique=True))
 def test_each_delivery_is_taken_once(arriving: list[int], finishing: list[int]) -> None:
-    line = ReaderClient("reader-0", Outbox().connection, window=4)
+    line = ReaderClient("reader-0", RecordedConnection().connection, window=4)
     taken: set[int] = set()
     for sequence in arriving:
         assert line.accept(delivery(sequence)) is (sequence not in taken)

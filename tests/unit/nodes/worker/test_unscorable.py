@@ -19,7 +19,7 @@ from shadowsync.pipeline.metrics import QualitySums
 from shadowsync.pipeline.saved_model import evaluate as offline_eval
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
-from shadowsync.tests.support.recording_connection import Outbox
+from shadowsync.tests.support.recording_connection import RecordedConnection
 
 ARRAYS: tuple[Any, ...] = (np.zeros(4, np.float32), np.zeros((4, 1), np.float32), np.zeros((1, 4), np.int32))
 LOGITS = {"finite": np.zeros(4, np.float32), "not": np.array([0, np.nan, 0, 0], np.float32)}
@@ -42,7 +42,8 @@ def test_of_a_job(kind: str) -> None:
     worker._sums = QualitySums()
     worker._stepper = cast("Stepper", _Scorer(LOGITS[kind]))
     batch = InFlightBatch(
-        ReaderClient("reader-0", Outbox().connection, 4), Delivery(1, 3, BatchId(0, 2, 5, 1), *ARRAYS)
+        ReaderClient("reader-0", RecordedConnection().connection, 4),
+        Delivery(1, 3, BatchId(0, 2, 5, 1), *ARRAYS),
     )
     if kind == "finite":
         worker._score(batch)

@@ -13,12 +13,18 @@ import pytest
 import zmq
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.endpoints import local_address
-from shadowsync.pipeline.wire.keys.curve import KeyGate, close_listening, insecurity, is_loopback, require_key
+from shadowsync.pipeline.wire.keys.curve import (
+    ZapAuthenticator,
+    close_listening,
+    insecurity,
+    is_loopback,
+    require_key,
+)
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.pipeline.wire.sockets import Connection, Listener
-from shadowsync.tests.support.keyless_client import knock
+from shadowsync.tests.support.keyless_client import connect_without_key
 from shadowsync.tests.support.processes import wait_until
 from zmq.utils.monitor import parse_monitor_message
 
@@ -47,13 +53,15 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[JobKey | N
 
 
 @contextmanager
-def gated(context: Context, key: JobKey, refused: Callable[[], None] = lambda: None) -> Iterator[KeyGate]:
+def gated(
+    context: Context, key: JobKey, refused: Callable[[], None] = lambda: None
+) -> Iterator[ZapAuthenticator]:
     """A gate on a loop of its own."""
     loop = asyncio.new_event_loop()
-    made: list[KeyGate] = []
+    made: list[ZapAuthenticator] = []
 
     async def serve() -> None:
-        made.append(KeyGate(context, key, refused))
+        made.append(ZapAuthenticator(context, key, refused))
         try:
             await asyncio.Event().wait()
         finally:
@@ -74,7 +82,7 @@ def gated(context: Context, key: JobKey, refused: Callable[[], None] = lambda: N
 
 
 @contextmanager
-def held(gate: KeyGate) -> Iterator[None]:
+def held(gate: ZapAuthenticator) -> Iterator[None]:
     """Keeps the gate's loop from doing anything."""
     go_on, is_held = threading.Event(), threading.Event()
 
@@ -191,10 +199,10 @@ def test_refused_connections_hold_up_nobody(
         listener = Listener(context, "tcp://127.0.0.1:0")
         with held(gate):
             for _ in range(MANY):
-                knock(listener.endpoint)
+                connect_without_key(listener.endpoint)
             # The last one got its answer: ZeroMQ's thread goes on, whatever the gate's loop does.
             assert gate.refusals.count == 0
-            assert knock(listener.endpoint) == b""
+            assert connect_without_key(listener.endpoint) == b""
         wait_until(lambda: gate.refusals.count == MANY + 1, "all are counted", 60.0)
         connection = Connection(context, listener.endpoint, "t/0")
         connection.send(MESSAGE)
@@ -230,13 +238,13 @@ def test_a_gate_is_no_task_and_takes_failed_handshakes_until_it_is_closed(
 
     async def end_and_knock() -> None:
         counted = asyncio.Event()
-        gate = KeyGate(context, key, refused=counted.set)
+        gate = ZapAuthenticator(context, key, refused=counted.set)
         listener = Listener(context, "tcp://127.0.0.1:0")
         try:
             assert asyncio.all_tasks() == {asyncio.current_task()}
             # Or the knock would hold ZeroMQ's thread, and this test, for ever.
             assert not any(one.closed for one in gate._events)
-            assert await asyncio.to_thread(knock, listener.endpoint) == b""
+            assert await asyncio.to_thread(connect_without_key, listener.endpoint) == b""
             await asyncio.wait_for(counted.wait(), 60.0)
         finally:
             listener.close()
