@@ -98,7 +98,7 @@ class CoordinatorServer(JobWaits):
         # From `listen` on; `bound` is the address.
         self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
-        self._gate: ZapAuthenticator | None = None
+        self._authenticator: ZapAuthenticator | None = None
 
     @property
     def unmet(self) -> Mapping[str, ShadowSyncError]:
@@ -111,7 +111,7 @@ class CoordinatorServer(JobWaits):
         `bound` is the address of a coordinator that died, where its nodes look for it.
         """
         self._context = self._process.zmq_context()
-        self._gate = start_authenticator(self._context, self.state.count_refused_connection)
+        self._authenticator = start_authenticator(self._context, self.state.count_refused_connection)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -166,8 +166,8 @@ class CoordinatorServer(JobWaits):
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
                 if self._socket is not None:
                     close_listening(self._socket)
-                if self._gate is not None:
-                    self._gate.close()
+                if self._authenticator is not None:
+                    self._authenticator.close()
                 if self._socket is not None:
                     self._context.term()
 

@@ -86,7 +86,7 @@ class Node:
         self._handled_once: dict[type[Request[Any]], asyncio.Future[Reply]] = {}
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
-        self._gate: ZapAuthenticator | None = None
+        self._authenticator: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._turns: SocketTurns | None = None
         self._broken_handshakes = 0
@@ -104,7 +104,7 @@ class Node:
         try:
             # Before it connects, so that no event is missed.
             self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
-            self._gate = start_authenticator(self._context)
+            self._authenticator = start_authenticator(self._context)
             self._connect()
             self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
             self._turns = SocketTurns(self._take_turn, self._socket, self._monitor)
@@ -271,7 +271,9 @@ class Node:
         total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
         # The role's, of its other links, and those of the link to the coordinator.
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
-        total["refused_connections"] = self._gate.refusals.count if self._gate is not None else 0
+        total["refused_connections"] = (
+            self._authenticator.refusals.count if self._authenticator is not None else 0
+        )
         return total
 
     def _refused(self, why: str) -> None:
@@ -378,8 +380,8 @@ class Node:
                 await self._tasks.close()
             finally:
                 # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
-                if self._gate is not None:
-                    self._gate.close()
+                if self._authenticator is not None:
+                    self._authenticator.close()
                 if self._monitor is not None:
                     with contextlib.suppress(zmq.ContextTerminated):
                         self._socket.disable_monitor()

@@ -85,7 +85,8 @@ class CenterClient:
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
     the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
-    are float32. With a choice of codecs, each link has its codec chosen anew for each exchange, by how long they take.
+    are float32. With a choice of codecs, each link's codec is chosen again for each exchange, by how
+    long they take.
 
     Args:
         allowed_bytes_per_second: what a link may carry on average, for that choice; None if all that it can.

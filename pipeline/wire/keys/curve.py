@@ -51,7 +51,7 @@ def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
 def close_listening(socket: zmq.Socket[bytes] | Any) -> None:
     """Close a socket that `listen_with_key` had, on its thread."""
     if not socket.closed:
-        # Or ZeroMQ's thread would wait for the authenticator, once that is closed, to take another failed handshake.
+        # Or ZeroMQ's thread would wait for a closed authenticator to take another failed handshake.
         with contextlib.suppress(zmq.ContextTerminated):
             socket.disable_monitor()
     socket.close()

@@ -180,7 +180,7 @@ def test_writing_takes_a_few_megabytes_however_large_a_tensor_is(
         with atomic_file(path) as file:
             yield Counting(file)
 
-    monkeypatch.setattr(files, "whole_file", counted)
+    monkeypatch.setattr(files, "atomic_file", counted)
     for rows in (4 << 10, 64 << 10):
         table = Table(0, rows, [])
         written.clear()

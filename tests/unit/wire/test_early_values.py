@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from shadowsync.pipeline.wire.peer_messages import PeerRequest
 from shadowsync.tests.support.peer_net import Net, Trainer
 
 ROUNDS = 5
@@ -34,7 +35,7 @@ def _make_slow(trainer: Trainer) -> None:
 def _asks(net: Net) -> int:
     """How often one had to ask for what was missing, which it does after a quarter of the timeout."""
     assert net.run(lambda: all(len(trainer.results) == ROUNDS for trainer in net.trainers))
-    return sum(type(message).__name__ == "PeerAsk" for _, _, message in net.sent)
+    return sum(isinstance(message, PeerRequest) for _, _, message in net.sent)
 
 
 @pytest.mark.parametrize("exchange", [False, True])
