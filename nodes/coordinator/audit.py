@@ -209,7 +209,7 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
     A shard receives a push twice if its worker sent it again, or if it is trained again after a death. Any
     other repeat means that somebody pushed a batch in its trainer's place, whose gradients reached no row.
     """
-    name = "pushes received twice <= sent again + returned"
+    name = "pushes received twice ≤ sent again + returned"
     early = sum(len(batches) for batches in state.origin.applied_before.values())
     if early:
         name += " + early"

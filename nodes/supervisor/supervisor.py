@@ -263,7 +263,7 @@ class Supervisor:
                 ExitCode(child.exit_code),
                 successor=successor,
             )
-            reply = await self._told(channel, exited)
+            reply = await self._report_exit(channel, exited)
             if reply is None or not reply.replace or self._interrupts:
                 return
             self._restarts[child.role, child.index] += 1
@@ -276,7 +276,7 @@ class Supervisor:
                 log.warning("no other %s can be started: %s", child.role, error)
                 return
 
-    async def _told(self, channel: RpcChannel, exited: ChildExited) -> ChildExitedReply | None:
+    async def _report_exit(self, channel: RpcChannel, exited: ChildExited) -> ChildExitedReply | None:
         """Repeat the report of an exit until confirmed."""
         while not self._over.is_set():
             try:

@@ -13,7 +13,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 
 BATCH = 128
 READ = "read by the readers = trained + returned + in flight"
-KNOWN = "pushes received twice <= sent again + returned"
+KNOWN = "pushes received twice ≤ sent again + returned"
 
 
 def broken(report: Report) -> dict[str, Identity]:

@@ -132,5 +132,5 @@ def test_a_push_in_a_trainers_place_is_seen_in_the_books(
     assert own.wait() == ExitCode.LEDGER, own.coordinator.text()
     report = own.run.report
     broken = [identity.name for identity in report.ledger.identities if identity.holds is False]
-    assert "pushes received twice <= sent again + returned" in broken
+    assert "pushes received twice ≤ sent again + returned" in broken
     assert report.examples.trained == EXAMPLES

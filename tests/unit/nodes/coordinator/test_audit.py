@@ -19,7 +19,7 @@ FILE = "trained, in ledger.sqlite = trained, in the coordinator"
 CUT = "cut by the readers = distinct"
 MISREAD = "spans whose batches do not add up = 0"
 SHARDS = [f"batches applied by embedding-{number} = distinct batches" for number in range(2)]
-REPEATED = "pushes received twice <= sent again + returned"
+REPEATED = "pushes received twice ≤ sent again + returned"
 INTERRUPTED = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
 
 
