@@ -123,7 +123,7 @@ def _role_command(
         metrics_port: int | None,
         device: str | None = None,
     ) -> None:
-        from ..nodes.launch import run_node, say
+        from ..nodes.launch import print_exit, run_node
 
         if device is not None:
             overrides = (*overrides, f'trainer.device="{device}"')
@@ -131,7 +131,7 @@ def _role_command(
         more: dict[str, Any] = {"join": join, "metrics_port": metrics_port}
         settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=torch, **more)
         code, why = run_node(name, settings)
-        say(code, why, name)
+        print_exit(code, why, name)
         sys.exit(int(code))
 
     return start

@@ -104,7 +104,7 @@ docker run -d --name "$PROJECT-check" -v "${PROJECT}_runs:/runs:ro" --entrypoint
   -c "$(cat docker/check_run.py)" /runs/latest "$EXAMPLES" 1 >/dev/null || fail "the check could not be started"
 VERDICT=$(docker wait "$PROJECT-check")
 docker logs "$PROJECT-check"
-[ "$VERDICT" = 0 ] || fail "the run's books are not in order"
+[ "$VERDICT" = 0 ] || fail "the run's ledger is not in order"
 
 while :; do
   LEFT=$(compose ps -q | while read -r each; do state "$each"; done | grep -c running || true)

@@ -1,1 +1,1 @@
-"""The roles, one a file; nodes meet only through messages."""
+"""The processes of a job, a folder for each role; nodes meet only through messages."""

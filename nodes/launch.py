@@ -141,7 +141,7 @@ def run_node(
         return error.exit_code, str(error)
 
 
-def say(code: ExitCode, text: str, name: str) -> None:
+def print_exit(code: ExitCode, text: str, name: str) -> None:
     """Print one line on standard error for an exit code that isn't 0."""
     if text and code != ExitCode.OK:
         print(f"shadowsync {name}: {text}", file=sys.stderr, flush=True)

@@ -18,27 +18,27 @@ def check_center_rule(subject: Subject) -> None:
     """
     if not subject.cls.needs_center:
         return
-    trial = Harness(subject, "center rule", 1)
-    center, values = trial.first.clone(), torch.randn(trial.first.numel())
+    harness = Harness(subject, "center rule", 1)
+    center, values = harness.first.clone(), torch.randn(harness.first.numel())
     sent, step = values.clone(), "one exchange"
     answer = subject.make().center_rule(center, values)
     if not torch.equal(values, sent):
-        trial.fail(
+        harness.fail(
             step, "the values unchanged, since a request may be sent again", "the rule changed the values"
         )
     if not isinstance(answer, torch.Tensor) or answer.shape != center.shape or answer.dtype != torch.float32:
-        trial.fail(step, f"a reply of float32 {list(center.shape)}", f"{answer!r:.80}")
+        harness.fail(step, f"a reply of float32 {list(center.shape)}", f"{answer!r:.80}")
     if answer.untyped_storage().data_ptr() in (
         center.untyped_storage().data_ptr(),
         values.untyped_storage().data_ptr(),
     ):
-        trial.fail(step, "a new tensor as the reply", "a view of the center or of the request")
-    parts = [(trial.first[cut].clone(), sent[cut]) for cut in (slice(0, 10), slice(10, None))]
+        harness.fail(step, "a new tensor as the reply", "a view of the center or of the request")
+    parts = [(harness.first[cut].clone(), sent[cut]) for cut in (slice(0, 10), slice(10, None))]
     pieces = [subject.make().center_rule(*part) for part in parts]
     if not (
         torch.equal(torch.cat(pieces), answer) and torch.equal(torch.cat([part for part, _ in parts]), center)
     ):
-        trial.fail("the same in two slices", "the same values as in one slice", "other values")
+        harness.fail("the same in two slices", "the same values as in one slice", "other values")
 
 
 def check_center_lost(subject: Subject) -> None:
@@ -54,14 +54,14 @@ def check_center_lost(subject: Subject) -> None:
     slices = good.cluster.center.slices
     for after_applying in (False, True):
         for lost in [*((one,) for one in slices), slices]:
-            trial = Harness(subject, "center lost", 1)
-            trial.rounds(1)
+            harness = Harness(subject, "center lost", 1)
+            harness.rounds(1)
             for part in lost:
-                trial.cluster.center.lose(part, after_applying=after_applying)
-            trial.train()
+                harness.cluster.center.lose(part, after_applying=after_applying)
+            harness.train()
             when = "after it applied them" if after_applying else "before it applied them"
             _check_lost(
-                trial, good, lost, f"the sync node of {len(lost)} of {len(slices)} slices dies {when}"
+                harness, good, lost, f"the sync node of {len(lost)} of {len(slices)} slices dies {when}"
             )
 
 
@@ -71,8 +71,8 @@ def check_shared_instance(subject: Subject) -> None:
         return
     apart, shared = Harness(subject, "shared instance"), Harness(subject, "shared instance")
     shared.cluster.algorithms = [shared.cluster.algorithms[0]] * len(shared.cluster.algorithms)
-    for trial in (apart, shared):
-        trial.rounds(3)
+    for harness in (apart, shared):
+        harness.rounds(3)
     for index, (one, other) in enumerate(zip(apart.replicas(), shared.replicas(), strict=True)):
         if not torch.equal(one, other):
             shared.fail(
@@ -82,13 +82,13 @@ def check_shared_instance(subject: Subject) -> None:
             )
 
 
-def _check_lost(trial: Harness, good: Harness, lost: tuple[Slice, ...], step: str) -> None:
-    if trial.round(step)[0] is not False:
-        trial.fail(step, "a round that returns False, since a slice is missing", "True")
-    replica, whole = trial.replicas()[0], good.replicas()[0]
-    for part in trial.cluster.center.slices:
+def _check_lost(harness: Harness, good: Harness, lost: tuple[Slice, ...], step: str) -> None:
+    if harness.round(step)[0] is not False:
+        harness.fail(step, "a round that returns False, since a slice is missing", "True")
+    replica, whole = harness.replicas()[0], good.replicas()[0]
+    for part in harness.cluster.center.slices:
         cut = slice(part.start, part.stop)
-        if part in lost and not torch.equal(replica[cut], trial.alone[0][cut]):
-            trial.fail(step, "the lost slice of the replica as the workers left it", f"{part} changed")
+        if part in lost and not torch.equal(replica[cut], harness.alone[0][cut]):
+            harness.fail(step, "the lost slice of the replica as the workers left it", f"{part} changed")
         if part not in lost and not torch.equal(replica[cut], whole[cut]):
-            trial.fail(step, "the other slices applied whole", f"other values in {part}")
+            harness.fail(step, "the other slices applied whole", f"other values in {part}")

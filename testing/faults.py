@@ -40,21 +40,21 @@ def check_leave(subject: Subject) -> None:
 
 def check_join(subject: Subject) -> None:
     """Check that a trainer may join between rounds and at each phase."""
-    trial = Harness(subject, "joining", TRAINERS, members=(0, 1))
-    trial.rounds(WARM_ROUNDS)
-    trial.cluster.act(2, Action.JOIN)
-    _check_next(trial, "the first round of a trainer that joined")
+    harness = Harness(subject, "joining", TRAINERS, members=(0, 1))
+    harness.rounds(WARM_ROUNDS)
+    harness.cluster.act(2, Action.JOIN)
+    _check_next(harness, "the first round of a trainer that joined")
     quiet = _after(subject, (0, 1))
     for at in (0, 1):
         for phase in Phase:
-            trial = Harness(subject, "joining", TRAINERS, members=(0, 1))
-            trial.rounds(WARM_ROUNDS)
+            harness = Harness(subject, "joining", TRAINERS, members=(0, 1))
+            harness.rounds(WARM_ROUNDS)
             fault = Fault(2, Action.JOIN, at, phase)
-            _check_round(trial, fault, [quiet])
-            if 2 not in trial.cluster.members:
+            _check_round(harness, fault, [quiet])
+            if 2 not in harness.cluster.members:
                 # This algorithm's rounds do not have the phase.
-                trial.cluster.act(2, Action.JOIN)
-            _check_next(trial, f"the round after {fault}")
+                harness.cluster.act(2, Action.JOIN)
+            _check_next(harness, f"the round after {fault}")
 
 
 def _check_going(subject: Subject, check: str, action: Action) -> None:
@@ -62,11 +62,11 @@ def _check_going(subject: Subject, check: str, action: Action) -> None:
     for who in range(TRAINERS):
         without = _after(subject, tuple(range(TRAINERS)), gone=who, action=action)
         for phase in Phase:
-            trial = Harness(subject, check, TRAINERS)
-            trial.rounds(WARM_ROUNDS)
+            harness = Harness(subject, check, TRAINERS)
+            harness.rounds(WARM_ROUNDS)
             fault = Fault(who, action, who, phase)
-            _check_round(trial, fault, [everyone, without])
-            _check_next(trial, f"the round after {fault}")
+            _check_round(harness, fault, [everyone, without])
+            _check_next(harness, f"the round after {fault}")
 
 
 def _after(
@@ -76,92 +76,92 @@ def _after(
 
     `gone` is a trainer that died or left before it.
     """
-    trial = Harness(subject, "reference", TRAINERS, members=members)
-    trial.rounds(WARM_ROUNDS)
-    trial.train()
+    harness = Harness(subject, "reference", TRAINERS, members=members)
+    harness.rounds(WARM_ROUNDS)
+    harness.train()
     if gone is not None:
-        trial.cluster.act(gone, action)
-    results = trial.round(f"round {WARM_ROUNDS + 1}")
-    return After(results, trial.replicas())
+        harness.cluster.act(gone, action)
+    results = harness.round(f"round {WARM_ROUNDS + 1}")
+    return After(results, harness.replicas())
 
 
-def _check_round(trial: Harness, fault: Fault, references: list[After]) -> None:
+def _check_round(harness: Harness, fault: Fault, references: list[After]) -> None:
     """Check each living trainer's replica after a round with a fault.
 
     It is that of one of the references, or as the trainer's workers left it.
     """
-    trial.train()
-    before = {index: trial.state(index) for index in range(TRAINERS)}
+    harness.train()
+    before = {index: harness.state(index) for index in range(TRAINERS)}
     step = str(fault)
-    for index, complete in trial.round(step, [fault]).items():
+    for index, complete in harness.round(step, [fault]).items():
         fitting = [one for one in references if one.results.get(index) is True]
-        state = trial.state(index)
+        state = harness.state(index)
         if not complete:
-            _check_incomplete(trial, step, index, fitting)
+            _check_incomplete(harness, step, index, fitting)
             if not same_state(state, before[index]):
-                trial.fail(
+                harness.fail(
                     step,
                     "an unchanged state, since the round is not complete",
                     f"trainer {index}: {_moved(before[index], state)}",
                 )
             continue
-        if not _whole(trial, index, fitting):
+        if not _whole(harness, index, fitting):
             expected = "a replica to which everything was applied, since the round returned True"
-            trial.fail(step, expected, f"another replica of trainer {index}")
+            harness.fail(step, expected, f"another replica of trainer {index}")
 
 
-def _check_incomplete(trial: Harness, step: str, index: int, fitting: list[After]) -> None:
+def _check_incomplete(harness: Harness, step: str, index: int, fitting: list[After]) -> None:
     """Check that nothing but whole slices from a center is applied."""
-    parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
+    parts = harness.cluster.center.slices if harness.subject.cls.needs_center else (_all(harness),)
     for part in parts:
-        found = _cut(trial.cluster.replicas[index].values, part)
-        if torch.equal(found, _cut(trial.alone[index], part)):
+        found = _cut(harness.cluster.replicas[index].values, part)
+        if torch.equal(found, _cut(harness.alone[index], part)):
             continue
         answered = any(torch.equal(found, _cut(one.replicas[index], part)) for one in fitting)
-        if not (trial.subject.cls.needs_center and answered):
-            apart = float((found - _cut(trial.alone[index], part)).abs().max())
+        if not (harness.subject.cls.needs_center and answered):
+            apart = float((found - _cut(harness.alone[index], part)).abs().max())
             expected = "the replica as its workers left it, since the round is not complete"
-            trial.fail(step, expected, f"trainer {index}'s replica off by {apart:.3g}")
+            harness.fail(step, expected, f"trainer {index}'s replica off by {apart:.3g}")
 
 
-def _whole(trial: Harness, index: int, references: list[After]) -> bool:
+def _whole(harness: Harness, index: int, references: list[After]) -> bool:
     """Return whether a replica is that of a reference.
 
     With a center, whether each slice is that of some reference: the center may have some slices of a trainer
     that died.
     """
-    replica = trial.cluster.replicas[index].values
-    parts = trial.cluster.center.slices if trial.subject.cls.needs_center else (_all(trial),)
+    replica = harness.cluster.replicas[index].values
+    parts = harness.cluster.center.slices if harness.subject.cls.needs_center else (_all(harness),)
     return all(
         any(torch.equal(_cut(replica, part), _cut(one.replicas[index], part)) for one in references)
         for part in parts
     )
 
 
-def _check_next(trial: Harness, step: str) -> None:
+def _check_next(harness: Harness, step: str) -> None:
     """Check the members' next round.
 
     It is complete if the algorithm's rounds are, and then all members agree again.
     """
     # Small groups may have gone different numbers of rounds; over a network those behind would catch up.
-    trial.cluster.regroup()
-    completes = trial.subject.cls.needs_center or trial.subject.cls.needs_peers
-    trial.train()
-    for index, complete in trial.round(step).items():
+    harness.cluster.regroup()
+    completes = harness.subject.cls.needs_center or harness.subject.cls.needs_peers
+    harness.train()
+    for index, complete in harness.round(step).items():
         if complete != completes:
-            trial.fail(
+            harness.fail(
                 step, f"{completes} from each member's round", f"{complete} from trainer {index}'s round"
             )
-    trial.look_at_global_models(step)
-    if not (trial.subject.cls.needs_peers and trial.subject.cls.state_names):
+    harness.look_at_global_models(step)
+    if not (harness.subject.cls.needs_peers and harness.subject.cls.state_names):
         return
-    states = {index: trial.state(index) for index in trial.cluster.members}
+    states = {index: harness.state(index) for index in harness.cluster.members}
     for index, state in states.items():
         if state.completed_rounds != states[min(states)].completed_rounds:
             expected = (
                 f"{states[min(states)].completed_rounds} completed rounds, as trainer {min(states)} has"
             )
-            trial.fail(step, expected, f"{state.completed_rounds} on trainer {index}")
+            harness.fail(step, expected, f"{state.completed_rounds} on trainer {index}")
 
 
 def _moved(before: AlgorithmState, after: AlgorithmState) -> str:
@@ -171,8 +171,8 @@ def _moved(before: AlgorithmState, after: AlgorithmState) -> str:
     return f"{names[0]!r} changed" if names else "other names"
 
 
-def _all(trial: Harness) -> Slice:
-    return trial.cluster.replicas[0].whole
+def _all(harness: Harness) -> Slice:
+    return harness.cluster.replicas[0].whole
 
 
 def _cut(values: torch.Tensor, part: Slice) -> torch.Tensor:

@@ -16,63 +16,63 @@ def check_zero_rounds(subject: Subject) -> None:
 
     It may not keep a replica either.
     """
-    trial = Harness(subject, "zero rounds")
-    for index, replica in enumerate(trial.replicas()):
-        if not torch.equal(replica, trial.first):
-            trial.fail("start", "an unchanged replica", f"trainer {index}'s replica changed")
-    before = [trial.state(index) for index in trial.cluster.members]
+    harness = Harness(subject, "zero rounds")
+    for index, replica in enumerate(harness.replicas()):
+        if not torch.equal(replica, harness.first):
+            harness.fail("start", "an unchanged replica", f"trainer {index}'s replica changed")
+    before = [harness.state(index) for index in harness.cluster.members]
     if before[0].completed_rounds != 0:
-        trial.fail("start", "0 completed rounds in the state", str(before[0].completed_rounds))
-    trial.train()
+        harness.fail("start", "0 completed rounds in the state", str(before[0].completed_rounds))
+    harness.train()
     for index, state in enumerate(before):
         for name, tensor in state.tensors.items():
-            if not torch.equal(tensor, trial.state(index).tensors[name]):
-                trial.fail(
+            if not torch.equal(tensor, harness.state(index).tensors[name]):
+                harness.fail(
                     "a step of training",
                     f"state {name!r} in its own memory",
                     "it changed with the replica",
                 )
-    for index, model in trial.global_models().items():
-        if not torch.equal(model, trial.first):
-            trial.fail("start", "the first weights as the global model", f"other values on trainer {index}")
+    for index, model in harness.global_models().items():
+        if not torch.equal(model, harness.first):
+            harness.fail("start", "the first weights as the global model", f"other values on trainer {index}")
 
 
 def check_fixed_point(subject: Subject) -> None:
     """Check that identical, untrained replicas stay as they are, bit by bit."""
     for trainers in TRAINERS:
-        trial = Harness(subject, "fixed point", trainers, trains=False)
+        harness = Harness(subject, "fixed point", trainers, trains=False)
         for number in range(1, 5):
             step = f"round {number} of {trainers} identical replicas"
-            trial.round(step)
-            models = {f"trainer {index}'s replica": one for index, one in enumerate(trial.replicas())}
-            models |= {f"trainer {i}'s global model": one for i, one in trial.global_models().items()}
-            models["the center"] = trial.cluster.center.values
+            harness.round(step)
+            models = {f"trainer {index}'s replica": one for index, one in enumerate(harness.replicas())}
+            models |= {f"trainer {i}'s global model": one for i, one in harness.global_models().items()}
+            models["the center"] = harness.cluster.center.values
             for what, values in models.items():
-                if not torch.equal(values, trial.first):
-                    apart = float((values - trial.first).abs().max())
-                    trial.fail(step, "no bit changed", f"{what} off by {apart:.3g}")
+                if not torch.equal(values, harness.first):
+                    apart = float((values - harness.first).abs().max())
+                    harness.fail(step, "no bit changed", f"{what} off by {apart:.3g}")
 
 
 def check_progress(subject: Subject) -> None:
     """Check that rounds complete, change replicas, and count once."""
-    trial = Harness(subject, "progress")
+    harness = Harness(subject, "progress")
     if not (subject.cls.needs_center or subject.cls.needs_peers):
         return
     for number in range(1, 5):
-        trial.train()
-        before = {index: trial.state(index) for index in trial.cluster.members}
+        harness.train()
+        before = {index: harness.state(index) for index in harness.cluster.members}
         step = f"round {number} of 3 trainers"
-        results = trial.round(step)
+        results = harness.round(step)
         for index, complete in results.items():
             if not complete:
-                trial.fail(step, "True, since no peer is lost", f"False from trainer {index}'s round")
-            completed = trial.state(index).completed_rounds - before[index].completed_rounds
+                harness.fail(step, "True, since no peer is lost", f"False from trainer {index}'s round")
+            completed = harness.state(index).completed_rounds - before[index].completed_rounds
             if subject.cls.state_names and completed != 1:
-                trial.fail(step, "completed_rounds of the state to grow by 1", f"by {completed}")
-        center = not torch.equal(trial.cluster.center.values, trial.first)
-        if all(map(torch.equal, trial.replicas(), trial.alone)) and not center:
-            trial.fail(step, "a replica or the center to move, since the replicas differ", "none moved")
-        trial.look_at_global_models(step)
+                harness.fail(step, "completed_rounds of the state to grow by 1", f"by {completed}")
+        center = not torch.equal(harness.cluster.center.values, harness.first)
+        if all(map(torch.equal, harness.replicas(), harness.alone)) and not center:
+            harness.fail(step, "a replica or the center to move, since the replicas differ", "none moved")
+        harness.look_at_global_models(step)
 
 
 def check_repeatable(subject: Subject) -> None:
@@ -81,8 +81,8 @@ def check_repeatable(subject: Subject) -> None:
     An algorithm uses no clock, and no randomness but the seed's.
     """
     first, second = Harness(subject, "repeatable"), Harness(subject, "repeatable")
-    for trial in (first, second):
-        trial.rounds(4)
+    for harness in (first, second):
+        harness.rounds(4)
     for index, (one, other) in enumerate(zip(first.replicas(), second.replicas(), strict=True)):
         if not torch.equal(one, other):
             first.fail("4 rounds, twice", "the same replicas", f"another replica of trainer {index}")
@@ -101,17 +101,17 @@ def check_one_peer(subject: Subject) -> None:
 
 def check_bounded(subject: Subject) -> None:
     """Check that different replicas do not move apart without training."""
-    trial = Harness(subject, "bounded", 4, trains=False)
-    for index, replica in enumerate(trial.cluster.replicas):
+    harness = Harness(subject, "bounded", 4, trains=False)
+    for index, replica in enumerate(harness.cluster.replicas):
         replica.values.add_(torch.randn(replica.numel, generator=torch.Generator().manual_seed(index)))
-    center = [trial.cluster.center.values] if subject.cls.needs_center else []
-    before = _width(trial.replicas() + center)
+    center = [harness.cluster.center.values] if subject.cls.needs_center else []
+    before = _width(harness.replicas() + center)
     for number in range(1, SETTLING_ROUNDS + 1):
-        trial.round(f"round {number} without training")
-    after = _width(trial.replicas() + center)
+        harness.round(f"round {number} without training")
+    after = _width(harness.replicas() + center)
     if not after <= before * SLACK:
         step = f"{SETTLING_ROUNDS} rounds without training"
-        trial.fail(step, f"replicas at most {before:.3g} apart, as before", f"{after:.3g}")
+        harness.fail(step, f"replicas at most {before:.3g} apart, as before", f"{after:.3g}")
 
 
 def _width(models: list[torch.Tensor]) -> float:

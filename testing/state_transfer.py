@@ -22,10 +22,10 @@ def check_state(subject: Subject) -> None:
     # Rounds are counted anew by both, so that both draw the same groups.
     old.cluster.regroup()
     for number in range(1, 4):
-        for trial in (old, new):
-            trial.train()
+        for harness in (old, new):
+            harness.train()
         step = f"round {number} after the state was handed over"
-        results = [trial.round(step) for trial in (old, new)]
+        results = [harness.round(step) for harness in (old, new)]
         if results[0] != results[1]:
             new.fail(step, f"results {results[0]}, as without a handover", str(results[1]))
         for index, (one, other) in enumerate(zip(old.replicas(), new.replicas(), strict=True)):

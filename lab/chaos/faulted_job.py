@@ -20,7 +20,7 @@ import psutil
 from ...nodes.runtime.process import CLI, python
 from ...pipeline.errors import ExitCode
 from ..job_process import last_line
-from .schedule import Fault
+from .schedule import ProcessFault
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
 LOOK_SECONDS: Final = 0.05
@@ -43,8 +43,8 @@ class FaultedJob:
         last_line: of the last run's output.
     """
 
-    injected: list[tuple[Fault, float]] = field(default_factory=list)
-    missed: list[Fault] = field(default_factory=list)
+    injected: list[tuple[ProcessFault, float]] = field(default_factory=list)
+    missed: list[ProcessFault] = field(default_factory=list)
     exit_codes: list[int] = field(default_factory=list)
     hung: bool = False
     left: int = 0
@@ -67,7 +67,7 @@ class JobRunner:
         self._runs, self._logs = directory / "runs", directory / "logs"
         self._hang = hang_seconds
 
-    def run(self, name: str, faults: Sequence[Fault] = (), batches: int = 0) -> FaultedJob:
+    def run(self, name: str, faults: Sequence[ProcessFault] = (), batches: int = 0) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
 
         A job of which there is no checkpoint is run again. `batches` are those of the whole job, by which
@@ -83,7 +83,9 @@ class JobRunner:
             self._once(["resume", str(done.folder)] if saved else command, name, done, [])
         return done
 
-    def _once(self, command: list[str], name: str, done: FaultedJob, due: list[tuple[Fault, float]]) -> None:
+    def _once(
+        self, command: list[str], name: str, done: FaultedJob, due: list[tuple[ProcessFault, float]]
+    ) -> None:
         marker, before = uuid4().hex, self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -113,10 +115,10 @@ class JobRunner:
         self,
         process: subprocess.Popen[bytes],
         done: FaultedJob,
-        due: list[tuple[Fault, float]],
+        due: list[tuple[ProcessFault, float]],
         before: set[Path],
     ) -> None:
-        """Strike when it is time; end the job if it hangs."""
+        """Inject faults when they are due; end the job if it hangs."""
         began = moved_at = time.monotonic()
         moved, stopped = 0, Stopped()
         while process.poll() is None:
@@ -152,8 +154,8 @@ class Stopped:
     def __bool__(self) -> bool:
         return bool(self._until)
 
-    def inject(self, supervisor: int, fault: Fault, now: float) -> bool:
-        """Strike one of the supervisor's processes; return whether there was one."""
+    def inject(self, supervisor: int, fault: ProcessFault, now: float) -> bool:
+        """Inject a fault into one of the supervisor's processes; return whether there was one."""
         found = _processes(supervisor, fault.role)
         if not found:
             return False

@@ -16,7 +16,7 @@ from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import count, counted
 from .faulted_job import FaultedJob, JobRunner
 from .ledger_check import problems_of, recovery_seconds
-from .schedule import Fault, schedule
+from .schedule import ProcessFault, schedule
 
 JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
@@ -72,7 +72,9 @@ class ChaosResult:
 
     def resumed(self, kind: str) -> int:
         """Count the faulted jobs that stopped and resumed."""
-        of_kind = [job for job in self.jobs if any(_kind(Fault(**one)) == kind for one in job["injected"])]
+        of_kind = [
+            job for job in self.jobs if any(_kind(ProcessFault(**one)) == kind for one in job["injected"])
+        ]
         return sum(len(job["exit_codes"]) > 1 for job in of_kind)
 
     def far(self) -> list[float]:
@@ -159,7 +161,7 @@ def _count(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]
     result.jobs.append(entry)
 
 
-def _kind(fault: Fault) -> str:
+def _kind(fault: ProcessFault) -> str:
     return f"{fault.role} stopped" if fault.stop_seconds else fault.role
 
 

@@ -13,13 +13,13 @@ from ...pipeline.text.format import duration, percent
 STOPPED_SHARE: Final = 0.15
 PAIRED_SHARE: Final = 0.25
 SHORTEST_STOP_SECONDS: Final = 1.0
-# Of the job's batches, when faults come; after the last of them it may be over before it is injected.
+# Of the job's batches, when faults come; after the last of them it may be over before the fault is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ProcessFault:
     """One fault at a node of a role.
 
     Attributes:
@@ -38,19 +38,21 @@ class Fault:
         return f"{self.role} {how} after {percent(self.after)}"
 
 
-def schedule(kills: int, seed: int, counts: Mapping[str, int], longest_stop: float) -> list[list[Fault]]:
+def schedule(
+    kills: int, seed: int, counts: Mapping[str, int], longest_stop: float
+) -> list[list[ProcessFault]]:
     """Return the faults of each job, by time: in all at least `kills`.
 
     Roles take turns, so that each has its share.
 
     Args:
-        counts: how many nodes each role has; those with none are not injected.
+        counts: how many nodes each role has; those with none get no fault.
         longest_stop: of SIGSTOP, in seconds.
     """
     draw = random.Random(seed)
     roles = [role for role, count in counts.items() if count]
     order: list[str] = []
-    jobs: list[list[Fault]] = []
+    jobs: list[list[ProcessFault]] = []
     done = 0
     while done < kills:
         after = draw.uniform(FIRST_SHARE, LAST_SHARE)
@@ -68,7 +70,7 @@ def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> s
     return order.pop()
 
 
-def _fault(draw: random.Random, role: str, after: float, longest_stop: float) -> Fault:
+def _fault(draw: random.Random, role: str, after: float, longest_stop: float) -> ProcessFault:
     stops = draw.random() < STOPPED_SHARE and longest_stop > SHORTEST_STOP_SECONDS
     seconds = draw.uniform(SHORTEST_STOP_SECONDS, longest_stop) if stops else 0.0
-    return Fault(role, draw.randrange(64), after, round(seconds, 3))
+    return ProcessFault(role, draw.randrange(64), after, round(seconds, 3))

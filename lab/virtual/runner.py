@@ -83,7 +83,7 @@ class _Processes:
     def __init__(self, folder: Path, print_line: PrintLine) -> None:
         self.failed = 0
         self._folder = folder
-        self._say = print_line
+        self._print_line = print_line
         self._running: dict[str, tuple[VirtualRun, subprocess.Popen[str], float]] = {}
 
     def make(self, runs: list[VirtualRun]) -> None:
@@ -120,7 +120,7 @@ class _Processes:
         if process.returncode or not path.exists():
             self.failed += 1
             last = errors.splitlines()[-1] if errors else "it printed nothing"
-            self._say(f"{what}: FAILED with exit code {process.returncode}: {last}")
+            self._print_line(f"{what}: FAILED with exit code {process.returncode}: {last}")
             return
         result = read_json(path, VirtualResult)
-        self._say(f"{what}: NE {number(result.ne)} ({duration(round(time.monotonic() - begun))})")
+        self._print_line(f"{what}: NE {number(result.ne)} ({duration(round(time.monotonic() - begun))})")

@@ -55,7 +55,7 @@ class StateReceiver:
     """The receiving side: the trainer that lags behind.
 
     Args:
-        donor: the member that sends its state.
+        source: the member that sends its state.
         version: the version of that state.
         names: names of the state's tensors, each float32 [numel].
     """

@@ -16,7 +16,7 @@ class Departures:
     """Let nodes leave, one at a time. Runs on the coordinator's loop.
 
     Args:
-        admitting: held while a node is admitted, so that none joins of which the leaving one is the donor.
+        admitting: held while a node is admitted, so that none joins of which the leaving one is the source.
     """
 
     def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:

@@ -157,7 +157,8 @@ class CenterConnection:
             self._fail(pending, "is lost")
 
     def close(self) -> None:
-        """Close the socket; queued messages have some time to be sent."""
+        """Close the socket; pending requests end with PeerLost, queued messages have some time to be sent."""
+        self.mark_lost()
         self._turns.close()
         self.socket.close()
 

@@ -20,9 +20,9 @@ from ...pipeline.wire.worker_messages import (
     GateArrive,
     GateStarve,
     GateWork,
-    LoseSyncNode,
     ReplaceSyncNode,
     RoundEnded,
+    SyncNodeIsLost,
     WorkerHeartbeat,
     WorkerReport,
 )
@@ -260,8 +260,8 @@ class RemoteRounds(WorkerRounds):
 
     def __init__(self, rounds: RoundCounter) -> None:
         self._rounds = rounds
-        self._happened: list[LoseSyncNode | ReplaceSyncNode] = []
-        self._send: Callable[[LoseSyncNode | ReplaceSyncNode], None] | None = None
+        self._happened: list[SyncNodeIsLost | ReplaceSyncNode] = []
+        self._send: Callable[[SyncNodeIsLost | ReplaceSyncNode], None] | None = None
         self._bytes = (0, 0)
         self._links: dict[str, int] = {}
 
@@ -274,7 +274,7 @@ class RemoteRounds(WorkerRounds):
         """See `CenterClient.metrics`; as of the last update."""
         return self._links
 
-    def bind(self, send: Callable[[LoseSyncNode | ReplaceSyncNode], None]) -> None:
+    def bind(self, send: Callable[[SyncNodeIsLost | ReplaceSyncNode], None]) -> None:
         """Set how to notify the worker process; on the control thread, as `mark_lost`."""
         self._send = send
         for order in self._happened:
@@ -282,13 +282,13 @@ class RemoteRounds(WorkerRounds):
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost, on the control thread."""
-        self._tell(LoseSyncNode(token))
+        self._tell(SyncNodeIsLost(token))
 
     def replace(self, number: int, member: MemberInfo) -> None:
         """Take another sync node for a slice, on the control thread."""
         self._tell(ReplaceSyncNode(number, member))
 
-    def _tell(self, order: LoseSyncNode | ReplaceSyncNode) -> None:
+    def _tell(self, order: SyncNodeIsLost | ReplaceSyncNode) -> None:
         if self._send is not None:
             self._send(order)
         else:

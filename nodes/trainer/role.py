@@ -223,7 +223,7 @@ class TrainerRole(Role):
             if node.index == 0 and not request.late:
                 await self._sync.seed(restored.model if restored is not None else None)
         assert self._pool is not None
-        self._pool.meet(members, self._ack_sender.put, self._sync.fixed if self._sync else [])
+        self._pool.connect(members, self._ack_sender.put, self._sync.fixed if self._sync else [])
         self._workers = self._pool.workers
         return Done()
 

@@ -35,7 +35,7 @@ class WorkerPool(ABC):
     one says otherwise.
 
     Attributes:
-        workers: all of them, once `meet` was called.
+        workers: all of them, once `connect` was called.
     """
 
     def __init__(self, job: Job, node: NodeContext) -> None:
@@ -48,7 +48,7 @@ class WorkerPool(ABC):
         """Build what the workers share, and start what takes long to start."""
 
     @abstractmethod
-    def meet(
+    def connect(
         self,
         members: Sequence[MemberInfo],
         trained: Callable[[BatchAck], None],
@@ -159,13 +159,13 @@ class ThreadWorkerPool(WorkerPool):
         self._shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan)
         return self._shared
 
-    def meet(
+    def connect(
         self,
         members: Sequence[MemberInfo],
         trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
-        """Make the workers; see `WorkerPool.meet`."""
+        """Make the workers; see `WorkerPool.connect`."""
         node = self._node
         fixed = [each if isinstance(each, FixedRate) else None for each in rounds]
         self.workers += [
@@ -221,15 +221,15 @@ class ProcessWorkerPool(WorkerPool):
         await asyncio.gather(*waits)
         return shared
 
-    def meet(
+    def connect(
         self,
         members: Sequence[MemberInfo],
         trained: Callable[[BatchAck], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
-        """Send the members of the job to the processes; see `WorkerPool.meet`."""
+        """Send the members of the job to the processes; see `WorkerPool.connect`."""
         for worker in self._processes:
-            worker.meet(members, trained, rounds[worker.index] if rounds else None)
+            worker.connect(members, trained, rounds[worker.index] if rounds else None)
 
     def process_metrics(self) -> dict[str, float]:
         """Return CPU seconds and memory of the processes, as of their last heartbeats."""

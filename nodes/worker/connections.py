@@ -201,7 +201,7 @@ class WorkerConnections:
             self._readable -= {connection.socket}
             connection.close()
 
-    def meet(self, member: MemberInfo) -> None:
+    def connect_reader(self, member: MemberInfo) -> None:
         """Connect to a new reader, unless it is known or lost."""
         if member.name in self.readers or member.name in self._lost:
             return

@@ -36,7 +36,6 @@ from ...pipeline.wire.worker_messages import (
     DrainedWorker,
     DrainWorker,
     GatePass,
-    LoseSyncNode,
     NodeIsLost,
     ReplaceShard,
     ReplaceSyncNode,
@@ -45,6 +44,7 @@ from ...pipeline.wire.worker_messages import (
     SettledReader,
     SettleLostReader,
     StopProcess,
+    SyncNodeIsLost,
     TracedProcess,
     TraceProcess,
     WorkerError,
@@ -97,7 +97,7 @@ class WorkerProcessMain:
         self._unsent: deque[WorkerReport] = deque()
         self._worker: Worker | None = None
         self._rounds: FixedRate | None = None
-        self._pulsed_at = 0.0
+        self._heartbeat_at = 0.0
         self._trace_until = 0.0
 
     def run(self) -> None:
@@ -108,7 +108,7 @@ class WorkerProcessMain:
         name, elements = self._config.trainer, self._shared.layout.numel
         log.info("worker %d of %s is ready, on a replica of %d elements", self._config.index, name, elements)
         # The start's cost is reported before the trainer is ready, so that training is measured without it.
-        self._queue_pulse()
+        self._queue_heartbeat()
         self._unsent.append(WorkerReady())
         stopped = False
         while not stopped:
@@ -160,7 +160,7 @@ class WorkerProcessMain:
             case ReplaceShard():
                 member = message.member
                 worker.replace_shard(member, lambda: self._report(SettledPushes(member.name)))
-            case LoseSyncNode():
+            case SyncNodeIsLost():
                 if rounds is not None:
                     rounds.mark_lost(message.token)
             case ReplaceSyncNode():
@@ -247,14 +247,14 @@ class WorkerProcessMain:
             self._queue_acked(batches)
             if isinstance(message, DrainedWorker | CollectedSums):
                 # Whoever requests an end result reads the counts that belong to it.
-                self._queue_pulse()
+                self._queue_heartbeat()
             self._unsent.append(message)
         self._queue_acked(batches)
         if TRACER.on and time.monotonic() >= self._trace_until:
             trace = process_trace(f"worker-{self._config.index}", os.getpid(), TRACER.stop())
             self._unsent.append(TracedProcess(trace))
-        if time.monotonic() - self._pulsed_at >= HEARTBEAT_SECONDS:
-            self._queue_pulse()
+        if time.monotonic() - self._heartbeat_at >= HEARTBEAT_SECONDS:
+            self._queue_heartbeat()
         while self._unsent and self._channel.send(self._unsent[0]):
             self._unsent.popleft()
 
@@ -263,8 +263,8 @@ class WorkerProcessMain:
             self._unsent.append(AckedBatches(tuple(batches)))
             batches.clear()
 
-    def _queue_pulse(self) -> None:
-        self._pulsed_at = time.monotonic()
+    def _queue_heartbeat(self) -> None:
+        self._heartbeat_at = time.monotonic()
         rounds = self._rounds if isinstance(self._rounds, CenterRounds) else None
         sent_bytes, received_bytes = rounds.bytes if rounds is not None else (0, 0)
         heartbeat = WorkerHeartbeat(

@@ -236,7 +236,7 @@ class ProcessWorker:
         self._monitor = WorkerProcessMonitor(context, config, self._handle, failed)
         self._monitor.start()
 
-    def meet(
+    def connect(
         self, members: Iterable[MemberInfo], trained: Callable[[BatchAck], None], rounds: WorkerRounds | None
     ) -> None:
         """Send the worker the members of the job, once all are there.
@@ -247,7 +247,7 @@ class ProcessWorker:
         """
         self._trained, self._rounds = trained, rounds
         self._monitor.send(ConnectMembers(tuple(members)))
-        # This sends which sync nodes are lost already; before `meet` the process could not handle that.
+        # This sends which sync nodes are lost already; before `connect` the process could not handle that.
         if isinstance(rounds, RemoteRounds):
             rounds.bind(self._monitor.send)
 

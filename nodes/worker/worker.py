@@ -135,7 +135,7 @@ class Worker(Service):
 
         def command() -> None:
             assert self._connections is not None
-            self._connections.meet(member)
+            self._connections.connect_reader(member)
 
         self._call(command)
 

@@ -89,17 +89,17 @@ def choices_of(trainer: str, counts: Mapping[str, int | float]) -> list[LinkChoi
     """Return the links of this trainer, by what it told last."""
     nodes = sorted({name.split("/")[1] for name in counts if name.startswith(PREFIX)})
 
-    def told(node: str, what: str) -> int:
+    def count_of(node: str, what: str) -> int:
         return int(counts.get(f"{PREFIX}{node}/{what}", 0))
 
     return [
         LinkChoice(
             trainer=trainer,
             node=node,
-            exchanges={name: count for name in CHOOSABLE if (count := told(node, name))},
-            codec=CHOOSABLE[told(node, "now")],
-            bytes_per_second=told(node, "bytes_per_second") or None,
-            fits=not told(node, "late"),
+            exchanges={name: count for name in CHOOSABLE if (count := count_of(node, name))},
+            codec=CHOOSABLE[count_of(node, "now")],
+            bytes_per_second=count_of(node, "bytes_per_second") or None,
+            fits=not count_of(node, "late"),
         )
         for node in nodes
     ]

@@ -83,7 +83,7 @@ class ReplaceShard:
 
 
 @dataclass(frozen=True, slots=True)
-class LoseSyncNode:
+class SyncNodeIsLost:
     """The sync node of this token is lost."""
 
     token: str
@@ -138,7 +138,7 @@ WorkerOrder: TypeAlias = (
     | SettleLostReader
     | ConnectReader
     | ReplaceShard
-    | LoseSyncNode
+    | SyncNodeIsLost
     | ReplaceSyncNode
     | ScorePass
     | CollectSums
@@ -357,7 +357,7 @@ ORDERS: Final = WorkerVerbs[WorkerOrder](
         "settle_reader": SettleLostReader,
         "connect_reader": ConnectReader,
         "replace_shard": ReplaceShard,
-        "lose_sync": LoseSyncNode,
+        "sync_node_lost": SyncNodeIsLost,
         "replace_sync": ReplaceSyncNode,
         "evaluate": ScorePass,
         "collect": CollectSums,

@@ -19,7 +19,7 @@ STOP_SECONDS = 60.0
 
 
 def check_interrupted(run: RunFolder) -> None:
-    """The books of an interrupted run: everything that was read is trained or in flight, and saved."""
+    """The ledger of an interrupted run: everything that was read is trained or in flight, and saved."""
     report = run.report
     assert report.outcome == "interrupted"
     assert report.exit_code == 130

@@ -68,7 +68,7 @@ def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., 
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EPOCHS * EXAMPLES
     assert report.model_saved == "the center (easgd)"
-    # Sums of squares only grow, most of all at the beginning: it has those of the donor in its own.
+    # Sums of squares only grow, most of all at the beginning: it has those of the source in its own.
     late, first = _squares(own.run.folder, "trainer-2"), _squares(own.run.folder, "trainer-0")
     assert late > 0.5 * first
     assert _batches_of(own, "trainer-2") < _batches_of(own, "trainer-0")

@@ -1,4 +1,4 @@
-"""A trainer is killed: what it had not confirmed goes to the other, once, and the books say so."""
+"""A trainer is killed: what it had not confirmed goes to the other, once, and the ledger says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One message too few or too many, made on purpose: the books must not add up, and the run must say so."""
+"""One message too few or too many, made on purpose: the ledger must not add up, and the run must say so."""
 
 from __future__ import annotations
 

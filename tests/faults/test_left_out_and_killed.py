@@ -1,4 +1,4 @@
-"""A trainer is killed while batches are left out: each is trained or left out once, and the books add up."""
+"""A trainer is killed while batches are left out: each is trained or left out once, and the ledger add up."""
 
 from __future__ import annotations
 

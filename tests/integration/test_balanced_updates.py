@@ -1,4 +1,4 @@
-"""Whole jobs with a slow trainer: balanced, it makes more dense updates, and the books hold."""
+"""Whole jobs with a slow trainer: balanced, it makes more dense updates, and the ledger hold."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def batches_of(run: RunFolder) -> dict[str, int]:
 @pytest.mark.parametrize(
     "faults", [(), pytest.param((fake_device,), marks=pytest.mark.matrix)], ids=["on the host", "on a device"]
 )
-def test_a_slow_trainer_makes_more_updates_and_the_books_hold(
+def test_a_slow_trainer_makes_more_updates_and_the_ledger_holds(
     cluster: Callable[..., InProcessCluster], faults: tuple[Fault, ...]
 ) -> None:
     machines, run = finished(cluster, "updates", EPOCHS, *faults)

@@ -14,7 +14,7 @@ import shadowsync
 ROOT = Path(shadowsync.__file__).resolve().parent
 LIMIT_SECONDS = 900
 CANNOT_BE_TRIED = 2
-# Stands before the engine's command, and cooks the books of a run before they are checked.
+# Stands before the engine's command, and falsifies the ledger of a run before it is checked.
 COOKING = """#!/bin/sh
 case "$*" in
 *check_run*|*faults_of_ledger*)
@@ -77,12 +77,12 @@ def test_a_killed_trainers_container_costs_no_example(engine: str) -> None:
     assert leftovers(engine) == ""
 
 
-def test_cooked_books_do_not_pass(engine: str, tmp_path: Path) -> None:
+def test_a_falsified_ledger_does_not_pass(engine: str, tmp_path: Path) -> None:
     if not os.environ.get("IMAGE"):
         pytest.skip("needs IMAGE, to look at the volume with")
     shim = tmp_path / "docker"
     shim.write_text(COOKING, encoding="utf-8")
     shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
     code, last = smoke(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}", REAL=engine)
-    assert (code, last) == (1, "smoke: FAILED: the run's books are not in order")
+    assert (code, last) == (1, "smoke: FAILED: the run's ledger is not in order")
     assert leftovers(engine) == ""

@@ -1,4 +1,4 @@
-"""Batches whose loss or gradients are not finite: nothing of them is trained, and the books say all of it."""
+"""Batches whose loss or gradients are not finite: nothing of them is trained, and the ledger says so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ids(run: RunFolder, table: str) -> Ids:
     return {(e, s, n) for e, s, n in run.query(f"SELECT epoch, span, number FROM {table}")}
 
 
-def check_books(run: RunFolder) -> None:
+def check_ledger(run: RunFolder) -> None:
     """They add up, and no shard has applied more or less than what was trained."""
     report = run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -48,7 +48,7 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
         own = cluster(job).start()
         assert own.wait(90.0) == 0, own.coordinator.text()
         runs[kind] = run = RunFolder(own.run.folder.resolve())
-        check_books(run)
+        check_ledger(run)
         assert was_trained(run)
         assert run.batches() + len(ids(run, "left_out")) == STEPS
     bad = ids(runs["loss"], "left_out")
@@ -73,13 +73,13 @@ def test_to_the_bit_nothing_of_a_bad_batch_is_left(cluster: ClusterMaker) -> Non
 @pytest.mark.parametrize(
     "sync", [{"algorithm": "easgd"}, {"algorithm": "ma", "mode": "fixed", "every": 5, "nodes": 0}]
 )
-def test_the_books_of_several_workers_say_what_was_left_out(
+def test_the_ledger_of_several_workers_says_what_was_left_out(
     cluster: ClusterMaker, kind: str, sync: dict[str, object]
 ) -> None:
     own = cluster({**unruly("rows", worker_kind=kind, workers=2), "sync": sync}).start()
     assert own.wait(120.0) == 0, own.coordinator.text()
     run, report = own.run, own.run.report
-    check_books(run)
+    check_ledger(run)
     bad = report.bad_batches
     assert bad is not None
     rows = run.query("SELECT count(*), sum(examples), count(DISTINCT number) FROM left_out")
@@ -129,7 +129,7 @@ def test_what_a_device_finds_out_late_is_left_out_too(cluster: ClusterMaker) -> 
     own = cluster(unruly("dense", count=1, workers=2), faults=(fake_device,)).start()
     assert own.wait() == 0, own.coordinator.text()
     run = own.run
-    check_books(run)
+    check_ledger(run)
     assert any("a step was launched ahead" in line["text"] for line in run.log("trainer-0"))
     assert run.report.bad_batches is not None
     assert run.report.bad_batches.count == len(ids(run, "left_out")) > 1

@@ -61,7 +61,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
     report = RunFolder(own.run.folder).report
     part = report.train.progressive
     assert part is not None
-    assert part.model == "each trainer's replica before its step"
+    assert part.model == "the trainers' replicas, each before its step"
     scored = round(EXAMPLES * PART)
     assert part.examples == part.trained == scored
     # Without shuffling the batches have the rows of the files in their order. Before the first of them every
@@ -89,7 +89,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
         assert abs(part.ne - figures(rows)[0]) > 1e-4
     text = (own.run.folder / "report.md").read_text(encoding="utf-8")
     assert (
-        f"NE {part.ne:.4f}, AUC {part.auc:.4f} on {scored:,} examples of the progressive part, of each"
+        f"NE {part.ne:.4f}, AUC {part.auc:.4f} on {scored:,} examples of the progressive part, of the"
         in text
     )
 

@@ -120,7 +120,7 @@ def test_a_stranger_changes_nothing(in_process: Callable[..., InProcessCluster])
     assert not any(node.refused_messages for node in report.nodes if node.role == "trainer")
 
 
-def test_a_push_in_a_trainers_place_is_seen_in_the_books(
+def test_a_push_in_a_trainers_place_is_seen_in_the_ledger(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: were everybody heard, the trainers' own gradients would come too late, and that shows."""

@@ -190,7 +190,7 @@ def test_each_trainer_may_have_a_device_of_its_own(cluster: MakeCluster) -> None
 
 @pytest.mark.parametrize("mode", ["shadow", "fixed"])
 def test_a_job_over_a_device_that_runs_ahead(cluster: MakeCluster, mode: str) -> None:
-    """One trainer launches steps ahead and has its copies late, the other is on the CPU; the books agree."""
+    """One trainer launches steps ahead and has its copies late, the other is on the CPU; the ledger agree."""
     sync = {"algorithm": "easgd", "mode": mode, "every": 5}
     own = cluster({"sync": sync}, faults=(fake_device,)).start()
     assert own.wait(90.0) == 0, own.coordinator.text()

@@ -56,7 +56,7 @@ def test_it_begins_where_the_other_ended_and_says_what_is_fresh(
     assert first < control - 0.05
     report = warm.report
     assert report.ledger.adds_up
-    # It is a run of its own: everything is trained again, and nothing was restored to the books.
+    # It is a run of its own: everything is trained again, and nothing was restored to the ledger.
     assert report.examples.distinct == EXAMPLES
     assert (report.resumed_from, report.restored_examples) == (None, 0)
     told = [event.what for event in report.events]

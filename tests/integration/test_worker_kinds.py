@@ -36,7 +36,7 @@ def worker_iterations(run: RunFolder, trainer: str) -> list[int]:
     ]
 
 
-def test_the_same_books_and_both_learn(cluster: Clusters) -> None:
+def test_the_same_ledger_and_both_learn(cluster: Clusters) -> None:
     changes = {"trainer": {"count": 1, "workers": 2}}
     threads = run(cluster, "thread", changes, "threads")
     processes = run(cluster, "process", changes, "processes")

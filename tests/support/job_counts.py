@@ -1,4 +1,4 @@
-"""A small job's books as its processes would have counted them, for the ledger's identities."""
+"""A small job's ledger as its processes would have counted them, for the ledger's identities."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class JobCounts:
         return again
 
     def close(self, late_answers: dict[str, dict[str, Any]] | None = None) -> tuple[ExampleCounts, Ledger]:
-        """The job ends: the living nodes tell their counts, and the books are closed. `late_answers` are of
+        """The job ends: the living nodes tell their counts, and the ledger is closed. `late_answers` are of
         trainers that died after they had told theirs."""
         outcome = self.outcome
         outcome.readers = self._living("reader", {"r": {"read_examples": self.read_examples}})

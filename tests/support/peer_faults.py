@@ -36,7 +36,7 @@ class PeerFault:
     """
 
     def __init__(self, net: Net, rank: int, moment: Moment, action: Action, slice_chunks: int) -> None:
-        self.struck = False
+        self.injected = False
         self._net, self._rank, self._moment, self._action = net, rank, moment, action
         self._ready: set[int] = set()
         self._results_before = len(net.trainers[rank].results)
@@ -52,7 +52,7 @@ class PeerFault:
         """To be called between steps: some moments are not those of a message."""
         trainer = self._net.trainers[self._rank]
         completed = len(trainer.results) > self._results_before
-        if not self.struck and self._moment is Moment.COMPLETED and completed:
+        if not self.injected and self._moment is Moment.COMPLETED and completed:
             self._strike()
 
     def end(self) -> None:
@@ -62,10 +62,10 @@ class PeerFault:
     def _lose(self, sender: int, to: int, message: Message) -> bool:
         # What a process had still to send is lost with it.
         one = self._moment is Moment.SOME_HAVE_ALL and isinstance(message, PeerResult)
-        return one and not self.struck and sender == self._rank and to != self._others[0]
+        return one and not self.injected and sender == self._rank and to != self._others[0]
 
     def _after_send(self, sender: int, to: int, message: Message) -> None:
-        if self.struck or sender != self._rank:
+        if self.injected or sender != self._rank:
             return
         if isinstance(message, PeerReady):
             self._ready.add(to)
@@ -82,7 +82,7 @@ class PeerFault:
                 self._strike()
 
     def _strike(self) -> None:
-        self.struck = True
+        self.injected = True
         if self._action is Action.DIES:
             self._net.kill(self._rank)
         else:

@@ -66,17 +66,17 @@ class Bench:
     members: list[MemberInfo]
     numel: int
     links: dict[int, AllReduceTransport] = field(default_factory=dict)
-    no_reply: dict[int, Heard] = field(default_factory=dict)
+    reports: dict[int, Heard] = field(default_factory=dict)
 
     def open(self, index: int, **options: Any) -> AllReduceTransport:
         """Makes a trainer's link on the running loop."""
-        no_reply = self.no_reply[index] = Heard()
+        reports = self.reports[index] = Heard()
 
         def excluded() -> None:
-            no_reply.excluded += 1
+            reports.excluded += 1
 
         def wanted() -> None:
-            no_reply.wanted += 1
+            reports.wanted += 1
 
         given: dict[str, Any] = {
             "algorithm": Remembering(0, self.numel),
@@ -92,7 +92,7 @@ class Bench:
             self.members[index].token,
             numel=self.numel,
             seed=3,
-            on_late=lambda generation, late: no_reply.late.append((generation, late)),
+            on_late=lambda generation, late: reports.late.append((generation, late)),
             on_excluded=excluded,
             on_wanted=wanted,
             **{**given, **options},
@@ -153,7 +153,7 @@ class Stall:
 
     def __init__(self, link: AllReduceTransport, after: int) -> None:
         self.link = link
-        self.struck = False
+        self.injected = False
         self._left = after
         self._take = link._accept
         link._accept = self._count  # type: ignore[method-assign]
@@ -162,7 +162,7 @@ class Stall:
         self._take(identity, message)
         self._left -= 1
         if self._left == 0:
-            self.struck = True
+            self.injected = True
             self.link._stop()
             # Nothing of this turn leaves either.
             self.link._send = lambda: True  # type: ignore[method-assign]

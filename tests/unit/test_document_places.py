@@ -1,4 +1,4 @@
-"""What documents say of the code is so: the places that they name, the rooms, the rules that code cites."""
+"""What documents say of the code is so: named places, packages, the rules that code cites."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = {
 PLACE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.(?:py|toml|md|yaml))(?::([A-Za-z_.0-9]+))?`")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 RULE = re.compile(r'[Rr]ules? "([A-Z][^"]+)"(?: and "([A-Z][^"]+)")?')
-# A line of the table of rooms: the room, what is in it, which rooms beside it are imported.
+# A line of the table of packages: the package, what is in it, which packages beside it are imported.
 ROOM = re.compile(r"^\| `((?:nodes|pipeline)/[a-z_.]+)` \| [^|]+ \| (.*) \|$", re.MULTILINE)
 
 if not (ROOT / "docs").is_dir():
@@ -93,8 +93,8 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert anchor in _headings(whole), f"{page.name}: {target}#{anchor}"
 
 
-def _room(module: str) -> str | None:
-    """The room of a module of nodes or pipeline: a folder, or nodes/launch.py."""
+def _package(module: str) -> str | None:
+    """The package of a module of nodes or pipeline: a folder, or nodes/launch.py."""
     parts = module.split(".")[1:3]
     if parts == ["nodes", "launch"]:
         return "nodes/launch.py"
@@ -106,29 +106,29 @@ def _room(module: str) -> str | None:
     return "/".join(parts) if within else None
 
 
-def wrong_rooms(text: str) -> list[str]:
-    """Where the tables of rooms differ from what the rooms import of each other."""
+def wrong_packages(text: str) -> list[str]:
+    """Where the tables of packages differ from what the packages import of each other."""
     imported: dict[str, set[str]] = defaultdict(set)
     for entry in all_imports(ROOT):
-        room, other = _room(entry.module), _room(entry.target)
-        if room:
-            beside = other and other != room and other.partition("/")[0] == room.partition("/")[0]
-            imported[room] |= {other.partition("/")[2].removesuffix(".py")} if other and beside else set()
-    told = {room: set(re.findall(r"`([a-z_.]+)`", names)) for room, names in ROOM.findall(text)}
+        package, other = _package(entry.module), _package(entry.target)
+        if package:
+            beside = other and other != package and other.partition("/")[0] == package.partition("/")[0]
+            imported[package] |= {other.partition("/")[2].removesuffix(".py")} if other and beside else set()
+    told = {package: set(re.findall(r"`([a-z_.]+)`", names)) for package, names in ROOM.findall(text)}
     return [
-        f"{room} imports {sorted(imported[room])}, the page says {sorted(told.get(room, []))}"
-        for room in sorted(told.keys() | imported.keys())
-        if imported.get(room) != told.get(room)
+        f"{package} imports {sorted(imported[package])}, the page says {sorted(told.get(package, []))}"
+        for package in sorted(told.keys() | imported.keys())
+        if imported.get(package) != told.get(package)
     ]
 
 
-def test_the_rooms_import_what_the_page_says() -> None:
+def test_the_packages_import_what_the_page_says() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    assert wrong_rooms(text) == []
+    assert wrong_packages(text) == []
     reader = "| `nodes/reader` | the reader: parsing thread, deliveries by credit, sender | `runtime` |"
     assert reader in text
     planted = text.replace(reader, reader.replace("`runtime`", "`worker`"))
-    assert len(wrong_rooms(planted)) == 1, "the control"
+    assert len(wrong_packages(planted)) == 1, "the control"
 
 
 def test_cited_rules_are_defined() -> None:

@@ -17,7 +17,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 Make = Callable[..., InProcessCluster]
 
 
-def test_a_job_ends_with_its_books_and_a_log_of_each_node(cluster: Make) -> None:
+def test_a_job_ends_with_its_ledger_and_a_log_of_each_node(cluster: Make) -> None:
     own = cluster().start()
     assert own.wait() == 0, own.coordinator.text()
     assert own.report.examples.trained == EXAMPLES

@@ -32,7 +32,7 @@ NODES: Graph = {
     "supervisor": {"runtime", "replica", "launch"},
 }
 
-# Which parts of the coordinator each one imports, rooms and modules beside them.
+# Which parts of the coordinator each one imports, packages and modules beside them.
 COORDINATOR: Graph = {
     "ledger": set(),
     "control": set(),
@@ -142,7 +142,7 @@ def copy_of(root: Path, file: str, line: str) -> Path:
 def test_a_planted_arrow_of_the_coordinator_is_found(
     tmp_path: Path, file: str, line: str, arrow: tuple[str, str]
 ) -> None:
-    """The control: between rooms, from one to a module beside it, and between modules; none is a circle."""
+    """The control: between packages, to a module beside one, and between modules; none is a circle."""
     root = copy_of(tmp_path, f"nodes/coordinator/{file}", line)
     assert circle(package_graph(root)) == []
     found = inside("shadowsync.nodes.coordinator.", root)

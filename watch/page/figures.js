@@ -60,7 +60,7 @@ export function showFigures(status) {
   );
 }
 
-export function showLedger(books, ended) {
+export function showLedger(ledger, ended) {
   const term = (name, value) => {
     const made = element("span", `${name} `);
     made.append(element("b", count(value)));
@@ -68,9 +68,9 @@ export function showLedger(books, ended) {
   };
   const sign = (text) => element("span", text, "dim");
   at("ledger").replaceChildren(
-    term("read", books.read), term("trained", books.trained), term("returned", books.returned),
-    term("in flight", books.in_flight), sign("·"), term("distinct", books.distinct),
-    term("replayed", books.replayed), term("bad rows", books.bad_rows), term("left out", books.left_out),
+    term("read", ledger.read), term("trained", ledger.trained), term("returned", ledger.returned),
+    term("in flight", ledger.in_flight), sign("·"), term("distinct", ledger.distinct),
+    term("replayed", ledger.replayed), term("bad rows", ledger.bad_rows), term("left out", ledger.left_out),
     sign(ended ? "" : "What is read comes with heartbeats, and so up to a second late."),
   );
 }

@@ -236,7 +236,7 @@ class GetStatus(Request["StatusReply"]):
     Attributes:
         curves: of each, the step and number of the points that the asker has; None for no curves.
         incidents: the number of the last one that it knows.
-        tell_end: whether it wants to be told of the job's end.
+        subscribe_end: whether to send `job_ended` when the job ends.
     """
 
     curves: dict[str, tuple[Seconds, Count]] | None = None

@@ -1,4 +1,4 @@
-"""docker/check_run.py: books in order pass, and each way of cooking them is noticed."""
+"""docker/check_run.py: ledgers in order pass, and each way of cooking them is noticed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Cook = Callable[[dict[str, Any]], object]
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run's folder: two spans of four batches, of which a trainer that died had two."""
-    books = JobCounts(tmp_path)
+    job_counts = JobCounts(tmp_path)
     for span in range(2):
-        books.cut(span)
+        job_counts.cut(span)
     for _ in range(2):
-        books.deliver()
-    for batch in books.die("t1", books.batches[:2]) + books.batches[2:]:
-        books.train("t0", batch)
-    books.store.shard("embedding-0", 8, 0)
-    examples, ledger = books.close()
+        job_counts.deliver()
+    for batch in job_counts.die("t1", job_counts.batches[:2]) + job_counts.batches[2:]:
+        job_counts.train("t0", batch)
+    job_counts.store.shard("embedding-0", 8, 0)
+    examples, ledger = job_counts.close()
     nodes = [{"name": "trainer-0", "exit": "0"}, {"name": "trainer-1", "exit": "died"}]
     report = {
         "exit_code": 5,
@@ -50,7 +50,7 @@ def check(folder: Path, deaths: int = 1) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_books_in_order_pass(run: Path) -> None:
+def test_a_ledger_in_order_passes(run: Path) -> None:
     code, text = check(run)
     assert (code, text.count("\n")) == (0, 1), text
     assert text.startswith(f"{EXAMPLES} examples trained once each, {2 * BATCH} of them returned")

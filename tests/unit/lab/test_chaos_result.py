@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from shadowsync.lab.chaos.faulted_job import FaultedJob
 from shadowsync.lab.chaos.run import ChaosResult, _count, _problems
-from shadowsync.lab.chaos.schedule import Fault
+from shadowsync.lab.chaos.schedule import ProcessFault
 
-KILLED = Fault("embedding", 0, 0.5)
-STOPPED = Fault("embedding", 1, 0.5, stop_seconds=2.0)
+KILLED = ProcessFault("embedding", 0, 0.5)
+STOPPED = ProcessFault("embedding", 1, 0.5, stop_seconds=2.0)
 
 
 def test_faults_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:

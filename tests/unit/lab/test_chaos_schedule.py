@@ -1,4 +1,4 @@
-"""Who is injected when: a function of the seed, in which every role has its share."""
+"""Which role gets a fault when: a function of the seed, in which every role has its share."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from shadowsync.pipeline.report.model import Progressive, Report, Train
 def with_part(report: Report, **changes: object) -> Report:
     """The report of a job with such a part."""
     facts = {
-        "model": "each trainer's replica before its step",
+        "model": "the trainers' replicas, each before its step",
         "examples": 20_000,
         "trained": 20_000,
         "ne": 0.7123,
@@ -26,7 +26,7 @@ def with_part(report: Report, **changes: object) -> Report:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "NE 0.7123, AUC 0.8011 on 20,000 examples of the progressive part, of each trainer's replica"),
+        ({}, "NE 0.7123, AUC 0.8011 on 20,000 examples of the progressive part, of the trainers' replicas"),
         ({"examples": 15_000}, "on 15,000 of 20,000 examples of the progressive part"),
         (
             {"examples": 0, "ne": None, "auc": None, "auc_error": None, "logloss": None},

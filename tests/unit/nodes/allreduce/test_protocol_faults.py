@@ -62,11 +62,11 @@ class Scenario:
             trainer.wants += 1
         told = False
         end = self.net.now + 4 * TIMEOUT_SECONDS
-        while len(self.outcomes()) < len(self.survivors) or not self.fault.struck:
+        while len(self.outcomes()) < len(self.survivors) or not self.fault.injected:
             assert self.net.now < end, "it hangs"
             self.fault.watch()
             reported = any(late.index == self.faulty.index for t in self.survivors for late in t.late)
-            if not told and self.fault.struck and (coordinator == "prompt" or reported):
+            if not told and self.fault.injected and (coordinator == "prompt" or reported):
                 told = True
                 if coordinator != "silent":
                     self.net.regroup_slowly(self.members)

@@ -247,7 +247,7 @@ def test_a_peer_that_never_comes_is_reported_and_left_out(context: Context) -> N
         )
         assert all(isinstance(error, PeerLost) for error in lost)
         assert SHORT_SECONDS < asyncio.get_running_loop().time() - started < 1.5 * SHORT_SECONDS
-        late = {report for no_reply in made.no_reply.values() for report in no_reply.late}
+        late = {report for reports in made.reports.values() for report in reports.late}
         assert late == {(1, 2)}
         made.regroup(2, [0, 1])
         results = await means(links, values)
@@ -270,7 +270,7 @@ def test_without_a_new_group_nothing_hangs_and_nothing_spins(context: Context) -
             with pytest.raises(PeerLost):
                 await link.meet()
             assert SHORT_SECONDS < loop.time() - started < 1.5 * SHORT_SECONDS
-        assert made.no_reply[0].late == [(1, 1)], "once a generation"
+        assert made.reports[0].late == [(1, 1)], "once a generation"
         await link.close()
         made.sockets[1].close()
 
@@ -287,7 +287,7 @@ def test_a_peer_that_meets_and_gives_nothing(context: Context) -> None:
             group = await made.links[2].meet()
             await asyncio.wait(working)
             assert all(isinstance(task.exception(), PeerLost) for task in working)
-            assert {late for at in range(2) for late in made.no_reply[at].late} == {(1, 2)}
+            assert {late for at in range(2) for late in made.reports[at].late} == {(1, 2)}
             with pytest.raises(PeerLost):
                 await group.mean(values[2])
             made.regroup(2, range(3))
@@ -310,7 +310,7 @@ def test_one_that_stalls_in_a_round_and_comes_back(context: Context, after: int)
             for index in (0, 1):
                 made.links[index]._on_late = lambda generation, late: made.regroup(2, [0, 1])  # noqa: ARG005
             await asyncio.wait(rounds[:2])
-            assert fault.struck
+            assert fault.injected
             assert (rounds[0].exception() is None) == (rounds[1].exception() is None), "half applied"
             for task in rounds[:2]:
                 assert isinstance(task.exception(), PeerLost) or torch.equal(task.result(), exact(values))
@@ -336,8 +336,8 @@ def test_one_that_is_not_of_the_group_is_told_so(context: Context) -> None:
             made.regroup(2, [0])
             with pytest.raises(PeerLost):
                 await made.links[1].meet()
-            assert made.no_reply[1].excluded == 1
-            assert made.no_reply[0].excluded == 0
+            assert made.reports[1].excluded == 1
+            assert made.reports[0].excluded == 0
             # The last round works with one.
             assert torch.equal(await mean_of(made.links[0], vector(100, 1)), vector(100, 1))
             waiting = asyncio.ensure_future(mean_of(made.links[1], vector(100, 2)))
@@ -424,7 +424,7 @@ def test_wanted_says_that_others_are_ready(context: Context) -> None:
             await mean_of(one, vector(100, 2))
             await waiting
             assert not one.wanted
-            assert made.no_reply[1].wanted == 0
+            assert made.reports[1].wanted == 0
 
     run(work())
 

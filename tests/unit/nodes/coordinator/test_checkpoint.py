@@ -161,7 +161,7 @@ def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
     run(body())
 
 
-def test_its_books_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
+def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
     async def body() -> None:
         c = job(tmp_path)
 

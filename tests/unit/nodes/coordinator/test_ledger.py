@@ -341,7 +341,7 @@ def test_a_strange_batch_cannot_be_left_out() -> None:
 
 @given(st.data())
 @settings(max_examples=100)
-def test_whatever_is_left_out_the_books_add_up_over_all_runs(data: st.DataObject) -> None:
+def test_whatever_is_left_out_the_ledger_adds_up_over_all_runs(data: st.DataObject) -> None:
     """Batches are trained, left out, told twice and returned, in any order, and the job is resumed twice."""
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     trained: set[tuple[int, int]] = set()

@@ -55,13 +55,13 @@ def test_nothing_is_lost_of_a_whole_job_or_without_a_reader() -> None:
 
 
 def test_what_a_dead_reader_had_cut_is_read_again_and_not_lost() -> None:
-    books = ledger(2)
-    books.lose_reader("reader-0")
-    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
-    books.read_again("reader-0")
-    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
-    books.grant("reader-1")
-    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
-    books.span_read(0, 0, batches=3, examples=30, bad_rows=0)
-    assert lost_batches(books, [reader(0, 0, index=1)]) == 0
-    assert lost_batches(books, [reader(0, 1, index=1)]) == 1
+    state = ledger(2)
+    state.lose_reader("reader-0")
+    assert lost_batches(state, [reader(0, 0, index=1)]) == 0
+    state.read_again("reader-0")
+    assert lost_batches(state, [reader(0, 0, index=1)]) == 0
+    state.grant("reader-1")
+    assert lost_batches(state, [reader(0, 0, index=1)]) == 0
+    state.span_read(0, 0, batches=3, examples=30, bad_rows=0)
+    assert lost_batches(state, [reader(0, 0, index=1)]) == 0
+    assert lost_batches(state, [reader(0, 1, index=1)]) == 1

@@ -30,7 +30,7 @@ from shadowsync.sync_algos.base import PeerLost
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
 
 LENGTH, CHUNK = 130, 64
-LADDER = CodecChoices(CodecOptions(int8_block=64))
+CHOICES = CodecChoices(CodecOptions(int8_block=64))
 # What an encoding may lose of a value, over the largest value of its block.
 LOSES = {"float32": 0.0, "bfloat16": 1 / 256, "int8": 0.5 / 127}
 # Sums of float32 in another order.
@@ -60,7 +60,7 @@ class Center(CenterState):
     def __init__(self) -> None:
         self.given = np.zeros(LENGTH, np.float32)
         self.replies: list[Float32Array] = []
-        super().__init__(self._reply, LADDER)
+        super().__init__(self._reply, CHOICES)
         self.seed(CenterSeed(1, 0, LENGTH, 0, np.zeros(LENGTH, np.float32)))
 
     def _reply(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
@@ -74,7 +74,7 @@ class Thread:
 
     def __init__(self, center: Center) -> None:
         self.center = center
-        self.reference = Reference(LADDER.codec("float32"), LENGTH)
+        self.reference = Reference(CHOICES.codec("float32"), LENGTH)
         self.number = self.answered = 0
         self.received = np.zeros(LENGTH)
         self.owed_by_rule = np.zeros(LENGTH)
@@ -84,7 +84,7 @@ class Thread:
         if step.fate == "new session":
             self.center._sessions.clear()
         self.number += 1
-        codec = LADDER.codec(step.codec)
+        codec = CHOICES.codec(step.codec)
         self.reference.begin(codec)
         messages: list[CenterNamedExchange] = []
         for at in range(0, LENGTH, CHUNK):
@@ -138,7 +138,7 @@ def errors(steps: list[Step]) -> list[tuple[str, float, float]]:
             up = float(np.abs(thread.center.given - values).max())
             down = float(np.abs(thread.received - thread.owed_by_rule).max())
             found.append((step.codec, up, down))
-            if LADDER.codec(step.codec).lossy:
+            if CHOICES.codec(step.codec).lossy:
                 (session,) = thread.center._sessions.values()
                 assert session._reference.values.tobytes() == thread.reference.values.tobytes()
                 assert thread.reference.values.tobytes() == thread.center.given.tobytes()
@@ -271,7 +271,7 @@ def over_a_link(context: Context, work: Callable[[CenterClient, FakeCenter], Awa
     """Runs `work` in virtual time with a real client and a fake node that has the first value: all zeros."""
 
     async def main() -> None:
-        fake = FakeCenter(context, lambda center, values: values - center, codecs=LADDER)
+        fake = FakeCenter(context, lambda center, values: values - center, codecs=CHOICES)
         client = CenterClient(
             context,
             [fake.member],
@@ -279,7 +279,7 @@ def over_a_link(context: Context, work: Callable[[CenterClient, FakeCenter], Awa
             "a/shadow",
             chunk_bytes=4 * CHUNK,
             timeout_seconds=1.0,
-            codecs=LADDER,
+            codecs=CHOICES,
         )
         try:
             await client.seed(torch.zeros(LENGTH))

@@ -151,19 +151,21 @@ def _trainer(optimizer: str = "adagrad", **sync: str) -> TrainerContext:
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam", "sgd"])
 @pytest.mark.parametrize("state", ["own", "synchronized"])
 def test_all_of_it_in_chunks(optimizer: str, state: str) -> None:
-    donor, late = (_trainer(optimizer, optimizer_state=state) for _ in range(2))
+    source, late = (_trainer(optimizer, optimizer_state=state) for _ in range(2))
     torch.manual_seed(1)
-    donor.replica.flat.uniform_()
-    for values in donor.optimizer.state.values():
+    source.replica.flat.uniform_()
+    for values in source.optimizer.state.values():
         values.fill_(3.0)
-    for name, elements in (("", donor.layout.numel), *optimizer_sizes(donor)):
+    for name, elements in (("", source.layout.numel), *optimizer_sizes(source)):
         for start in range(0, elements, CHUNK):
-            write_state(late, name, start, read_state(donor, name, start, start + CHUNK))
-    assert torch.equal(late.replica.flat, donor.replica.flat)
-    assert torch.equal(late.replica.snapshot(late.replica.whole), donor.replica.snapshot(donor.replica.whole))
-    assert set(late.optimizer.state) == set(donor.optimizer.state)
+            write_state(late, name, start, read_state(source, name, start, start + CHUNK))
+    assert torch.equal(late.replica.flat, source.replica.flat)
+    assert torch.equal(
+        late.replica.snapshot(late.replica.whole), source.replica.snapshot(source.replica.whole)
+    )
+    assert set(late.optimizer.state) == set(source.optimizer.state)
     for name, values in late.optimizer.state.items():
-        assert torch.equal(values, donor.optimizer.state[name]), name
+        assert torch.equal(values, source.optimizer.state[name]), name
 
 
 def test_what_does_not_fit_is_refused() -> None:

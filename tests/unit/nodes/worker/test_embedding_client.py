@@ -54,7 +54,7 @@ def test_a_push_carries_the_batch_and_the_lookups_version(
         box.take()
     gradients = [np.full(count * DIM, 0.25, np.float32) for count in (1, 0, 1)]
     client.push(one, gradients, 0.0)
-    # A node that has none of its rows is told of the batch too: its books have every batch.
+    # A node that has none of its rows is told of the batch too: its ledger have every batch.
     (told,) = boxes[1].take()
     assert isinstance(told, Push)
     assert (told.request, told.id, told.version, told.rows.size) == (5, batch_id(7), 5, 0)
