@@ -1,4 +1,4 @@
-"""`shadowsync key`: the key of a job, and the options that give it to a process."""
+"""`shadowsync key`: a job's key, and the options that give it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Check of a run whose trainer was killed, from its report and, independently, its ledger's file.
+"""Check of a run whose trainer was killed.
+
+It reads the run's report and, independently, its ledger's file:
 
     python check_run.py RUN EXAMPLES DEATHS
 
@@ -19,7 +21,10 @@ FINISHED_WITH_DEATHS = 5
 
 
 def faults_of_report(report: dict[str, Any], examples: int, deaths: int) -> list[str]:
-    """Return what is wrong with the report of a job with these numbers of examples and dead trainers."""
+    """Return the problems in a job's report.
+
+    The job had these numbers of examples and of dead trainers.
+    """
     counts = report["examples"]
     ledger = report["ledger"]
     dead = [node["name"] for node in report["nodes"] if str(node["exit"]) != "0"]

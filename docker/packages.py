@@ -1,4 +1,6 @@
-"""Print what an image installs: the package's dependencies and those of some extras, without others.
+"""Print what an image installs.
+
+That is the package's dependencies and those of some extras, without others:
 
 python packages.py web plots --without torch
 """
@@ -12,7 +14,10 @@ from pathlib import Path
 
 
 def packages(project: dict[str, object], extras: list[str], without: list[str]) -> list[str]:
-    """The requirements, as pip takes them; raises KeyError for an extra that there is not."""
+    """Return the requirements, as pip takes them.
+
+    Raises KeyError for an extra that there is not.
+    """
     known = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for extra in extras for line in known[extra])]  # type: ignore
     names = {line: re.split(r"[^A-Za-z0-9_.-]", line)[0].lower() for line in lines}

@@ -1,1 +1,1 @@
-"""What all roles share: configuration, wire, data, tables, metrics, reports."""
+"""The parts that all roles share: configuration, wire, data, metrics, reports."""

@@ -38,9 +38,9 @@ class ShadowSyncError(Exception):
 
 
 class JobFileError(ShadowSyncError):
-    """A key or value of the job file, or an option, cannot be used.
+    """A key, value or option that cannot be used.
 
-    The option is one of the command line.
+    The key or value is in the job file, and the option on the command line.
     """
 
     exit_code = ExitCode.USAGE

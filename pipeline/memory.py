@@ -1,4 +1,4 @@
-"""How much memory this process may use, within its control groups' limits.
+"""The memory that this process may use, within its control groups' limits.
 
 A container's limit is that of a control group. The kernel kills a process that exceeds it, but the figures
 of the machine, which psutil reads, do not include it.

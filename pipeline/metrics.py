@@ -59,9 +59,10 @@ _MOST_EXAMPLES: Final = 2**53
 
 
 def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
-    """Return the gain ratio (1 - NE) / (1 - NE of the teacher).
+    """Return the gain ratio of an NE over the teacher's.
 
-    None where either is unknown, or where the teacher is not better than the mean label.
+    It is (1 - NE) / (1 - NE of the teacher). None where either is unknown, or where the teacher is not better
+    than the mean label.
     """
     if ne is None or teacher_ne is None or teacher_ne >= 1.0:
         return None

@@ -1,4 +1,7 @@
-"""Types that all packages share: batch identity, arrays and whether they are finite, base of records."""
+"""Types that all packages share.
+
+Batch identity, arrays and whether they are finite, base of records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DiLoCo: an outer Nesterov step by the mean of what the replicas have trained."""
+"""DiLoCo: an outer Nesterov step by the mean of the replicas' training."""
 
 from __future__ import annotations
 

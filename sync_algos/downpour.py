@@ -26,11 +26,12 @@ class DownpourOptions:
 
 
 class Downpour(Algorithm):
-    """Downpour of Dean et al., NIPS 2012 (Large Scale Distributed Deep Networks), with weights for gradients.
+    """Downpour of Dean et al., NIPS 2012, with weights for gradients.
 
-    There the replicas send accumulated gradients and the center steps; here the workers' own optimizer steps,
-    and what is sent is by how much it moved the replica. With w the replica, s its snapshot, b the base (what
-    of the replica is accounted for), c the center and η the rate:
+    The paper is Large Scale Distributed Deep Networks. There the replicas send accumulated gradients and the
+    center steps; here the workers' own optimizer steps, and what is sent is by how much it moved the replica.
+    With w the replica, s its snapshot, b the base (what of the replica is accounted for), c the center and η
+    the rate:
 
         d = s - b,    c <- c + η d,    w <- w + (c - s),    b <- c      with the new c.
 

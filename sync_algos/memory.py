@@ -42,7 +42,10 @@ class MemoryReplica:
 
 @dataclass
 class _Exchange:
-    """A trainer's exchange of a slice; it was applied if there is an answer."""
+    """A trainer's exchange of a slice.
+
+    It was applied if there is an answer.
+    """
 
     values: torch.Tensor
     answer: torch.Tensor | None = None

@@ -19,7 +19,7 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """What a trainer does.
+    """The action of a trainer.
 
     It dies (and stops running), leaves (and continues alone), or joins.
     """

@@ -1,4 +1,4 @@
-"""Which model a job produces.
+"""The model that a job produces.
 
 Imports no torch, so that the coordinator may import it.
 """

@@ -116,7 +116,10 @@ class Broadcast:
         client.end()
 
     def end(self) -> None:
-        """Mark the end for all clients; they still get the events that are queued."""
+        """Mark the end for all clients.
+
+        They still get the events that are queued.
+        """
         for client in self.clients:
             client.end()
 

@@ -37,7 +37,10 @@ class EventFile:
         self._write(Event(wall_time=now, file_version="brain.Event:2"))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of one step, and hand them to the system at once."""
+        """Write the values of one step.
+
+        They are handed to the system at once.
+        """
         if values:
             found = [Summary.Value(tag=tag, simple_value=_float32(value)) for tag, value in values.items()]
             self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=found)))

@@ -20,7 +20,7 @@ def host_in_header(header: str) -> str:
 
 
 def names_this_server(header: str, names: Collection[str]) -> bool:
-    """Whether a request with this Host header is meant for this server.
+    """Return whether a request with this Host header is for this server.
 
     Any IP address is accepted, since DNS cannot point it elsewhere. Of names, only "localhost" and `names`.
     """

@@ -1,4 +1,4 @@
-"""What the HTTP servers share: the socket that they listen on, and their log."""
+"""The socket that the HTTP servers listen on, and their log."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def _family(metric: Metric, labels: tuple[str, ...]) -> CounterMetricFamily | Ga
 
 
 class MetricsServer:
-    """An HTTP server of `/metrics` and `/healthz`, on the asyncio loop of its caller.
+    """An HTTP server of `/metrics` and `/healthz`, on its caller's loop.
 
     Off loopback `/metrics` wants a token, see `required_token`. `/healthz` has its status code for
     everybody, as probes have no secrets, and says more only to who has the token.

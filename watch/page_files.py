@@ -1,4 +1,7 @@
-"""The files of the web page, in memory; a request can get only these."""
+"""The files of the web page, in memory.
+
+A request can get only these.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,10 @@ class PageServer:
         self._thread = threading.Thread(target=self._main, name="page", daemon=True)
 
     def start(self) -> None:
-        """Start the thread and wait until it serves. Raises ClusterError if it does not."""
+        """Start the thread and wait until it serves.
+
+        Raises ClusterError if it does not.
+        """
         self._thread.start()
         if self._ready.wait(START_SECONDS) and self._failure is None:
             return

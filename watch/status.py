@@ -18,7 +18,10 @@ StatusPoint = Annotated[tuple[float, float], BeforeValidator(tuple)]
 
 
 class StatusPart(BaseModel):
-    """Base of the parts of a status; fields of a newer coordinator are ignored."""
+    """Base of the parts of a status.
+
+    Fields of a newer coordinator are ignored.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -44,7 +47,10 @@ class Progress(StatusPart):
 
 
 class Speed(StatusPart):
-    """Examples/s: over the last seconds, and from the first to the last trained batch."""
+    """Examples/s, recently and in total.
+
+    That is, over the last seconds, and from the first to the last trained batch.
+    """
 
     now: float | None = None
     mean: float | None = None

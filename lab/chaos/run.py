@@ -65,7 +65,7 @@ class ChaosResult:
 
     @property
     def ne_difference(self) -> float | None:
-        """The mean NE of jobs with faults relative to that of clean ones, less 1."""
+        """The mean NE with faults relative to that without, less 1."""
         if not self.clean_ne or not self.faulted_ne:
             return None
         return fmean(self.faulted_ne) / fmean(self.clean_ne) - 1.0

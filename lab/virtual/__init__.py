@@ -1,1 +1,1 @@
-"""A job on emulated machines: real arithmetic in one process, on a virtual clock."""
+"""A job of emulated machines with real arithmetic, on a virtual clock."""

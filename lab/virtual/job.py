@@ -1,4 +1,4 @@
-"""A whole job on emulated machines, from its first batch to the held-out score."""
+"""A job on emulated machines, from first batch to held-out score."""
 
 from __future__ import annotations
 
@@ -139,7 +139,10 @@ class VirtualJob:
         )
 
     async def _balance(self) -> None:
-        """Tell trainers into how many parts to cut their batches, as a coordinator would."""
+        """Tell trainers how many parts to cut their batches into.
+
+        A coordinator does the same.
+        """
         balancer = UpdateBalancer()
         while self._job.trainer.balance == "updates":
             await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -156,7 +159,10 @@ class VirtualJob:
     async def _until_trained(
         self, training: asyncio.Future[list[None]], rounds: list[asyncio.Task[None]]
     ) -> None:
-        """Wait for the end of training, or raise what went wrong in a round."""
+        """Wait for the end of training.
+
+        Raises what went wrong in a round.
+        """
         waiting: set[asyncio.Future[Any]] = {training, *(task for task in rounds if not task.done())}
         while not training.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +170,10 @@ class VirtualJob:
                 ended.result()
 
     async def _end(self, rounds: list[asyncio.Task[None]]) -> None:
-        """Let no round begin; those with a center complete, those of a group end."""
+        """Let no further round begin.
+
+        Rounds with a center complete; rounds of a group end.
+        """
         for trainer, task in zip(self._trainers, rounds, strict=True):
             if trainer.pause():
                 task.cancel()
@@ -184,7 +193,7 @@ class VirtualJob:
                 await trainer.round()
 
     def _models(self) -> list[torch.Tensor]:
-        """Return the model that the job produces, or every replica where each is one."""
+        """Return the job's model, or every replica where each is one."""
         replicas = [trainer.context.replica.flat for trainer in self._trainers]
         algorithm = self._trainers[0].algorithm
         if algorithm.model is ModelOrigin.CENTER:

@@ -1,4 +1,7 @@
-"""The links between emulated trainers: a center and groups whose messages take their time."""
+"""The links between emulated trainers.
+
+The messages of centers and groups take their time.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,10 @@ from .plan import job_path, read_plan, result_path
 
 
 def main(folder: Path, name: str) -> int:
-    """Run the job of that name, and write its result; return the exit code."""
+    """Run the job of that name, and write its result.
+
+    Returns the exit code.
+    """
     try:
         result = run_virtual(load_resolved(job_path(folder, name)), read_plan(folder).timing)
         write_json(result_path(folder, name), result)

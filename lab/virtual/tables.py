@@ -1,4 +1,7 @@
-"""The embedding rows of an emulated job: one store, whose answers take their time."""
+"""The embedding rows of an emulated job.
+
+They are in one store, whose answers take their time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the emulated machines are, and how far apart."""
+"""The speeds of the emulated machines, and how far apart they are."""
 
 from __future__ import annotations
 

@@ -180,7 +180,10 @@ class VirtualTrainer:
     async def _step(
         self, worker: int, batch: _InFlightBatch, answers: list[Float32Array], version: int, times: StepTimes
     ) -> asyncio.Task[None] | None:
-        """Compute a batch and send its gradients; None for one that is left out."""
+        """Compute a batch and send its gradients.
+
+        Returns None for a batch that is left out.
+        """
         stepper, delivery = self._steppers[worker], batch.delivery
         step = stepper.stage(delivery, batch.plans, answers)
         seconds = (times.next() + self._timing.further_parts(self.index, step.parts)) / step.parts
@@ -213,7 +216,7 @@ class VirtualTrainer:
 
 
 class VirtualGate:
-    """Where all workers of a trainer wait for a round with the other trainers.
+    """The place where a trainer's workers wait for a round with others.
 
     Once no worker has a batch any more, rounds are always due, so that others do not wait in vain.
     """

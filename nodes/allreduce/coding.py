@@ -81,7 +81,10 @@ class Coding:
         return EncodedChunk(base, len(values), encoded.payload), known
 
     def decode_up(self, peer: int, start: int, packed: EncodedChunk) -> Float32Array:
-        """Decode another member's values from `start` on, in the slice that this one reduces."""
+        """Decode another member's values from `start` on.
+
+        They are in the slice that this member reduces.
+        """
         return _decoded(self._others[peer], start - self._part.start, packed)
 
     def encode_down(self, start: int, means: Float32Array) -> tuple[EncodedChunk, Float32Array]:
@@ -102,7 +105,7 @@ class Coding:
 
 
 class PeerCoding:
-    """The encoding state that one trainer keeps between rounds: that of its last group."""
+    """The encoding state that one trainer keeps of its last group."""
 
     def __init__(self, codecs: LinkCodecs, index: int) -> None:
         self._codecs = codecs

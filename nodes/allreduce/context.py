@@ -1,4 +1,4 @@
-"""The context that the parts of the all-reduce protocol share: queue, history and membership."""
+"""The queue, history and membership that the all-reduce protocol's parts share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SendQueue:
         return sorted(peer for peer in peers if self._notices.get(peer) or self._chunks.get(peer))
 
     def take(self, peer: int) -> Message | None:
-        """Remove and return the next message for a peer; None if there is none."""
+        """Remove and return the next message for a peer, or None."""
         if notices := self._notices.get(peer):
             return notices.popleft()
         chunks = self._chunks.get(peer, {})
@@ -91,7 +91,10 @@ class _SavedResult:
 
 
 class RoundHistory:
-    """Outcomes of past rounds, and the last results while a peer may lack them."""
+    """Outcomes of past rounds.
+
+    The last results are kept while a peer may lack them.
+    """
 
     def __init__(self) -> None:
         # Of rounds without a result: whether this trainer had reduced its slice (see `PeerVerdict`).
@@ -219,7 +222,10 @@ class ProtocolContext:
         )
 
     def wait(self, peer: int, round_id: RoundId, blocked_by: Iterable[int] = ()) -> None:
-        """Tell a peer that this trainer is alive but has not reached that round."""
+        """Tell a peer to wait for this trainer.
+
+        It is alive but has not reached that round.
+        """
         self.send_queue.notice(peer, PeerWait(*round_id, np.array(list(blocked_by), dtype=np.int32)))
 
     def report_late(self, peer: int) -> None:

@@ -99,7 +99,7 @@ class AllReduceState:
 
     @property
     def wanted(self) -> bool:
-        """Whether a peer is ready for a round that this trainer has not begun."""
+        """Whether a peer is ready for a round not begun here."""
         context = self.context
         if context.current_round is not None or self._grouping is not None or not context.usable:
             return False
@@ -148,7 +148,10 @@ class AllReduceState:
     def start(
         self, round_id: RoundId, values: Float32Array, weight: float, now: float, *, exchange: bool
     ) -> None:
-        """Start a round that was met with this trainer's values: `Result` or `Ended` follows."""
+        """Start a round that was met, with this trainer's values.
+
+        `Result` or `Ended` follows.
+        """
         peer_round = self.context.current_round
         if peer_round is None or peer_round.round_id != round_id or peer_round.phase is not RoundPhase.MET:
             self.context.events.append(Ended(round_id, "the group changed"))

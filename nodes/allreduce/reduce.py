@@ -194,7 +194,7 @@ class ReduceRound:
         return self._encoded[position]
 
     def missing_chunks(self, peer: int) -> set[int]:
-        """Return the positions of this member's slice for which a peer's values are missing."""
+        """Return the positions of this slice that lack a peer's values."""
         return self._missing_chunks.get(peer, set())
 
     def missing_results(self, peer: int | None = None) -> list[int]:

@@ -35,9 +35,10 @@ class _BufferedRound:
 
 
 class ReorderBuffer:
-    """Chunks that arrived before this trainer began their round, or knew of the generation.
+    """Chunks that came before this trainer began their round.
 
-    Of each peer the chunks of one round are held, in bounded memory.
+    It may not have known of their generation yet. Of each peer the chunks of one round are held, in bounded
+    memory.
 
     Args:
         most_bytes: the most bytes held of one peer; one round cannot have more than its values.

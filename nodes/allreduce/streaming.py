@@ -44,7 +44,10 @@ class ChunkStreaming:
     def start(
         self, peer_round: PeerRound, values: Float32Array, weight: float, now: float, *, exchange: bool
     ) -> None:
-        """Start a round with this trainer's values, and accept the chunks that came early."""
+        """Start a round with this trainer's values.
+
+        Accepts the chunks that came early.
+        """
         context = self._context
         if exchange:
             coding = float32_coding(peer_round.group, context.index)
@@ -96,7 +99,10 @@ class ChunkStreaming:
             context.reorder_buffer.add(peer, message)
 
     def on_result(self, peer: int, message: PeerResult, now: float) -> None:
-        """Accept a result from its reducer, or from a peer that completed the round."""
+        """Accept a result from its reducer.
+
+        A peer that completed the round may send it, too.
+        """
         context, round_id = self._context, round_of(message)
         peer_round = context.find_round(round_id, peer)
         if peer_round is None or peer_round.work is None:

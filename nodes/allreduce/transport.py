@@ -130,7 +130,7 @@ class AllReduceTransport:
 
     @property
     def wanted(self) -> bool:
-        """Whether a peer is ready for a round that this trainer has not begun."""
+        """Whether a peer is ready for a round not begun here."""
         return self._state.wanted
 
     @property
@@ -213,7 +213,10 @@ class AllReduceTransport:
             self._after_change()
 
     async def close(self) -> None:
-        """End pending calls with PeerLost and close the sockets; a second call does nothing."""
+        """End pending calls with PeerLost and close the sockets.
+
+        A second call does nothing.
+        """
         if self._closed:
             return
         self.cancel()
@@ -228,7 +231,10 @@ class AllReduceTransport:
         self._turns.close()
 
     def _after_change(self) -> None:
-        """Deliver what a change of the protocol's state caused, and have its messages sent."""
+        """Deliver events of the protocol, and have its messages sent.
+
+        To be called after each change of its state.
+        """
         self._deliver_events()
         self._turns.wake()
 

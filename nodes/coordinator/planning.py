@@ -1,6 +1,7 @@
-"""What the coordinator plans from the input before any node joins: its size, and who keeps which rows.
+"""The coordinator's plans before any node joins.
 
-All of it opens files, so a loop calls it on another thread. Imports no torch.
+They are the size of the input, and who keeps which rows. All of it opens files, so a loop calls it on another
+thread. Imports no torch.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ log = logging.getLogger(__name__)
 
 
 def estimate_input(spans: Sequence[Span], epochs: int, split: SplitSection) -> InputSize:
-    """Estimate the examples from the files: Parquet states its rows, text its first lines.
+    """Estimate the number of examples from the files.
 
-    Compressed text states nothing. A row range counts as its length, a drawn part as its fraction of the
-    rows.
+    Parquet states its rows, and text is estimated from its first lines. Compressed text states nothing. A row
+    range counts as its length, a drawn part as its fraction of the rows.
 
     Opens each file of Parquet once. A file that cannot be opened here tells nothing.
     """
@@ -114,11 +115,11 @@ def _examples_per_byte(spans: Sequence[Span]) -> float | None:
 
 
 def place_tables(job: Job, spans: Sequence[Span], saved: TablePlan | None = None) -> TablePlacement:
-    """Find the plan as `embedding.placement` says; `saved` is that of a resumed run's checkpoint.
+    """Find the plan as `embedding.placement` says.
 
-    Reads a sample of the input and times some rows, for about SAMPLE_SECONDS and PRICING_SECONDS. With
-    `run.deterministic` it looks at no clock: the sample is then always the same, and so are the costs. Raises
-    JobFileError as `TablePlan.of_ranges`.
+    `saved` is the plan of a resumed run's checkpoint. Reads a sample of the input and times some rows, for
+    about SAMPLE_SECONDS and PRICING_SECONDS. With `run.deterministic` it looks at no clock: the sample is
+    then always the same, and so are the costs. Raises JobFileError as `TablePlan.of_ranges`.
     """
     if saved is not None:
         return TablePlacement(saved, "kept")

@@ -1,4 +1,4 @@
-"""What the coordinator's server keeps: its sessions with nodes and watchers, and its tasks' waits."""
+"""The coordinator's sessions with nodes and watchers, and its tasks' waits."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class SessionRegistry:
 
 
 class JobWaits:
-    """Waits of the coordinator's tasks for what happens to the job, which a stop of it ends.
+    """Waits for what happens to the job, until it stops.
 
-    Belongs to the coordinator's loop.
+    The coordinator's tasks wait so. Belongs to the coordinator's loop.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,10 @@ class JobWaits:
         self._changed = asyncio.Condition()
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait for a condition, a stop, or the timeout; return whether the condition holds."""
+        """Wait for a condition, a stop, or the timeout.
+
+        Returns whether the condition holds.
+        """
 
         async def wait() -> None:
             async with self._changed:

@@ -51,9 +51,10 @@ def checkpoint_failed(
 
 
 class JobFinalizer:
-    """The last phases of a job, on the coordinator's loop; results go into `outcome`.
+    """The last phases of a job, on the coordinator's loop.
 
-    In a `hurry` (an interrupt has ten seconds) no node is waited for that did not reply when it was drained.
+    Results go into `outcome`. In a `hurry` (an interrupt has ten seconds) no node is waited for that did not
+    reply when it was drained.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""The embedding node's service thread, which owns its rows together with its writer threads."""
+"""The service thread of an embedding node.
+
+It owns the node's rows together with the writer threads.
+"""
 
 from __future__ import annotations
 

@@ -128,7 +128,10 @@ class SharedMemoryClient:
         return made
 
     def take(self, floats: int) -> Lease | None:
-        """Lend memory for so many floats, with undefined contents; None where there is none."""
+        """Lend memory for so many floats; None where there is none.
+
+        Its contents are undefined.
+        """
         self._needed_floats = max(self._needed_floats, floats)
         if floats > self._block_floats or not floats:
             return None
@@ -152,10 +155,10 @@ class SharedMemoryClient:
             self._retired.add(lease.offset)
 
     def offer(self, now: float, floats: int = 0) -> Attach | None:
-        """Return the offer to send before a request for this many floats, if any.
+        """Return the offer to send before a request, if any.
 
-        It is a new segment, or the same one again. After a new one the node no longer has the segment before
-        it, nor its leases that are not sent yet.
+        The request is for this many floats. The offer is a new segment, or the same one again.
+        After a new one the node no longer has the segment before it, nor its leases that are not sent yet.
         """
         self._needed_floats = max(self._needed_floats, floats)
         if self._closed or not self._needed_floats:
@@ -231,7 +234,7 @@ class SharedMemoryClient:
 
 @dataclass(slots=True)
 class _Attachment:
-    """A worker's segment, its number, and the last lookup that was answered into it."""
+    """A worker's segment, its number, and the last lookup answered into it."""
 
     number: int
     segment: OpenedSegment
@@ -287,10 +290,10 @@ class SharedMemoryServer:
         return Attached(offer.segment, shared=True, why="")
 
     def target(self, identity: bytes, lookup: Lookup, floats: int) -> Float32Array | None:
-        """Return where the vectors are to be written, float32 [floats]; None for the socket.
+        """Return where to write the vectors; None for the socket.
 
-        A lookup that comes a second time has its answer over the socket: its worker may use the place for
-        something else by now.
+        The place is float32 [floats]. A lookup that comes a second time has its answer over the socket: its
+        worker may use the place for something else by now.
 
         Raises:
             SegmentError: the place is not this worker's, or is for another number of floats.
@@ -305,7 +308,9 @@ class SharedMemoryServer:
         return target
 
     def gradients(self, identity: bytes, push: Push, floats: int) -> Float32Array:
-        """Return a view of the gradients of a push with a `segment`, float32 [floats].
+        """Return a view of the gradients of a push with a `segment`.
+
+        The view is float32 [floats].
 
         Raises:
             SegmentError: the place is not this worker's, or has another number of floats.

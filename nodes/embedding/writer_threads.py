@@ -1,4 +1,7 @@
-"""Threads that read and write the rows of an embedding node with several threads."""
+"""Threads that read and write rows of an embedding node.
+
+For nodes with several threads.
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,10 @@ class DeliveryState:
         return CreditNoted(worker.sent) if is_repeat else None
 
     def deliveries(self, now: float) -> list[tuple[bytes, Delivery]]:
-        """Return the deliveries to send now: to each worker in turn, within its credit."""
+        """Return the deliveries to send now.
+
+        Workers have their turns, each within its credit.
+        """
         out: list[tuple[bytes, Delivery]] = []
         progress = True
         while self._queue and progress:

@@ -38,7 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class ReaderRole(Role):
-    """A reader without its parsing thread; the sender is a task of this loop."""
+    """A reader without its parsing thread.
+
+    The sender is a task of this loop.
+    """
 
     name: ClassVar[str] = "reader"
 

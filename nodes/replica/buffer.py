@@ -92,9 +92,9 @@ class ReplicaMemory(ABC):
 
     @abstractmethod
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a float32 tensor of the same shape in this memory, with these values.
+        """Return a float32 tensor with these values in this memory.
 
-        If another process has placed it before, it has the values that are there.
+        It has the same shape. If another process has placed it before, it has the values that are there.
         """
 
     @abstractmethod

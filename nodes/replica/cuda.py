@@ -46,11 +46,17 @@ class Streams(Protocol):
         ...
 
     def stream(self) -> Any:
-        """Return a new stream, behind all that was enqueued on the device so far."""
+        """Return a new stream.
+
+        It is behind all that was enqueued on the device so far.
+        """
         ...
 
     def event(self) -> StreamEvent:
-        """Return a new event; a wait for one that was never recorded does nothing."""
+        """Return a new event.
+
+        A wait for one that was never recorded does nothing.
+        """
         ...
 
     def on(self, stream: Any) -> AbstractContextManager[object]:

@@ -72,12 +72,18 @@ class PendingResult(Protocol):
     """Results that are being copied to the host."""
 
     def wait(self) -> StepResult:
-        """Block until the results are there; a worker waits for the device only here."""
+        """Block until the results are there.
+
+        A worker waits for the device only here.
+        """
         ...
 
 
 class DeviceStream(Protocol):
-    """One worker's stream of work on its device; it belongs to the worker's thread."""
+    """One worker's stream of work on its device.
+
+    It belongs to the worker's thread.
+    """
 
     def stage(
         self,
@@ -115,7 +121,7 @@ class Device(Protocol):
 
     @property
     def steps_ahead(self) -> int:
-        """Steps that a worker starts before it waits for the results of the first."""
+        """Steps started before the first one's results are waited for."""
         ...
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -130,9 +136,9 @@ class Device(Protocol):
         ...
 
     def open_stream(self) -> DeviceStream:
-        """Return a stream for the worker whose thread calls; to be called after `replica`.
+        """Return a stream for the worker whose thread calls.
 
-        Work on the stream sees all that was placed on the device before.
+        To be called after `replica`. Work on the stream sees all that was placed on the device before.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The context that a trainer's threads and worker processes share, and the parts of its batches."""
+"""The context of a trainer's threads and processes; parts of batches."""
 
 from __future__ import annotations
 
@@ -172,9 +172,10 @@ class TrainerContext:
 
 
 def find_device(name: str) -> Device:
-    """Return the device that `trainer.device` names; "auto" is the first GPU, else the CPU.
+    """Return the device that `trainer.device` names.
 
-    Raises JobFileError for a device that this machine does not have; the error names those that it has.
+    "auto" is the first GPU, else the CPU. Raises JobFileError for a device that this machine does not have;
+    the error names those that it has.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not gpus):
@@ -197,7 +198,7 @@ _PART_UNIT = 1000
 
 
 class PartsSetting:
-    """The parts of a batch on average, shared by the workers of a trainer.
+    """The mean number of parts of a batch, for all workers.
 
     `set` is for the control thread; any thread or worker process may read.
 
@@ -221,7 +222,10 @@ class PartsSetting:
         return self.thousandths / _PART_UNIT
 
     def set(self, parts: float) -> None:
-        """Cut batches into so many parts from now on, at least 1; thousandths count."""
+        """Cut batches into so many parts from now on.
+
+        The number is at least 1; thousandths count.
+        """
         self._state[0] = round(parts * _PART_UNIT) - _PART_UNIT
 
 

@@ -43,7 +43,9 @@ def health_path(*, supervised: bool) -> Path | None:
 
 
 async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
-    """Answer each connection with one line of JSON until cancelled, then remove the socket.
+    """Answer connections with one line of JSON until cancelled.
+
+    Removes the socket at the end.
 
     Raises:
         ClusterError: another process answers there, or the path cannot be used.

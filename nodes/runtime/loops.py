@@ -1,4 +1,4 @@
-"""Asyncio services: a listener served by a coroutine, and a thread with a loop."""
+"""Asyncio services: a listener with a coroutine, a thread with a loop."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class LoopThread(CommandedService):
         self.call(self._ended.set)
 
     def call(self, command: Callable[[], object]) -> None:
-        """Have `command` run on the loop, as soon as there is one; see `CommandedService.call`."""
+        """Have `command` run on the loop, once there is one.
+
+        See `CommandedService.call`.
+        """
 
         def post(loop: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
             with suppress(RuntimeError):
@@ -79,7 +82,7 @@ class LoopThread(CommandedService):
         self._running_loop.add_done_callback(post)
 
     async def run_coroutine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the loop and return its result; for another thread's loop.
+        """Run a coroutine on another thread's loop, and return its result.
 
         Whoever cancels this cancels the coroutine, and so does the thread's end.
         """

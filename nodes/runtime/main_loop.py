@@ -1,7 +1,8 @@
-"""The loop of a process: its clock stands still while the process does, and an interrupt ends it.
+"""The loop of a process, whose clock stands while the process does.
 
-A process may be stopped for any time: by SIGSTOP, `docker pause`, a snapshot of its machine. What others sent
-meanwhile waits in its sockets, so a timeout that ran on would call them silent before they are heard.
+An interrupt ends the loop. A process may be stopped for any time: by SIGSTOP, `docker pause`, a snapshot of
+its machine. What others sent meanwhile waits in its sockets, so a timeout that ran on would call them silent
+before they are heard.
 """
 
 from __future__ import annotations

@@ -16,7 +16,10 @@ from ...pipeline.wire.control.orders import GroupView
 
 
 class SyncGroup:
-    """The group of trainers: events in, the new view out; None where nothing changes."""
+    """The group of trainers: events in, the new view out.
+
+    None where nothing changes.
+    """
 
     def __init__(self) -> None:
         self.view = GroupView(0, ())
@@ -55,9 +58,10 @@ class SyncGroup:
 
 @dataclass
 class Traffic:
-    """Bytes of messages, headers included. Written by the connection's thread; any thread may read.
+    """Bytes of messages, headers included.
 
-    `up` and `down` are those of rounds alone, and `*_float32` what the values among them take as float32.
+    Written by the connection's thread; any thread may read. `up` and `down` are those of rounds alone, and
+    `*_float32` what the values among them take as float32.
     """
 
     sent: int = 0

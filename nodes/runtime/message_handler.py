@@ -13,7 +13,7 @@ from .tracing import TRACER
 
 
 class MessageHandler(ABC):
-    """Handle messages in the order of arrival, on the one thread that drives it.
+    """Handle messages in order of arrival, on the thread that drives it.
 
     What `handle` refuses with a ValueError is counted, logged with its sender, and answered with `Failure`.
 

@@ -62,7 +62,9 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """One role of a job; `run` is its whole life, on the control thread.
+    """One role of a job; `run` is its life.
+
+    It lives on the control thread.
 
     Args:
         process: what it takes from the process around it; by default it has that for itself.
@@ -204,7 +206,7 @@ class Node:
             raise ClusterError(str(error)) from error
 
     def _take_turn(self) -> None:
-        """Take what became of the connection to the coordinator, and what came over it."""
+        """Take changes of the connection to the coordinator, and its messages."""
         assert self._monitor is not None
         assert self._turns is not None
         try:

@@ -1,4 +1,4 @@
-"""A node's process: parent, memory allocator, logs, command line, exit status, and its hooks."""
+"""A node's process: parent, allocator, logs, command line, exit status, hooks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tune_malloc() -> bool:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record, on one line: time, level, logger, thread and text."""
+    """A JSON object per record: time, level, logger, thread and text."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -95,7 +95,10 @@ def log_to_stderr() -> None:
 
 
 def log_to_folder(folder: str | Path, name: str) -> None:
-    """Log to FOLDER/logs/NAME.jsonl from now on; where that can't be written, to standard error."""
+    """Log to FOLDER/logs/NAME.jsonl from now on.
+
+    Where that can't be written, logs go to standard error.
+    """
     root = logging.getLogger()
     try:
         path = Path(folder) / "logs" / f"{name}.jsonl"
@@ -140,10 +143,10 @@ def command_line_room() -> str:
 
 
 def show_command_line(arguments: Sequence[str]) -> None:
-    """Show in `ps` the command line of an interpreter with these arguments. Linux only.
+    """Show in `ps` an interpreter's command line with these arguments.
 
-    A forked process would show its parent's. It is cut where the room ends. The value of `--token` is left
-    out: a node proves its identity with it.
+    Linux only. A forked process would show its parent's. It is cut where the room ends. The value of
+    `--token` is left out: a node proves its identity with it.
     """
     words = [sys.executable]
     for word in arguments:
@@ -163,7 +166,7 @@ def show_command_line(arguments: Sequence[str]) -> None:
 
 
 def exit_status_text(code: int | None) -> str:
-    """Describe how a process ended: its exit code or the signal that killed it."""
+    """Describe how a process ended, by exit code or signal."""
     if code is None:
         return "still running"
     if code < 0:
@@ -178,9 +181,10 @@ HEARTBEAT_SECONDS = 0.5
 
 
 class ProcessHooks:
-    """What a node uses of its process, here one of its own; a subclass shares one between nodes.
+    """The parts of its process that a node uses.
 
-    All methods but `zmq_context` are called on the node's loop.
+    Here the process is one of its own; a subclass shares one between nodes. All methods but `zmq_context` are
+    called on the node's loop.
 
     Attributes:
         heartbeat_seconds: from one heartbeat to the next.
@@ -212,7 +216,10 @@ class ProcessHooks:
         loop.add_signal_handler(signal.SIGTERM, terminated or interrupted)
 
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
-        """Call `orphaned` on the loop when the supervisor dies; only of a supervised node."""
+        """Call `orphaned` on the loop when the supervisor dies.
+
+        Only of a supervised node.
+        """
         exit_when_parent_dies(loop, orphaned)
 
     def log_to(self, folder: str | Path, name: str) -> None:

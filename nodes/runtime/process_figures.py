@@ -1,4 +1,4 @@
-"""What a process reports of itself: CPU, memory, threads, and traces of them."""
+"""Figures of a process: CPU, memory, threads, and traces of them."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class NodeProfile:
 
 
 def measures(counts: Counts, sampler: Sampler, further: Mapping[str, tuple[float, float]]) -> Measures:
-    """Return a process's counts, its threads and the sampler's counts, with this machine's clock.
+    """Return the counts of a process, its threads and the sampler.
 
-    `further` are threads of its other processes.
+    They come with this machine's clock. `further` are threads of its other processes.
     """
     return Measures(
         clock=time.monotonic(),

@@ -62,7 +62,10 @@ class Role(ABC):
 
     @abstractmethod
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Bind the role's socket and return the bound endpoint; empty if it only connects."""
+        """Bind the role's socket and return its endpoint.
+
+        It is empty if the role only connects.
+        """
 
     @abstractmethod
     async def prepare(self, node: NodeContext) -> NodeFacts:
@@ -74,7 +77,10 @@ class Role(ABC):
 
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
-        """Return what the node measured so far, for the heartbeat: numbers, texts and lists."""
+        """Return the node's measurements for the heartbeat.
+
+        They are numbers, texts and lists.
+        """
 
     def progress(self, examples: int) -> None:  # noqa: B027
         """Record how many examples all trainers together have trained, as the coordinator counts.

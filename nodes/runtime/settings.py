@@ -86,7 +86,7 @@ def insecurities(settings: NodeSettings) -> list[str]:
 
 
 def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
-    """Return the metrics ports of all nodes on one machine, by role and index.
+    """Return one machine's metrics ports, by role and index.
 
     A port is 0 where metrics are off. The coordinator's is the first. Raises JobFileError if they do not all
     fit.

@@ -139,7 +139,7 @@ POLL_MILLISECONDS = 200
 
 
 class ListeningService(MessageHandler, CommandedService):
-    """Handle messages in the order of arrival, and between them commands of other threads.
+    """A service that handles messages in order, and commands between them.
 
     For work that holds its thread; for other work there is `ListeningLoop`.
 

@@ -1,4 +1,4 @@
-"""Timing of this process's threads: activities, a trace of them, and what delays them."""
+"""Timing of this process's threads: activities, traces, and delays."""
 
 from __future__ import annotations
 
@@ -184,7 +184,10 @@ class Sampler:
                 os.close(schedule)
 
     def _note(self, late: float, slices: int) -> None:
-        """Record a wake-up that was `late` seconds late, in `slices` turns on a core."""
+        """Record a late wake-up.
+
+        It was `late` seconds late, in `slices` turns on a core.
+        """
         self._wakes += 1
         if late > STALL_SECONDS and slices <= 2 + late / ASKING_SECONDS:
             # It stopped some time before the wake-up was due, on average half a period.
@@ -194,7 +197,7 @@ class Sampler:
 
 
 def thread_figures() -> dict[str, tuple[float, float]]:
-    """CPU seconds and seconds of waiting for a core, by name of Python thread.
+    """Return each Python thread's CPU seconds, and those waiting for cores.
 
     Threads of one name are summed. Empty if the system does not report them.
     """

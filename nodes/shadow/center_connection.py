@@ -49,7 +49,9 @@ class _Pending:
 
 @dataclass
 class CenterConnection:
-    """A connection to one sync node; all of it belongs to one asyncio loop.
+    """A connection to one sync node.
+
+    All of it belongs to one asyncio loop.
 
     Attributes:
         part: the slice that the node holds.
@@ -82,7 +84,10 @@ class CenterConnection:
     def connect(
         cls, context: zmq.Context[zmq.Socket[bytes]], identity: str, member: MemberInfo, **more: Any
     ) -> CenterConnection:
-        """Connect a new DEALER to the node, on the loop; `more` are the other attributes."""
+        """Connect a new DEALER to the node, on the loop.
+
+        `more` are the other attributes.
+        """
         socket = context.socket(zmq.DEALER)
         configure_socket(socket)
         socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
@@ -134,9 +139,10 @@ class CenterConnection:
         return pending.payload_bytes
 
     async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
-        """Wait until a request ends or its repeat is due; return whether it ended.
+        """Wait until a request ends or its repeat is due.
 
-        Raises the request's error, or the error that kept its chunks from being sent.
+        Returns whether it ended. Raises the request's error, or the error that kept its chunks from being
+        sent.
         """
         # A repeated request has the rest of the timeout.
         policy = RetransmitPolicy(self.timeout_seconds) if resent else self._policy

@@ -78,7 +78,7 @@ class LinkCodecChooser:
         return max(self._rates, default=None)
 
     def want(self, seconds: float | None) -> None:
-        """Take for how long a round may last; None while that is not known."""
+        """Set how long a round may last; None while unknown."""
         self._wanted_seconds = seconds
 
     def exchanged(self, codec: str, payload_bytes: int, seconds: float | None) -> str | None:

@@ -45,7 +45,10 @@ class RoundLog(Protocol):
 
 
 class WorkerRounds:
-    """A worker's rounds from its trainer's side, wherever they run. Any thread may call."""
+    """A worker's rounds from its trainer's side, wherever they run.
+
+    Any thread may call.
+    """
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
@@ -81,7 +84,10 @@ class FixedRate(WorkerRounds, ABC):
 
 
 class GatedRounds(FixedRate):
-    """Rounds that the shadow thread runs while all workers wait at a gate (all-reduce)."""
+    """Rounds of the shadow thread while all workers wait (all-reduce).
+
+    They wait at a gate.
+    """
 
     def __init__(self, index: int, gate: RoundGate) -> None:
         self._index = index
@@ -195,7 +201,7 @@ class RemoteGate(FixedRate):
         self._opened = False
 
     def before_step(self) -> None:
-        """Wait for the end of a round that may have begun without this worker."""
+        """Wait for the end of a round begun without this worker."""
         if not self._working:
             self._report(GateWork())
             self._wait()
@@ -222,7 +228,10 @@ class RemoteGate(FixedRate):
         self._passes.put(None)
 
     def open(self) -> None:
-        """Open the gate for good, as no replies will come; any thread may call."""
+        """Open the gate for good.
+
+        To be called when no replies will come; any thread may call.
+        """
         self._opened = True
         self._passes.put(None)
 

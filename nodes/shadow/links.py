@@ -1,4 +1,4 @@
-"""The connections of one thread's loop: to the sync nodes and the other trainers."""
+"""One loop's connections to the sync nodes and other trainers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from .center_client import CenterClient
 
 
 class ZmqPeers:
-    """A trainer's peers over ZeroMQ; implements `Peers` of `sync_algos`. It belongs to one loop."""
+    """A trainer's peers over ZeroMQ.
+
+    Implements `Peers` of `sync_algos`; belongs to one loop.
+    """
 
     def __init__(self, index: int, center: CenterClient | None, peers: AllReduceTransport | None) -> None:
         self._index = index
@@ -28,7 +31,10 @@ class ZmqPeers:
 
     @property
     def center(self) -> CenterClient:
-        """The center; raises TypeError if the algorithm did not declare that it needs one."""
+        """The center.
+
+        Raises TypeError if the algorithm did not declare that it needs one.
+        """
         if self._center is None:
             raise TypeError("this algorithm has no center: declare needs_center = True")
         return self._center
@@ -39,7 +45,10 @@ class ZmqPeers:
         return self._index
 
     async def meet(self, grouping: Grouping = everyone) -> Group:
-        """See `Peers.meet`; raises TypeError if the algorithm did not declare that it needs peers."""
+        """See `Peers.meet`.
+
+        Raises TypeError if the algorithm did not declare that it needs peers.
+        """
         if self.peers is None:
             raise TypeError("this algorithm has no peers: declare needs_peers = True")
         return await self.peers.meet(grouping)

@@ -94,12 +94,12 @@ class _WorkerStatus(Enum):
 
 
 class RoundGate:
-    """A barrier of the workers and the shadow thread, for fixed-rate rounds with peers.
+    """A barrier for workers and shadow thread, for rounds with peers.
 
-    Any thread may call; a worker calls for itself. A round is due when no worker is working and either a
-    worker is at the gate or another trainer waits for this one. A worker without input for STARVED_SECONDS
-    does not delay rounds: at the end of the input, trainers that have none left still take part, so that the
-    others do not wait for them in vain.
+    The rounds have a fixed rate. Any thread may call; a worker calls for itself. A round is due when no
+    worker is working and either a worker is at the gate or another trainer waits for this one. A worker
+    without input for STARVED_SECONDS does not delay rounds: at the end of the input, trainers that have none
+    left still take part, so that the others do not wait for them in vain.
 
     Args:
         workers: the number of workers.
@@ -118,7 +118,7 @@ class RoundGate:
         self._open = False
 
     def work(self, index: int) -> None:
-        """Wait for the end of the current round, then mark the worker as working."""
+        """Wait for the current round's end, then mark the worker working."""
         with self._changed:
             while self._in_round and not self._open:
                 self._changed.wait()

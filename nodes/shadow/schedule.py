@@ -116,7 +116,7 @@ class RoundSchedule:
         return self._gap is None or wanted or stalled or iterations >= self.due_iterations
 
     def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:
-        """Return how long to wait before looking again; 0 if a round is due.
+        """Return the seconds to wait; 0 if a round is due.
 
         After `earliest_seconds` this is half of the time that the missing iterations take at the least,
         within bounds: iterations are counters that workers, also in other processes, only write.

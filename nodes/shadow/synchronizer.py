@@ -221,13 +221,19 @@ class Synchronizer:
         }
 
     def stop(self) -> None:
-        """Tell the shadow thread to end, and release workers that wait for a round."""
+        """Tell the shadow thread to end.
+
+        Releases workers that wait for a round.
+        """
         if self._gate is not None:
             self._gate.open()
         self._shadow.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the shadow thread's end; not to be called on the control thread."""
+        """Wait for the shadow thread's end.
+
+        Not to be called on the control thread.
+        """
         return self._shadow.join(timeout_seconds)
 
     def _set_up_fixed_rate(self) -> None:

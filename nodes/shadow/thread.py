@@ -110,11 +110,17 @@ class ShadowThread(LoopThread):
         return await self.run_coroutine(lambda: work(links))
 
     def call_with_links(self, work: Callable[[ZmqPeers], None]) -> None:
-        """Run a function on this thread's loop, once there are links; any thread may call."""
+        """Run a function on this thread's loop, once there are links.
+
+        Any thread may call.
+        """
         self._opened.add_done_callback(lambda opened: self.call(lambda: work(opened.result())))
 
     def wake(self) -> None:
-        """Wake the thread to check whether a round is due; any thread may call."""
+        """Wake the thread to check for a due round.
+
+        Any thread may call.
+        """
         self.call(self._woken.set)
 
     def bytes(self) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""The fork server of a job: forks nodes from processes with all imports done.
+"""The fork server of a job.
 
-`python -m shadowsync.nodes.supervisor.fork_server LIGHT TORCH`: two descriptors of sockets, of which the
-client has the other ends, see `starter`. The first process never imports torch and forks coordinator, readers
-and relay; it forks the one behind the second socket, which imports torch and forks all others. So torch is
-imported once a job, and its pages are shared.
+It forks nodes from processes with all imports done. `python -m shadowsync.nodes.supervisor.fork_server LIGHT
+TORCH`: two descriptors of sockets, of which the client has the other ends, see `starter`. The first process
+never imports torch and forks coordinator, readers and relay; it forks the one behind the second socket, which
+imports torch and forks all others. So torch is imported once a job, and its pages are shared.
 
 Both end when their socket ends. A forked child has none of its parent's threads, and shares its sockets and
 its GPU: so neither process has a thread, another socket, or CUDA when it forks; else it refuses.
@@ -33,9 +33,9 @@ from ..runtime.process import CLI, JOB_CHECK, RELAY, show_command_line
 
 
 def why_not_fork(own_sockets: Collection[int] = ()) -> str:
-    """Say what prevents a fork; return an empty string if nothing does. Linux only.
+    """Say what prevents a fork; empty if nothing does.
 
-    Counts the threads that the kernel knows, and so also those of libraries.
+    Linux only. Counts the threads that the kernel knows, and so also those of libraries.
 
     Args:
         own_sockets: descriptors of sockets that the child closes before it does anything else.
@@ -199,7 +199,10 @@ def become(request: ForkRequest) -> NoReturn:
 
 
 def _set_up_process(request: ForkRequest) -> None:
-    """Set session, streams, environment, folder and random numbers as a new process has them."""
+    """Set up a forked process like a new one.
+
+    Sets session, streams, environment, folder and random numbers.
+    """
     os.setsid()
     for stream, place in zip(request.streams, (0, 1, 2), strict=True):
         os.dup2(stream, place)

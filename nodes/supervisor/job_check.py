@@ -1,4 +1,4 @@
-"""The check of a job that needs torch, in a process of its own.
+"""The check of a job that needs torch, in its own process.
 
 `python -m shadowsync.nodes.supervisor.job_check JOB.json`: the exit code is 0, or 2 with a last line of JSON
 that says what is wrong.

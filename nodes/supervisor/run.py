@@ -50,7 +50,7 @@ def run(
     progress: ProgressCallback | None = None,
     quiet: bool = False,
 ) -> Report:
-    """Run all roles of a job as processes of this machine; return its report.
+    """Run a job as processes of this machine; return its report.
 
     Any thread may call, also one with a running event loop (a notebook), which then waits. On the main
     thread, Ctrl-C interrupts the job as it does `shadowsync run`: once for a checkpoint and a report, twice

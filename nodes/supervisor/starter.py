@@ -31,7 +31,9 @@ END_SECONDS = 0.3
 
 
 class StartedProcess(Protocol):
-    """A process in a session of its own; this process holds its standard input.
+    """A process in a session of its own.
+
+    This process holds its standard input.
 
     Attributes:
         pid: its number.
@@ -184,7 +186,10 @@ def send_request(
 
 
 def receive_answer(server: socket.socket) -> tuple[dict[str, Any], int | None] | None:
-    """Receive an answer, and a started process's descriptor; None where the server has ended."""
+    """Receive an answer and a descriptor; None if the server has ended.
+
+    The descriptor is a started process's.
+    """
     try:
         message, descriptors, _, _ = socket.recv_fds(server, MESSAGE_BYTES, 1)
     except ConnectionResetError:
@@ -333,7 +338,10 @@ class _ServerConnection:
 
 
 class ForkStarter:
-    """A starter whose processes are forked from a server, which imports from now on."""
+    """A starter of processes that a server forks.
+
+    The server imports from now on.
+    """
 
     def __init__(self) -> None:
         self._process, light, torch = open_server(os.environ | ONE_THREAD)

@@ -176,7 +176,10 @@ class Supervisor:
         return True
 
     async def _follow_coordinator(self) -> None:
-        """Wait for the coordinator's end; have another one take over from one that died."""
+        """Wait for the coordinator's end.
+
+        Another one takes over from one that died.
+        """
         assert self.folder is not None
         while self._coordinator is not None:
             await self._coordinator.ended.wait()

@@ -104,7 +104,10 @@ class CenterState:
         return CenterValues(message.request, message.start, 0, False, np.empty(0, dtype=np.uint8))
 
     def exchange(self, identity: bytes, message: CenterExchange) -> list[CenterValues]:
-        """Accept a chunk of a replica; return the chunks to answer now, if any."""
+        """Accept a chunk of a replica.
+
+        Returns the chunks to answer now, if any.
+        """
         center = self._require_center()
         codec = self._codec_of(message)
         session = self._sessions.get(identity)

@@ -10,7 +10,7 @@ from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange
 
 
 class ExchangeSession:
-    """One trainer thread's session: its current exchange and the answer to its last one.
+    """A trainer thread's session: current exchange, answer to the last one.
 
     Chunks are copied into a buffer of the slice's length, which the answer then overwrites. With a lossy
     codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
@@ -140,7 +140,10 @@ class ExchangeSession:
 
 
 def has_arrived(arrived: dict[int, int], start: int, elements: int) -> bool:
-    """Whether exactly this chunk has arrived; raises ValueError if it overlaps another."""
+    """Return whether exactly this chunk has arrived.
+
+    Raises ValueError if it overlaps another.
+    """
     if arrived.get(start) == elements:
         return True
     stop = start + elements

@@ -1,4 +1,7 @@
-"""Acknowledgements of batches: sent to the coordinator until confirmed, then confirmed to the worker."""
+"""Acknowledgements of batches, sent to the coordinator until confirmed.
+
+Then they are confirmed to the worker.
+"""
 
 from __future__ import annotations
 

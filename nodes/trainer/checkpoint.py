@@ -24,7 +24,9 @@ from ..replica.replica import TrainerContext
 
 @dataclass(frozen=True)
 class TrainerSnapshot:
-    """Copies in the host's memory, float32 [numel] but for the iterations; nobody writes them.
+    """Copies of a trainer's state in the host's memory.
+
+    They are float32 [numel] but for the iterations; nobody writes them.
 
     Attributes:
         state: the algorithm's, with the tensors of its `state_names`.
@@ -160,7 +162,10 @@ class TrainerCheckpoint:
 
     @property
     def bytes(self) -> int:
-        """Bytes of this trainer's own part of a checkpoint: its replica and optimizer state."""
+        """Bytes of this trainer's part of a checkpoint.
+
+        The part is its replica and optimizer state.
+        """
         state = sum(value.nbytes for value in self._shared.optimizer.state.values())
         return int(self._shared.layout.numel * torch.float32.itemsize + state)
 

@@ -1,6 +1,7 @@
-"""The state that a trainer begins with: from its part of a checkpoint, or from another trainer.
+"""The state that a trainer begins with.
 
-An optimizer without a history would take steps that are far too large.
+It comes from the trainer's part of a checkpoint, or from another trainer. An optimizer without a history
+would take steps that are far too large.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ class Restored:
 
 
 def restore_trainer(shared: TrainerContext, index: int) -> Restored | None:
-    """Copy what `job.start` names into a trainer's replica and optimizer, before anything is trained.
+    """Copy what `job.start` names into a trainer's replica and optimizer.
 
-    Returns None if the trainer starts from first weights. Any thread may call. Raises CheckpointError.
+    To be called before anything is trained. Returns None if the trainer starts from first weights. Any thread
+    may call. Raises CheckpointError.
 
     A run that is resumed gives trainer `index` its own replica and optimizer state back. Where the checkpoint
     has none of this index, or another algorithm, the replica starts as the model that came out, with the
@@ -103,7 +105,10 @@ def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTra
 
 
 class SavedTrainers:
-    """The dense part of a checkpoint: the model, the trainers' files, the algorithm's state."""
+    """The dense part of a checkpoint.
+
+    The model, the trainers' files and the algorithm's state.
+    """
 
     def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
         self._folder = folder

@@ -97,7 +97,10 @@ class TrainerRole(Role):
         return self._socket.endpoint
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Build the model and the flat replica with its first weights, or those restored."""
+        """Build the model and the flat replica.
+
+        The replica has its first weights, or those restored.
+        """
         self._node = node
         torch.set_num_threads(1)
         # A step's activations are freed at its end; without this each step faults their pages in again.
@@ -310,9 +313,10 @@ class TrainerRole(Role):
         return DrainReply(self.metrics(), {}, in_flight=drained.in_flight, progressive=sums)
 
     async def _finalize(self, request: Finalize) -> FinalizeReply:
-        """Run the closing round, and make the final model if every trainer has it.
+        """Run the closing round, and make the final model.
 
-        The closing round synchronizes what this replica learned since its last one.
+        The model is made if every trainer has it. The closing round synchronizes what this replica learned
+        since its last one.
         """
         if self._sync is None:
             return FinalizeReply(self.metrics(), complete=False, model_ready=False)

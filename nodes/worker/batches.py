@@ -70,7 +70,10 @@ class UnconfirmedBatches:
         self._batches.add((reader, sequence))
 
     def confirmed(self, reader: str, sequence: int) -> None:
-        """Record that the coordinator has a batch, or knows that it is left out."""
+        """Record that the coordinator knows of a batch.
+
+        It has the batch, or knows that it is left out.
+        """
         self._batches.discard((reader, sequence))
 
     def settle(self, reply: Callable[[], object]) -> None:

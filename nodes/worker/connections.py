@@ -1,7 +1,8 @@
-"""A worker's sockets to readers and embedding nodes, and who of them has not answered for too long.
+"""A worker's sockets to readers and embedding nodes.
 
-A path between two nodes may be broken. The coordinator hears of both ends, so it declares neither dead, and
-requests that are sent again for ever would be a job that hangs.
+Also who of them has not answered for too long. A path between two nodes may be broken. The coordinator hears
+of both ends, so it declares neither dead, and requests that are sent again for ever would be a job that
+hangs.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class AnswerWatch:
 
 
 class WorkerConnections:
-    """All connections of one worker; made and used by its thread, but for `metrics`.
+    """All connections of one worker.
+
+    Made and used by its thread, but for `metrics`.
 
     Attributes:
         readers: a client for each reader, by name.

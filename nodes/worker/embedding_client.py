@@ -123,7 +123,7 @@ class EmbeddingClient:
             self._send(batch, shard, message, now, lease=lease)
 
     def targets(self, batch: InFlightBatch) -> list[Lease | None]:
-        """Return for each node shared memory for the gradients of its part, or None.
+        """Return per node shared memory for its gradients, or None.
 
         The batch keeps it. Gradients that are there by the time of `push` are sent without a copy.
         """

@@ -74,7 +74,10 @@ class WorkerHandle(Protocol):
         ...
 
     def connect_reader(self, member: MemberInfo) -> None:
-        """Connect to a reader that has joined; nothing happens for one that is known."""
+        """Connect to a reader that has joined.
+
+        Nothing happens for one that is known.
+        """
         ...
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
@@ -92,7 +95,10 @@ class WorkerHandle(Protocol):
         ...
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
-        """Give the sums of a pass to `reply`, on a thread of the worker's."""
+        """Give the sums of a pass to `reply`.
+
+        On a thread of the worker's.
+        """
         ...
 
     def metrics(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Channel between a trainer and a worker process, and the configuration of the process."""
+"""Channel between trainer and worker process, and the latter's configuration."""
 
 from __future__ import annotations
 

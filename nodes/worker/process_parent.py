@@ -104,7 +104,7 @@ class WorkerProcessMonitor(Service):
         self.waker.wake()
 
     def body(self) -> None:
-        """Start the process and exchange messages with it until one of the two ends."""
+        """Start the process and exchange messages until one of the two ends."""
         channel = open_trainer_end(self._context)
         try:
             process = self._start(channel.endpoint)

@@ -58,7 +58,10 @@ class ReaderClient:
         return self._received + len(self._early) - self._done - len(self._done_early)
 
     def accept(self, delivery: Delivery) -> bool:
-        """Record a delivery; return False if it came before, or the reader is lost."""
+        """Record a delivery.
+
+        Returns False if it came before, or the reader is lost.
+        """
         if self._lost:
             return False
         sequence = delivery.sequence

@@ -69,7 +69,7 @@ class Step:
 
 
 class Stepper:
-    """A worker's own modules: parameters shared with the other workers, gradients of its own.
+    """A worker's modules, with shared parameters and its own gradients.
 
     Owned by one worker thread. A step is staged, launched and finished; on a GPU only `finish` waits for the
     device, so that a worker may launch `ahead` further steps before it finishes one.
@@ -243,7 +243,7 @@ class Stepper:
         return dense, warm * (dense if self._settings.schedule.tables else 1.0)
 
     def _backward(self, loss: torch.Tensor) -> None:
-        """Compute the gradients of the loss: the flat one, and those of the embeddings."""
+        """Compute the loss's flat gradient, and those of the embeddings."""
         if self._rounded is None:
             self._gradient.zero_()
         else:

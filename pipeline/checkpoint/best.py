@@ -22,7 +22,7 @@ NOTE_NAME: Final = "validation.json"
 
 @dataclass(frozen=True)
 class BestNote:
-    """Why a checkpoint is the best.
+    """The reason why a checkpoint is the best.
 
     Attributes:
         metric, value: the metric of validation, and its value.

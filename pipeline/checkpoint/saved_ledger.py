@@ -74,7 +74,7 @@ class SavedLedger:
         return sum(sum(numbers.values()) for numbers in self.left_out.values())
 
     def has(self, epoch: int, span: int, number: int) -> bool:
-        """Whether a batch was trained."""
+        """Return whether a batch was trained."""
         if (epoch, span) in self.complete:
             return number not in self.left_out.get((epoch, span), {})
         return number in self.partial.get((epoch, span), {})

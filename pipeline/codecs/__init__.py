@@ -1,1 +1,1 @@
-"""How float32 values are encoded for sending, and error feedback."""
+"""The encoding of float32 values for sending, and error feedback."""

@@ -1,4 +1,4 @@
-"""The codecs from which that of a link is chosen while a job trains."""
+"""The codecs among which a link's is chosen during training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class CodecChoices:
         self._codecs = {name: make_codec(name, options) for name in CHOOSABLE}
 
     def codec(self, name: str) -> Codec:
-        """Return the codec of this name; raises CodecError for one that cannot be chosen."""
+        """Return the codec of this name.
+
+        Raises CodecError for one that cannot be chosen.
+        """
         if name not in self._codecs:
             raise CodecError(f"codec {name!r:.40} named; this link's are {', '.join(CHOOSABLE)}")
         return self._codecs[name]

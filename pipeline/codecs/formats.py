@@ -162,7 +162,10 @@ class Sparse(Codec):
     lossy = False
 
     def encode(self, values: Float32Array) -> Payload:
-        """Return uint8 [elements / 8 + 4 * nonzero], at most [4 * elements]."""
+        """Return uint8 [elements / 8 + 4 * nonzero].
+
+        At most [4 * elements].
+        """
         plain = values.astype("<f4", copy=False)
         present = plain.view("<u4") != 0
         kept = plain[present]

@@ -25,10 +25,10 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 class ColumnSection(BaseModel):
-    """One column: `NAME = "dense"` or `NAME = { kind = "dense", ... }`.
+    """A column of the examples: a kind, or a table of settings.
 
-    A column of the file may be used more than once, under other names:
-    `hour = { kind = "dense", source = "time" }`.
+    Written `NAME = "dense"` or `NAME = { kind = "dense", ... }`. A column of the file may be used more than
+    once, under other names: `hour = { kind = "dense", source = "time" }`.
     """
 
     model_config = STRICT
@@ -153,7 +153,7 @@ Moment: TypeAlias = str | int | float | None
 
 
 class SplitSection(BaseModel):
-    """How the rows of `data.path` are split into training, validation and test.
+    """The split of the rows of `data.path` into training, validation and test.
 
     Validation and test data may also be files of their own: `data.validation_path`, `data.eval_path`.
     """

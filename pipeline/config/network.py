@@ -167,9 +167,10 @@ def _amount(text: str, units: dict[str, float], examples: str) -> float:
 
 
 class NetworkSection(Section):
-    """Addresses, which differ from host to host, the transport, and an emulated slow network.
+    """Addresses, the transport, and an emulated slow network.
 
-    The emulation works under `shadowsync run` only. Nodes need not agree on this section.
+    Addresses differ from host to host. The emulation works under `shadowsync run` only. Nodes need not agree
+    on this section.
     """
 
     transport: Literal["auto", "tcp", "ipc"] = Field(

@@ -70,7 +70,7 @@ class RunSection(Section):
 
 
 class StartSection(BaseModel):
-    """What a run starts from: initial values, or the checkpoint of another run."""
+    """The start of a run: initial values, or another run's checkpoint."""
 
     model_config = STRICT
 
@@ -108,7 +108,10 @@ class StartSection(BaseModel):
 
 
 class SyncSection(Section):
-    """How the replicas are synchronized. `shadowsync algos` lists the algorithms and their options."""
+    """Synchronization of the replicas.
+
+    `shadowsync algos` lists the algorithms and their options.
+    """
 
     algorithm: str = Field(
         default="easgd",
@@ -297,7 +300,10 @@ class ValidationSection(BaseModel):
 
 
 class WatchSection(BaseModel):
-    """Ways to watch a run while it trains; see docs/watching.md. Nodes need not agree on this section."""
+    """Ways to watch a run while it trains.
+
+    See docs/watching.md. Nodes need not agree on this section.
+    """
 
     model_config = STRICT
 
@@ -327,7 +333,10 @@ class WatchSection(BaseModel):
 
 
 class ReportSection(BaseModel):
-    """What a report contains besides its figures. Nodes need not agree on this section."""
+    """The content of a report besides its figures.
+
+    Nodes need not agree on this section.
+    """
 
     model_config = STRICT
 

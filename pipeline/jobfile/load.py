@@ -108,7 +108,7 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
 
 
 def without_removed_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a saved job without the keys that an earlier version knew and this one does not."""
+    """Copy a saved job without the keys that this version removed."""
     tree = copy.deepcopy(dict(saved))
     for key in REMOVED_KEYS:
         section, _, name = key.partition(".")
@@ -186,12 +186,12 @@ def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[st
 
 
 def _has_split(split: Any, role: str) -> bool:
-    """Whether this role's rows are a part of the training files."""
+    """Return whether this role's rows are part of the training files."""
     return isinstance(split, dict) and bool(split.get(role) or split.get(f"{role}_from") is not None)
 
 
 def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
-    """Whether the job file's columns have the folder's tables.
+    """Return whether the job file's columns have the folder's tables.
 
     The tables must be in the same order. Without columns only the number of tables is compared.
     """
@@ -278,7 +278,7 @@ def _absolute(base: Path, path: str) -> str:
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:
-    """Whether an error is about the other form of `model.table_rows`.
+    """Return whether an error concerns the other form of `model.table_rows`.
 
     The forms are a number and a list; the other form is the one that was not given.
     """

@@ -27,7 +27,7 @@ WAITS: Final[tuple[Bottleneck, ...]] = ("reader", "network", "embedding", "sync"
 
 
 class Verdict(ProfilePart):
-    """What to look at first.
+    """The part of a run to look at first.
 
     Attributes:
         bottleneck: the longest wait, if it takes a third or more of the workers' time; else "compute" if they

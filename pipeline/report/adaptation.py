@@ -1,6 +1,7 @@
-"""What a run adapted in its synchronization, for report.json: gap and elastic rate, and codecs by link.
+"""The adaptations of a run in its synchronization, for report.json.
 
-`sync.control` sets the first two; codecs are chosen where `codecs.center_up` is "auto".
+They are gap, elastic rate, and codecs by link. `sync.control` sets the first two; codecs are chosen where
+`codecs.center_up` is "auto".
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ControlDecision(ReportPart):
 
 
 class Control(ReportPart):
-    """What `sync.control` was to keep, and what it reached.
+    """The aims of `sync.control`, and what it reached.
 
     `ratio` is the replicas' mean distance from their mean, over how far that mean moves in 20 iterations of a
     trainer: the median of the last of `windows` a few samples long, of which `windows_within` were within the
@@ -53,7 +54,10 @@ class Control(ReportPart):
 
     @property
     def kept(self) -> bool:
-        """Whether the bound was kept: in the last window, and in half of all."""
+        """Whether the bound was kept, at the end and mostly.
+
+        That is, in the last window, and in half of all.
+        """
         return self.ratio is not None and self.ratio <= self.bound and 2 * self.windows_within >= self.windows
 
 

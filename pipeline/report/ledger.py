@@ -1,4 +1,7 @@
-"""The part of report.json on the ledger: identities between counts, and whether they hold."""
+"""The ledger's part of report.json: identities between counts.
+
+Also whether they hold.
+"""
 
 from __future__ import annotations
 

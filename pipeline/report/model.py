@@ -20,7 +20,10 @@ EARLY: Final = ("stopped: ", "finished early: ")
 
 
 class ExampleCounts(ReportPart):
-    """Where the examples went, by the ledger; `reasons` counts bad and dropped ones."""
+    """Numbers of examples by what became of them, by the ledger.
+
+    `reasons` counts bad and dropped ones.
+    """
 
     read: NonNegativeInt
     distinct: NonNegativeInt
@@ -137,7 +140,7 @@ class BadBatches(ReportPart):
 
 
 class Checkpoints(ReportPart):
-    """How many checkpoints were written during training, and how many failed."""
+    """Numbers of checkpoints written during training, and of failed ones."""
 
     written: NonNegativeInt
     failed: NonNegativeInt
@@ -156,7 +159,10 @@ class LinkTraffic(ReportPart):
 
     @property
     def compression(self) -> float | None:
-        """How many times fewer bytes than float32; a little below 1 for float32 itself."""
+        """Ratio of the bytes as float32 to the bytes sent.
+
+        A little below 1 for float32 itself.
+        """
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
@@ -200,7 +206,7 @@ class Staleness(ReportPart):
 
 
 class Replicas(ReportPart):
-    """How far the replicas are apart at the end.
+    """The distance of the replicas from each other at the end.
 
     `divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers.
     """

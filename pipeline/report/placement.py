@@ -109,7 +109,7 @@ class LoadedNode(PlacedNode):
 
 
 class Placement(ReportPart):
-    """How the rows were placed on the embedding nodes.
+    """The placement of the rows on the embedding nodes.
 
     Also the load that followed.
     """

@@ -46,7 +46,7 @@ def local_address(token: str) -> str:
 
 
 def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
-    """Whether a node listens on `ipc`.
+    """Return whether a node listens on `ipc`.
 
     Args:
         transport: `network.transport`.

@@ -245,7 +245,10 @@ def _binary(value: Any) -> bytes:
 
 
 def _table(value: Any) -> dict[str, Any]:
-    """Check a table that its receiver parses: its size, its depth, and that it has plain values only."""
+    """Check a table's size, depth and values.
+
+    Its receiver parses it; it may have plain values only.
+    """
     if type(value) is not dict:
         raise ValueError(f"a table with text keys is expected, not {_shown(value)}")
     values, level = 0, [value]
@@ -277,7 +280,10 @@ def _values_in(container: dict[Any, Any] | list[Any]) -> list[Any]:
 
 
 def _list(value: Any) -> list[Any]:
-    """Check the fields of a request or reply; each is checked by its own type, once the verb is known."""
+    """Check the fields of a request or reply.
+
+    Each is checked by its own type, once the verb is known.
+    """
     if type(value) is not list or len(value) > MAX_FIELDS:
         raise ValueError(f"a list of at most {MAX_FIELDS} fields is expected, not {_shown(value)}")
     return value

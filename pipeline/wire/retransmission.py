@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RetransmitPolicy:
-    """How long to wait for a reply.
+    """The time to wait for a reply.
 
     After that the request is sent again. No I/O, no clock.
 
@@ -35,7 +35,7 @@ class RetransmitPolicy:
         return cls(timeout_seconds / times)
 
     def due(self, since: float, now: float) -> bool:
-        """Whether a request sent at `since` is due again."""
+        """Return whether a request sent at `since` is due again."""
         return now - since >= self.interval_seconds
 
     def left_seconds(self, since: float, now: float) -> float:

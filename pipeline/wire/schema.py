@@ -48,7 +48,10 @@ class Message:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """What `frames` needs to encode and to validate one kind of message."""
+    """The means to encode and to validate one kind of message.
+
+    `frames` uses it.
+    """
 
     cls: type[Message]
     header: tuple[tuple[str, Callable[[Any], Any]], ...]

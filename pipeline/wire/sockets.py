@@ -80,7 +80,7 @@ def connect(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has arrived.
+    """Return whether a message has arrived.
 
     This costs a third of trying to receive and catching the exception.
     """

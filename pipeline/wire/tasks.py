@@ -1,4 +1,4 @@
-"""Background tasks: of an owner, of a block; and a race of two awaitables."""
+"""Background tasks of an owner or a block; races of awaitables."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class TaskSet:
 
 @asynccontextmanager
 async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Run coroutines in the background of a block, which cancels them and awaits their end.
+    """Run coroutines in the background of a block.
 
-    If one fails, the block is cancelled and raises its error; as itself, in no ExceptionGroup, and so what
-    the block raises.
+    The block's end cancels them and awaits their end. If one fails, the block is cancelled and raises its
+    error; as itself, in no ExceptionGroup, and so what the block raises.
     """
     failed: BaseException
     try:

@@ -301,7 +301,7 @@ class CollectedSums:
 
 @dataclass(frozen=True, slots=True)
 class TracedProcess:
-    """What the threads of the process did since `trace`."""
+    """The activities of the process's threads since `trace`."""
 
     trace: ProcessTrace
 
@@ -343,7 +343,10 @@ class WorkerVerbs(NamedRecords[Sent]):
         return WorkerMessage(self.name_of(message), values_of(message))
 
     def decode(self, message: WorkerMessage) -> Sent:
-        """Return the message that was sent; raises ProtocolError, naming the verb and the field."""
+        """Return the message that was sent.
+
+        Raises ProtocolError, naming the verb and the field.
+        """
         return self.decode_values(message.verb, message.body)
 
 

@@ -139,7 +139,7 @@ class _Pace:
                 self._parts, self._measurements = counts.parts, 0
 
     def is_due(self, until_seconds: float) -> bool:
-        """Whether enough was trained until then since the last measurement."""
+        """Return whether enough was trained since the last measurement."""
         start = self._start_seconds
         batches = self._batches_at(until_seconds) - self._batches_at(start)
         return until_seconds - start >= MEASURED_SECONDS and batches >= MEASURED_BATCHES

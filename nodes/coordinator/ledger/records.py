@@ -1,4 +1,4 @@
-"""Records of the ledger: its sums, its open spans, and what its file keeps of each batch."""
+"""Records of the ledger: sums, open spans, and rows of its file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ class LeftOut:
 
 
 class LedgerTables(Protocol):
-    """What a change of the job's state writes into the ledger's file; `LedgerStore` is one."""
+    """The writes into the ledger's file by a change of state.
+
+    `LedgerStore` implements them.
+    """
 
     def grant(self, epoch: int, span: Span, reader: str) -> None:
         """Store that a span was handed out, perhaps again."""
@@ -108,9 +111,9 @@ class Replay:
 
 @dataclass(slots=True)
 class OpenSpan:
-    """A span that was handed out in one epoch, and which of its batches are settled: trained or left out.
+    """A span that was handed out in one epoch.
 
-    Examples are by batch number.
+    It knows which of its batches are settled: trained or left out. Examples are by batch number.
 
     Attributes:
         reader: to whom it was handed out; empty while it waits to be handed out again.

@@ -1,6 +1,6 @@
-"""The ledger's file, and the thread that writes it: a slow disk delays no heartbeat.
+"""The ledger's file, and the thread that writes it.
 
-It is SQLite in WAL mode, so that it survives a killed coordinator.
+It is SQLite in WAL mode, so that it survives a killed coordinator. A slow disk delays no heartbeat.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ _IN = "SELECT 1 FROM {} x WHERE (x.epoch, x.span, x.number) = (r.epoch, r.span, 
 
 @dataclass(frozen=True)
 class StoredTotals:
-    """The totals of the file; see the methods of `LedgerStore` of the same names."""
+    """The totals of the file.
+
+    See the methods of `LedgerStore` of the same names.
+    """
 
     sums: dict[str, int]
     returned_and_settled_examples: int
@@ -159,7 +162,10 @@ class LedgerStore:
         self._retried(lambda: [part(self) for part in parts])
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Return the changes of the job's state, in order; none of a file of an earlier version."""
+        """Return the changes of the job's state, in order.
+
+        A file of an earlier version has none.
+        """
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone():
             return
         columns = "seconds, token, number, kind, body"
@@ -196,7 +202,7 @@ class LedgerStore:
         return int(row[0])
 
     def returned_and_left_out(self) -> list[BatchId]:
-        """Return the batches that a dead trainer returned and that were then left out.
+        """Return the batches left out after a dead trainer returned them.
 
         Only the shards know what the dead trainer had pushed of them.
         """
@@ -260,7 +266,7 @@ class LedgerStore:
 
 
 class LedgerWriter:
-    """Run work on a `LedgerStore`, one at a time, in the order of submission.
+    """A thread that runs work on a `LedgerStore`, in order of submission.
 
     Belongs to the coordinator's loop. A caller that promises a write awaits it first.
     """

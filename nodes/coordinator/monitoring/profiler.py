@@ -85,7 +85,10 @@ class NodeClocks:
         self._found: dict[str, tuple[float, float]] = {}
 
     def record(self, node: str, answer: Measures, requested_at: float, replied_at: float) -> None:
-        """Add a reply with `clock` and `machine`; both times are of this process's clock."""
+        """Add a reply with `clock` and `machine`.
+
+        Both times are of this process's clock.
+        """
         offset, error = answer.clock - (requested_at + replied_at) / 2, (replied_at - requested_at) / 2
         if answer.machine == self._machine:
             offset = error = 0.0
@@ -179,7 +182,7 @@ class Profiler:
         await self._request_measures(last=True)
 
     def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
-        """Build the profile with the events of its trace; None if nothing was measured.
+        """Build the profile with its trace; None if nothing was measured.
 
         That is, training ended first, or no trainer answered twice.
         """

@@ -1,4 +1,4 @@
-"""Samples of the replicas while they train, and the settings that follow from them."""
+"""Samples of the replicas in training, and settings that follow from them."""
 
 from __future__ import annotations
 

@@ -133,7 +133,10 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
 
 
 def _read_by_dead(state: JobState) -> int:
-    """Count what dead readers had sent and is settled; the rest is read again."""
+    """Count what dead readers had sent and is settled.
+
+    The rest is read again.
+    """
     trainers = [trainer.info.name for trainer in state.members.everyone("trainer")]
     dead = [reader.info.name for reader in state.members.everyone("reader") if not reader.alive]
     return sum(state.ledger.known_deliveries(reader, trainer) for reader in dead for trainer in trainers)

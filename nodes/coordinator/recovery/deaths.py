@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class Successors:
-    """Which dead nodes of one role another one is started for, as the supervisor says.
+    """The dead nodes of one role, and their successors.
 
-    A state machine without I/O. Owned by the coordinator's loop.
+    The supervisor says which dead node another one is started for. A state machine without I/O. Owned by the
+    coordinator's loop.
     """
 
     def __init__(self) -> None:
@@ -92,7 +93,10 @@ async def offer_spans(server: CoordinatorServer) -> None:
 
 
 class ReaderRecovery:
-    """Recover from deaths of readers, one task for each. Runs on the coordinator's loop."""
+    """Recovery from deaths of readers, one task for each.
+
+    Runs on the coordinator's loop.
+    """
 
     def __init__(self, server: CoordinatorServer, successors: Successors) -> None:
         self._server = server

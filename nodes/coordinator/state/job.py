@@ -258,7 +258,10 @@ class JobState:
         return rows
 
     def leave_out(self, member: Member, batches: Iterable[LeftOutBatch]) -> list[LeftOut]:
-        """Record batches that a trainer left out; return their rows for the ledger's file."""
+        """Record batches that a trainer left out.
+
+        Returns their rows for the ledger's file.
+        """
         rows = []
         for batch in batches:
             rows.append(self.ledger.leave_out(member.info.name, batch.id, batch.examples, batch.why))

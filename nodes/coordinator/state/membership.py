@@ -48,7 +48,7 @@ class Member:
         self.ready, self.facts = True, facts
 
     def count(self, key: str) -> int | None:
-        """Return a count of its last heartbeat; None if it was not in it."""
+        """Return a count of its last heartbeat, or None without one."""
         value = self.metrics.get(key)
         return None if value is None else int(value)
 

@@ -1,4 +1,4 @@
-"""The outcome of a job: reason to stop, scores of its checkpoints, final model, facts for the report."""
+"""The outcome of a job: stop, scores, final model and facts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The metric of a checkpoint, with its trained examples and seconds since the start."""
+    """The metric of a checkpoint.
+
+    With its trained examples, and the seconds since the start.
+    """
 
     examples: int
     seconds: float
@@ -88,7 +91,10 @@ class ValidationState:
         return best
 
     def adopt(self, best: Scored) -> None:
-        """Begin with the best score of the resumed run, which a new one has to beat."""
+        """Begin with the resumed run's best score.
+
+        A new one has to beat it.
+        """
         self.best = best
 
     def fail(self) -> None:
@@ -184,7 +190,10 @@ class Outcome:
         self.trainers, self.progressive = counts, progressive
 
     def shards_drained(self, counts: CountsByNode, applied_of: dict[str, tuple[BatchId, ...]]) -> None:
-        """Record the last counts of embedding nodes, and what they applied of doubtful batches."""
+        """Record the last counts of embedding nodes.
+
+        Also records what they applied of doubtful batches.
+        """
         self.shards, self.applied_of = counts, applied_of
 
     def syncs_drained(self, counts: CountsByNode) -> None:
@@ -196,7 +205,10 @@ class Outcome:
         self.cpu_seconds[node] = seconds
 
     def finalized(self, trainer: str, counts: Counts) -> None:
-        """Add a trainer's counts after its closing round to those that it had when it was drained."""
+        """Add a trainer's counts after its closing round.
+
+        They are added to those that it had when it was drained.
+        """
         self.trainers.setdefault(trainer, {}).update(counts)
 
     def diverged(self, divergence: float | None) -> None:

@@ -1,4 +1,7 @@
-"""Placement of rows on embedding nodes, planned before any node joins. Imports no torch."""
+"""Placement of rows on embedding nodes, before any node joins.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 

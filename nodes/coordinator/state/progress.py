@@ -1,4 +1,7 @@
-"""Progress of a running job: its input and origin, training metrics, rates, expected examples, divergence."""
+"""Progress of a running job.
+
+Its input and origin, training metrics, rates, expected examples and divergence.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +178,10 @@ class NodeRates:
         self._beats: dict[str, deque[tuple[float, dict[str, Any]]]] = {}
 
     def record_heartbeat(self, node: str, seconds: float, metrics: dict[str, Any]) -> None:
-        """Add a heartbeat, so many seconds after the start. `metrics` is kept, not copied."""
+        """Add a heartbeat, `seconds` after the start.
+
+        `metrics` is kept, not copied.
+        """
         beats = self._beats.setdefault(node, deque())
         beats.append((seconds, metrics))
         while seconds - beats[0][0] > WINDOW_SECONDS and len(beats) > 2:

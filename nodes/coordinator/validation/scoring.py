@@ -24,7 +24,10 @@ ANSWER_LIMIT_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class CheckpointScore:
-    """The sums of a checkpoint's scores; `model` names its model, after how many examples."""
+    """The sums of a checkpoint's scores.
+
+    `model` names its model, after how many examples.
+    """
 
     model: str
     examples_trained: int

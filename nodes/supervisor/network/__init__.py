@@ -1,1 +1,1 @@
-"""The emulation of a slow network: a relay between the nodes of a job."""
+"""The emulation of a slow network, by a relay between nodes."""

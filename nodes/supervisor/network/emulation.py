@@ -1,4 +1,7 @@
-"""The emulated slow network of a job: its relay, and options for each child."""
+"""The emulated slow network of a job.
+
+It is a relay, and options for each child.
+"""
 
 from __future__ import annotations
 

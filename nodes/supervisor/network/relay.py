@@ -298,7 +298,10 @@ async def serve(spec: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run the relay; return the exit code, 1 where a listener cannot be opened."""
+    """Run the relay.
+
+    Returns the exit code, 1 where a listener cannot be opened.
+    """
     try:
         asyncio.run(serve(json.loads(sys.argv[1])))
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Which rows of which table go to which embedding node."""
+"""The assignment of rows of tables to embedding nodes."""

@@ -1,4 +1,4 @@
-"""How the rows of all tables are split over the embedding nodes.
+"""The split of all tables' rows over the embedding nodes.
 
 Imports no torch.
 """

@@ -108,7 +108,7 @@ def decode_record(cls: type[Any], what: str, values: list[Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ErrorReply(Reply):
-    """Why a request was refused, or failed."""
+    """The reason why a request was refused, or failed."""
 
     what: str
     where: str = ""
@@ -117,7 +117,10 @@ class ErrorReply(Reply):
 
 
 def decode_error(values: list[Any]) -> ErrorReply:
-    """What `encode_body` made of an error; raises ProtocolError, naming the field."""
+    """Decode an error that `encode_body` encoded.
+
+    Raises ProtocolError, naming the field.
+    """
     reply: ErrorReply = decode_record(ErrorReply, "an error", values)
     return reply
 

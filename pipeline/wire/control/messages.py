@@ -224,7 +224,7 @@ class ChildExited(Request["ChildExitedReply"]):
 
 @dataclass(frozen=True, slots=True)
 class ChildExitedReply(Reply):
-    """Whether the job has use for another in its place."""
+    """The job's need for another in its place."""
 
     replace: bool
 

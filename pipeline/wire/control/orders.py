@@ -295,7 +295,7 @@ class PrepareEval(Request["PrepareEvalReply"]):
 
 @dataclass(frozen=True, slots=True)
 class PrepareEvalReply(Reply):
-    """Whether it has them."""
+    """The trainer's readiness: whether it has them."""
 
     ready: bool
 

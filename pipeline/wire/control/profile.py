@@ -20,7 +20,7 @@ class Measure(Request["Measures"]):
 
 @dataclass(frozen=True, slots=True)
 class Measures(Reply):
-    """What a process did so far, by its machine's clock.
+    """Figures of a process so far, by its machine's clock.
 
     Attributes:
         clock: seconds.
@@ -46,7 +46,7 @@ class Trace(Request["TraceReply"]):
 
 @dataclass(frozen=True, slots=True)
 class ProcessTrace:
-    """What the threads of a process did.
+    """The activities of a process's threads.
 
     Attributes:
         marks: name and thread as indexes, begin and length in microseconds.

@@ -1,1 +1,1 @@
-"""Who may connect: the job's key, CURVE with it, and the token of HTTP servers."""
+"""Access: the job's key, CURVE with it, and the HTTP servers' token."""

@@ -37,7 +37,10 @@ log = logging.getLogger(__name__)
 
 
 def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
-    """Restrict a listening socket to peers with the job's key, if there is one."""
+    """Restrict a listening socket to peers with the job's key.
+
+    Does nothing if there is no key.
+    """
     if address.startswith("tcp://") and (key := job_key()) is not None:
         socket.setsockopt(zmq.CURVE_SECRETKEY, key.server.secret)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
