@@ -12,6 +12,7 @@ from ..pipeline.codecs.choices import AUTO, CodecChoices
 from ..pipeline.codecs.formats import make_codec
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
+from ..pipeline.text.format import duration
 from ..sync_algos.built_in import NEEDS_CENTER
 from .runtime.process import PROBE, log_to_stderr, python
 from .runtime.role import Role
@@ -185,7 +186,7 @@ def _probe_needs_center(name: str) -> bool:
         answer = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
     except subprocess.TimeoutExpired as error:
         raise JobFileError(
-            f"{name!r} could not be imported in {PROBE_SECONDS:.0f} seconds", where="sync.algorithm"
+            f"{name!r} could not be imported in {duration(PROBE_SECONDS)}", where="sync.algorithm"
         ) from error
     except ValueError as error:
         last = done.stderr.rstrip("\n").rpartition("\n")[2]

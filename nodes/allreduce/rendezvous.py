@@ -5,6 +5,7 @@ A member whose state of the algorithm lags behind receives that state from anoth
 
 from __future__ import annotations
 
+from ...pipeline.text.format import duration
 from ...pipeline.wire.peer_messages import PeerEnded, PeerReady, PeerState, PeerStateRequest, PeerWait
 from ...sync_algos.base import Algorithm
 from ...sync_algos.grouping import Grouping
@@ -142,7 +143,9 @@ class Rendezvous:
             context.report_late(peer)
         if late:
             # Nobody can complete a round without this trainer's values.
-            context.end(peer_round, f"trainer {late[0]} was not ready within {context.timeout_seconds:g} s")
+            context.end(
+                peer_round, f"trainer {late[0]} was not ready within {duration(context.timeout_seconds)}"
+            )
             return
         for peer in waited:
             if peer_round.may_request(peer, now, context.policy):

@@ -11,6 +11,7 @@ from ...pipeline.data.span import to_runs
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
+from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish
 from .checkpoint.manager import CheckpointManager
 from .evaluation import Evaluator, sum_progressive
@@ -81,7 +82,7 @@ class JobController:
         if not await self._server.wait_for(lambda: not members.missing(), limit) and self._state.stop is None:
             missing = ", ".join(f"{count} {role}" for role, count in members.missing().items())
             raise ClusterError(
-                f"these nodes were not ready within {limit:g} s: {missing}",
+                f"these nodes were not ready within {duration(limit)}: {missing}",
                 remedy="start them with --join, or raise run.start_timeout_seconds",
             )
 

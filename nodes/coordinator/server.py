@@ -16,6 +16,7 @@ import zmq
 import zmq.asyncio
 
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Reply, ReplyType, Request
 from ...pipeline.wire.control.orders import (
     DivideBatches,
@@ -360,11 +361,11 @@ class CoordinatorServer(JobWaits):
         for member in [*members.alive(), *members.joining()]:
             seen_at = self.sessions.seen_at(member.info.token)
             if member.ready and seen_at is not None and now - seen_at > limit:
-                self.mark_dead(member.info.token, f"was silent for {limit:g} s")
+                self.mark_dead(member.info.token, f"was silent for {duration(limit)}")
         start = self.state.job.run.start_timeout_seconds
         for member in members.joining() if self.state.is_training else ():
             if not member.ready and now - member.joined_at > start:
-                self.mark_dead(member.info.token, f"was not ready within {start:g} s")
+                self.mark_dead(member.info.token, f"was not ready within {duration(start)}")
         self.sessions.forget_silent(now, lambda token: members.find(token) is not None)
 
     def _require_no_lost_batches(self) -> None:

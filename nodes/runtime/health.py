@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...pipeline.errors import ClusterError
+from ...pipeline.text.format import duration
 
 VARIABLE = "SHADOWSYNC_HEALTH"
 MAX_ANSWER_BYTES = 1 << 16
@@ -97,7 +98,8 @@ def ask_health(path: Path, timeout_seconds: float) -> Health:
                 received += part
         except TimeoutError:
             return Health(
-                False, f"{path}: the node has not answered for {timeout_seconds:g} s; it hangs or is stopped"
+                False,
+                f"{path}: the node has not answered for {duration(timeout_seconds)}; it hangs or is stopped",
             )
         except OSError as error:
             return Health(False, f"{path}: no node answers ({error.strerror or error})")
@@ -142,5 +144,5 @@ def node_health(
     if not ready:
         # It sends no heartbeats yet, so the coordinator has nothing to answer.
         return Health(True, f"{role}: starting", figures)
-    text = f"{role}: last message from the coordinator {silence_seconds:.1f} s ago"
+    text = f"{role}: last message from the coordinator {duration(silence_seconds)} ago"
     return Health(silence_seconds <= limit_seconds, text, figures)

@@ -17,6 +17,7 @@ from zmq.utils.monitor import parse_monitor_message
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
 from ...pipeline.jobfile.extras import missing_modules
+from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import Hello, Interrupt, Leave, NodeFailed, Ready
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, FinishReply
@@ -174,7 +175,7 @@ class Node:
             welcome = await self._channel.call(hello, timeout_seconds=job.run.start_timeout_seconds)
         except ConnectionLost as error:
             raise ClusterError(
-                f"no coordinator answered within {job.run.start_timeout_seconds:g} s",
+                f"no coordinator answered within {duration(job.run.start_timeout_seconds)}",
                 where=settings.join,
                 remedy="start the coordinator first and give the address that it prints",
             ) from error
@@ -256,7 +257,7 @@ class Node:
                 how = "silent" if self._connected else "gone"
                 self._end(
                     ExitCode.STOPPED_BY_DEATH,
-                    f"{self.settings.join}: the coordinator was {how} for {limit:g} s",
+                    f"{self.settings.join}: the coordinator was {how} for {duration(limit)}",
                 )
 
     def _follow_connection(self, event: int) -> None:

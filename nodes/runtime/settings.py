@@ -10,6 +10,7 @@ from uuid import uuid4
 from ...pipeline.config.job import Job
 from ...pipeline.config.sections import MAX_PORT, parse_page_address
 from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.text.format import duration
 from ...pipeline.wire.endpoints import AUTO, listen_address, local_address, own_address, use_ipc
 from ...pipeline.wire.keys import http_token
 from ...pipeline.wire.keys.curve import insecurity, require_key
@@ -125,7 +126,7 @@ async def resolve_advertised_host(settings: NodeSettings) -> str:
         except ClusterError as error:
             if loop.time() > deadline:
                 raise ClusterError(
-                    f"{error.what}, even after {settings.job.run.start_timeout_seconds:g} s",
+                    f"{error.what}, even after {duration(settings.job.run.start_timeout_seconds)}",
                     where=settings.join,
                     remedy="start the coordinator first and give the address that it prints",
                 ) from error

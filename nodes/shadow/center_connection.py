@@ -13,6 +13,7 @@ import zmq
 from ...pipeline.codecs.feedback import decode_chunk
 from ...pipeline.codecs.formats import Codec, CodecError, Float32
 from ...pipeline.errors import ProtocolError
+from ...pipeline.text.format import duration
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.center_messages import CenterExchange, CenterValues
 from ...pipeline.wire.control.orders import MemberInfo
@@ -126,7 +127,9 @@ class CenterConnection:
                 if resent_at is not None and pending.progressed_at > resent_at:
                     resent_at = None
                 elif silent_seconds >= self.timeout_seconds:
-                    raise PeerLost(f"{self.member.name} did not answer within {self.timeout_seconds:g} s")
+                    raise PeerLost(
+                        f"{self.member.name} did not answer within {duration(self.timeout_seconds)}"
+                    )
                 elif resent_at is None and self._policy.due(pending.progressed_at, loop.time()):
                     resent_at = loop.time()
                     if sender.done():

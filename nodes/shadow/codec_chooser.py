@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from ...pipeline.text.format import duration
+
 # Exchanges by one codec that tell its time: their median, so that a single late one changes nothing.
 FEWEST_EXCHANGES: Final = 3
 MOST_EXCHANGES: Final = 5
@@ -120,7 +122,7 @@ class LinkCodecChooser:
         self._left = _Left(now, taken, sum(self.exchanges.values()))
         self.codec = chosen
         self._seconds.clear()
-        return f"an exchange by {now} takes {taken:.3g} s, but a round is due every {wanted:.3g} s"
+        return f"an exchange by {now} takes {duration(taken)}, but a round is due every {duration(wanted)}"
 
     def _chosen(self, expected: Mapping[str, float], wanted: float) -> str:
         room = ROOM_ABOVE

@@ -15,6 +15,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
 from ...pipeline.errors import ClusterError, ProtocolError
 from ...pipeline.models.flat import digest_of
+from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import NodeFacts
 from ...pipeline.wire.control.orders import (
@@ -304,7 +305,7 @@ class TrainerRole(Role):
         seconds = DRAIN_SECONDS + (self._job.sync.timeout_seconds if request.leaving else 0.0)
         drained, stopped = await self._pool.drain(last, seconds, leaving=request.leaving)
         if request.leaving and not stopped:
-            raise ClusterError(f"its workers did not stop within {seconds:g} s")
+            raise ClusterError(f"its workers did not stop within {duration(seconds)}")
         if self._sync is not None:
             # What is saved should be no mixture, but an interrupt waits for no slow round.
             with contextlib.suppress(TimeoutError):

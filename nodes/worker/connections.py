@@ -15,6 +15,7 @@ import zmq
 
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode, ShadowSyncError
+from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
@@ -74,7 +75,7 @@ class AnswerWatch:
         for node, seconds in self._unanswered.items():
             if seconds > self._limit:
                 raise PeerUnreachable(
-                    f"has not answered {self._own} for {self._limit:g} s, although both are alive",
+                    f"has not answered {self._own} for {duration(self._limit)}, although both are alive",
                     where=node,
                     remedy="check the network between them",
                 )

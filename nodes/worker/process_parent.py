@@ -18,6 +18,7 @@ import zmq
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.metrics import QualitySums
+from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.worker_messages import (
@@ -155,7 +156,7 @@ class WorkerProcessMonitor(Service):
             if end_at is not None and now > end_at:
                 return
             if end_at is None and now - received_at > self._limit_seconds:
-                raise self._death_error(process, f"was silent for {self._limit_seconds:g} s")
+                raise self._death_error(process, f"was silent for {duration(self._limit_seconds)}")
 
     def _receive(self, channel: Channel) -> bool:
         """Hand on what has arrived; return whether anything has."""

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from ..errors import ProtocolError, ShadowSyncError
+from ..text.format import duration
 from .control.base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
 from .control.verbs import CONTROL_VERBS
 from .messages import Answer, Ask
@@ -109,7 +110,7 @@ class RpcChannel:
                     return cast(ReplyType, answered.result())
                 if left <= CONTROL.interval_seconds:
                     raise ConnectionLost(
-                        f"did not answer {verb!r} within {timeout_seconds:g} s", where=self.peer
+                        f"did not answer {verb!r} within {duration(timeout_seconds)}", where=self.peer
                     )
         finally:
             self._waiting.pop(number, None)

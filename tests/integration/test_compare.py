@@ -80,9 +80,6 @@ def test_the_network_was_slow(compared: Compared) -> None:
     sync = compared.report(EASGD).sync
     assert (sync.algorithm, sync.mode) == ("easgd", "fixed")
     assert sync.gap_max == 5
-    assert sync.seconds_mean is not None
-    # There and back, once a round.
-    assert sync.seconds_mean >= 2 * DELAY
     for label in (REFERENCE, "none", EASGD):
         network = compared.report(label).network
         assert network is not None

@@ -20,6 +20,7 @@ from ....pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ClusterError, ResourceError
+from ....pipeline.text.format import duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....sync_algos.model_origin import ModelOrigin
@@ -281,5 +282,5 @@ class RunningCheckpoint:
         if seconds > PAUSE_SECONDS and name not in self._reported_pauses:
             self._reported_pauses.add(name)
             self._server.event(
-                name, f"pushes and lookups waited {seconds:.1f} s while a checkpoint copied the rows"
+                name, f"pushes and lookups waited {duration(seconds)} while a checkpoint copied the rows"
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ....pipeline.performance.document import Profile, TraceNote
 from ....pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
 from ....pipeline.performance.trace_events import NodeTrace, trace_events
+from ....pipeline.text.format import duration
 from ....pipeline.wire.control.profile import Measure, Measures, Trace
 from ....pipeline.wire.field_checks import Counts
 from ....pipeline.wire.segment import running_kernel
@@ -162,7 +163,7 @@ class Profiler:
             await self._measure()
         finally:
             self._sampler.stop()
-        self.ended = f"profiled for {self._seconds:g} s"
+        self.ended = f"profiled for {duration(self._seconds)}"
         await self._server.notify()
 
     async def _measure(self) -> None:
@@ -215,13 +216,13 @@ class Profiler:
         measured_names = {node.name for node in measured.nodes}
         if silent := sorted({member.info.name for member in self._state.members.alive()} - measured_names):
             notes.append(
-                f"{', '.join(silent)} did not answer twice within {REQUEST_SECONDS:g} s and are not in this"
-                " profile: measure for longer, or see what else runs there."
+                f"{', '.join(silent)} did not answer twice within {duration(REQUEST_SECONDS)} and are not in"
+                " this profile: measure for longer, or see what else runs there."
             )
         if self._input_ended and measured.seconds < 0.7 * self._seconds:
             notes.append(
-                f"The input ended after {measured.seconds:.1f} s of {self._seconds:g}: give more input, or"
-                " raise `data.epochs`."
+                f"The input ended after {duration(measured.seconds)} of {duration(self._seconds)}: give more"
+                " input, or raise `data.epochs`."
             )
         if any(not node.threads for node in measured.nodes):
             notes.append("Some systems do not report waits for a core: there they count as compute.")

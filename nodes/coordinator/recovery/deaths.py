@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from ....pipeline.errors import ClusterError, ExitCode, ShadowSyncError
-from ....pipeline.text.format import counted
+from ....pipeline.text.format import counted, duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
 from ....pipeline.wire.rpc_channel import RemoteError
@@ -122,7 +122,7 @@ class ReaderRecovery:
         seconds = self._state.seconds() - began
         trained = sum(len(ledger.skip_of(*span)) for span in spans)
         number = counted(len(spans), "unfinished span")
-        text = f"{number} can be read again after {seconds:.1f} s"
+        text = f"{number} can be read again after {duration(seconds)}"
         text += f", without {counted(trained, 'trained batch', 'trained batches')}"
         if not spans:
             text = "everything that it had read was trained"
@@ -206,7 +206,7 @@ class ShardRecovery:
         server.journal.decided(ShardRestored(number, tuple(lacking)))
         batches = counted(count, "batch", "batches")
         seconds = self._state.seconds() - began
-        again = f"{batches} that it lacks will be trained again (found in {seconds:.1f} s)"
+        again = f"{batches} that it lacks will be trained again (found in {duration(seconds)})"
         server.event(name, again if count else "it lacks no trained batch")
         await offer_spans(server)
         await server.notify()

@@ -125,7 +125,7 @@ def test_how_long_until_another_took_part(folder: Path) -> None:
             (1.0, "reader-0", "died (killed by SIGKILL)"),
             (1.5, "trainer-1", "was silent for 5 s"),
             (1.75, "reader-1", "joined the running job"),
-            (2.0, "reader-0", "1 unfinished span can be read again after 0.3 s"),
+            (2.0, "reader-0", "1 unfinished span can be read again after 300 ms"),
             (4.0, "trainer-2", "joined the running job, with the weights and the optimizer of trainer-0"),
             (5.0, "sync-0", "died (killed by SIGKILL)"),
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,10 @@ from shadowsync.watch.table import table_of
 ROOT = Path(shadowsync.__file__).resolve().parent
 # What writes pages, tables and sentences for users.
 WRITERS = ("pipeline/report", "pipeline/performance", "pipeline/prepare", "watch", "lab")
+# What writes errors and events, whose durations follow it, too.
+SPEAKERS = ("nodes", "pipeline/wire", "pipeline/data", "pipeline/jobfile", "sync_algos", "commands")
 UNIT = re.compile(r"^ ?(ms|s|us|min|h|B|kB|MB|GB|TB|[kMG]bit|[kMG]B)(/s)?\b")
+TIME_UNIT = re.compile(r"^ (ms|s|us|min|h|seconds)\b")
 # Figures made by JavaScript itself; a time of the day is none.
 BY_HAND = re.compile(r"toFixed|toPrecision|toLocaleString|NumberFormat|/ 1e\d|\d+e\d")
 
@@ -39,6 +43,16 @@ def _by_hand(source: str) -> Iterator[str]:
                 unit = isinstance(after, ast.Constant) and UNIT.match(str(after.value))
                 if "%" in spec or "," in spec or unit:
                     yield ast.unparse(part.value)
+
+
+def _durations_by_hand(source: str) -> Iterator[str]:
+    """Numbers in f-strings with a format of their own before a unit of time."""
+    for text in ast.walk(ast.parse(source)):
+        parts = text.values if isinstance(text, ast.JoinedStr) else []
+        for part, after in itertools.pairwise(parts):
+            is_formatted = isinstance(part, ast.FormattedValue) and part.format_spec is not None
+            if is_formatted and isinstance(after, ast.Constant) and TIME_UNIT.match(str(after.value)):
+                yield ast.unparse(part)
 
 
 def test_no_writer_formats_figures_by_hand() -> None:
@@ -63,6 +77,25 @@ def test_a_figure_by_hand_is_found(line: str, what: str) -> None:
     """The control, in the file that had a convention of its own."""
     page = (ROOT / "pipeline" / "prepare" / "statistics_page.py").read_text("utf-8")
     assert list(_by_hand(f"{page}\n\nPLANTED = {line}\n")) == [what]
+
+
+def test_no_error_or_event_formats_a_duration_by_hand() -> None:
+    files = [file for folder in SPEAKERS for file in (ROOT / folder).rglob("*.py")]
+    assert {"deaths.py", "health.py", "rpc_channel.py"} <= {file.name for file in files}
+    found = [
+        (str(file.relative_to(ROOT)), what)
+        for file in files
+        for what in _durations_by_hand(file.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["silent for {limit:g} s", "{seconds:.1f} s ago", "in {limit:.0f} seconds"])
+def test_a_duration_by_hand_is_found(text: str) -> None:
+    """The control, among sizes and counts, which are others' matter."""
+    planted = f"PLANTED = f'{{size / 1e6:.0f}} MB, {{rows:,}} spans, {text}'"
+    source = (ROOT / "nodes" / "runtime" / "health.py").read_text("utf-8")
+    assert len(list(_durations_by_hand(f"{source}\n\n{planted}\n"))) == 1
 
 
 def test_the_page_has_its_figures_from_its_words() -> None:

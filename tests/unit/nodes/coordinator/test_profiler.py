@@ -105,7 +105,7 @@ def profiled(
 
 def test_a_profile_measures_then_traces_then_ends_the_job(tmp_path: Path) -> None:
     played, profiler, found = profiled(tmp_path, 0.5, ends_after=10_000)
-    assert profiler.ended == "profiled for 0.5 s"
+    assert profiler.ended == "profiled for 500 ms"
     assert played.verbs[-3:] == ["measure, last", "measure, last", "notified"]
     assert played.verbs.count("trace") == 2
     profile, events = found
@@ -141,6 +141,7 @@ def test_what_comes_after_the_end_of_the_input_is_not_measured(tmp_path: Path) -
     assert profile.trace is None
     assert events == []
     assert "The input ended after" in profile.notes[0]
+    assert " of 1 min 0 s: give more input" in profile.notes[0]
 
 
 def test_an_input_that_ends_at_once_gives_no_profile(tmp_path: Path) -> None:

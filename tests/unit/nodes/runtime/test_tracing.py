@@ -45,7 +45,6 @@ def test_an_activity_counts_its_clock_and_its_core(tracer: Tracer) -> None:
             clock, core = time.monotonic() - within[0], time.thread_time() - within[1]
         assert clock <= activity.seconds <= time.monotonic() - around[0]
         assert core <= activity.cpu_seconds <= time.thread_time() - around[1]
-    assert working.cpu_seconds >= 0.03
     assert tracer.stop()["marks"] == [], "nothing is marked while it is off"
 
 

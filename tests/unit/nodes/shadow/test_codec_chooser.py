@@ -145,7 +145,7 @@ def test_a_change_says_why() -> None:
     chooser.want(0.2)
     said = [chooser.exchanged("float32", BYTES["float32"], 0.8) for _ in range(FEWEST_EXCHANGES)]
     assert said[:-1] == [None] * (FEWEST_EXCHANGES - 1)
-    assert said[-1] == "an exchange by float32 takes 0.8 s, but a round is due every 0.2 s"
+    assert said[-1] == "an exchange by float32 takes 800 ms, but a round is due every 200 ms"
 
 
 @settings(max_examples=50)

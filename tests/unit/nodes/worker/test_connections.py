@@ -6,6 +6,7 @@ A node that lives and does not answer is an error after a while, and never befor
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from shadowsync.nodes.worker.connections import AnswerWatch, PeerUnreachable, Wo
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import MemberInfo
-from shadowsync.pipeline.wire.messages import Push, Pushed
+from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed
 from shadowsync.pipeline.wire.sockets import Listener, Waker
-from shadowsync.tests.support.lookups import DIM, in_flight, plan
+from shadowsync.tests.support.lookups import DIM, in_flight, plan, vectors
 
 MILLISECONDS = 60_000
 WORKER = b"token/0"
@@ -101,6 +102,48 @@ def test_one_that_has_died_again_is_not_connected_to(
     connections.lose("embedding-1")
     connections.replace_shard(MemberInfo("embedding-1", "embedding", 0, "second", shards[1].endpoint))
     assert connections.shards.names == ["embedding-0"]
+
+
+class SlowPoller(zmq.Poller):
+    """On whose clock every poll takes 0.1 s, and nothing else takes any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def poll(self, timeout: int | None = None) -> list[tuple[Any, int]]:
+        self.now += 0.1
+        return super().poll(timeout)
+
+
+@pytest.mark.parametrize(("waits", "trips"), [(MILLISECONDS, 1), (0, 0)])
+def test_a_round_trip_is_from_sending_to_the_answer_that_ended_a_wait(
+    connections: WorkerConnections,
+    shards: list[Listener],
+    monkeypatch: pytest.MonkeyPatch,
+    waits: int,
+    trips: int,
+) -> None:
+    """The control does not wait: how long its answer lay there is not known."""
+    poller = SlowPoller()
+    connections.shards.look_up(in_flight(), [plan(0, 4)], 0.0)
+    assert shards[0].socket.poll(MILLISECONDS)
+    ((_, lookup),) = [found for found in [shards[0].receive()] if found is not None]
+    assert isinstance(lookup, Lookup)
+    shards[0].send(WORKER, vectors(lookup.request, 1.0))
+    for _, connection in connections.shards.named_connections:
+        assert connection.socket.poll(MILLISECONDS)
+        poller.register(connection.socket, zmq.POLLIN)
+    monkeypatch.setattr("shadowsync.nodes.worker.connections.time", poller)
+    monkeypatch.setattr(connections, "_poller", poller)
+    connections.poll(waits)
+    connections.receive()
+    metrics = connections.metrics()
+    assert metrics["round_trips"] == trips
+    assert metrics["round_trip_seconds"] == pytest.approx(0.1 * trips)
 
 
 LIMIT = 10.0

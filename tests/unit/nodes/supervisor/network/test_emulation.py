@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
 from shadowsync.nodes.supervisor.network.emulation import Emulation
-from shadowsync.nodes.supervisor.starter import SpawnStarter
+from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 
@@ -32,12 +33,14 @@ def emulation() -> Callable[..., Emulation]:
     return make
 
 
-def during(own: Emulation, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def during(
+    own: Emulation, work: Callable[[], Coroutine[Any, Any, None]], starter: SpawnStarter | None = None
+) -> None:
     """Does something while the network is in place, and always takes it away."""
 
     async def main() -> None:
         async with asyncio.timeout(60.0):
-            await own.start(SpawnStarter())
+            await own.start(starter or SpawnStarter())
             try:
                 await work()
             finally:
@@ -89,6 +92,42 @@ def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., 
     assert note.relay_cpu_seconds > 0
     assert note.relay_bytes == 0
     assert own.failure() is None
+
+
+class RecordingStarter(SpawnStarter):
+    """Keeps what it was told to start."""
+
+    def __init__(self) -> None:
+        self.arguments: list[Sequence[str]] = []
+
+    async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
+        self.arguments.append(arguments)
+        return await super().start(arguments, torch=torch)
+
+
+@pytest.mark.parametrize(
+    ("network", "told"),
+    [
+        ({"delay": "5ms"}, (0.005, None)),
+        ({"bandwidth": "8mbit"}, (0.0, 1e6)),
+        ({"delay": "0.2s", "bandwidth": "20mbit", "delay_links": "all"}, (0.2, 2.5e6)),
+    ],
+)
+def test_the_relay_is_told_the_delay_and_the_rate(
+    emulation: Callable[..., Emulation], network: dict[str, str], told: tuple[float, float | None]
+) -> None:
+    """And no others are in the report."""
+    own, starter = emulation(**network, **RELAY), RecordingStarter()
+
+    async def work() -> None:
+        (arguments,) = starter.arguments
+        spec = json.loads(arguments[-1])
+        assert (spec["delay_seconds"], spec["bytes_per_second"]) == told
+
+    during(own, work, starter)
+    note = own.report_entry()
+    assert note is not None
+    assert (note.delay_seconds, note.bytes_per_second) == told
 
 
 def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) -> None:
