@@ -89,8 +89,7 @@ def test_the_report_has_what_the_model_predicted_before_its_steps(
         assert abs(part.ne - figures(rows)[0]) > 1e-4
     text = (own.run.folder / "report.md").read_text(encoding="utf-8")
     assert (
-        f"NE {part.ne:.4f}, AUC {part.auc:.4f} on {scored:,} examples of the progressive part, of the"
-        in text
+        f"NE {part.ne:.4f}, AUC {part.auc:.4f} on {scored:,} examples of the progressive part, of the" in text
     )
 
 
