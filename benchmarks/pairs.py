@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 from shadowsync.pipeline.report.write import describe_hardware, versions
+from shadowsync.pipeline.text.markdown import markdown_table
 
 Figures = dict[str, float]
 
@@ -65,7 +66,7 @@ def table(results: dict[str, list[Figures]]) -> str:
     There is a row for each thing.
     """
     keys = list(dict.fromkeys(key for rows in results.values() for row in rows for key in row))
-    lines = [f"| | {' | '.join(keys)} |", "|---" * (len(keys) + 1) + "|"]
+    lines = []
     for name, rows in results.items():
         cells = []
         for key in keys:
@@ -73,8 +74,8 @@ def table(results: dict[str, list[Figures]]) -> str:
             cells.append(
                 f"{statistics.median(values):,.4g} ({min(values):,.4g}..{max(values):,.4g})" if values else ""
             )
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, *cells])
+    return "\n".join(markdown_table(["", *keys], lines))
 
 
 def save(path: Path, what: str, results: Any) -> None:

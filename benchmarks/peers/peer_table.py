@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shadowsync.benchmarks.pairs import ratio, show_ratio
+from shadowsync.pipeline.text.markdown import markdown_table
 
 Row = dict[str, Any]
 OURS = {
@@ -59,17 +60,18 @@ def _table(rows: Sequence[Row], batch: int) -> str:
     order = sorted(by_name, key=lambda name: -statistics.median(_values(by_name[name], SPEED)))
     ours = [name for name in OURS if name in by_name]
     heads = ["", "examples/s: median (range, runs)", "CPU s per million", *(OURS[name] for name in ours)]
-    lines = [f"Batch {batch:,}:", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    cells = []
     for name in order:
         own = by_name[name]
         speeds = _values(own, SPEED)
-        cells = [
+        row = [
             f"**{name}**" if name in OURS else name,
             f"{_median(speeds):,.0f} ({min(speeds):,.0f} to {max(speeds):,.0f}, {len(speeds)})",
             f"{_median(_values(own, COST)):.1f}",
             *("" if name == one else over(by_name[one], own) for one in ours),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells.append(row)
+    lines = [f"Batch {batch:,}:", "", *markdown_table(heads, cells)]
     steadies = [
         f"{name} {_median(values):,.0f}"
         for name in ours

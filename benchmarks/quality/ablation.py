@@ -3,7 +3,7 @@
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/ablation.py --job examples/demo.toml --seeds 3 --out docs/results/ablation.json
 
-Runs that are in the file already are not made again. `--only` names cells. Each run takes as long as its
+Runs that are in the file already are not made again. `--only` names variants. Each run takes as long as its
 arithmetic on one core, half a minute for the demo's log.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shadowsync.benchmarks.quality.virtual_cells import Cell, run_cells
+from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 
@@ -44,7 +44,7 @@ ADAM = ("trainer.optimizer=adam", "trainer.lr=0.001")
 TWO_WORKERS = (*ALONE, "trainer.workers=2", "embedding.warmup_iterations=60")
 FOUR_WORKERS = (*ALONE, "trainer.workers=4", "embedding.warmup_iterations=120")
 COLD_FOUR, COLD_EIGHT = (*FOUR, COLD), (*EIGHT, COLD)
-CELLS: dict[str, Cell] = {
+VARIANTS: dict[str, Variant] = {
     "1 trainer": (COLD_ALONE, Timing()),
     "1 trainer, float32": ((*COLD_ALONE, "trainer.precision=float32"), Timing()),
     "2 trainers, easgd, gap 4": (("trainer.count=2", COLD, *every(4)), Timing()),
@@ -116,4 +116,4 @@ def figures(result: VirtualResult) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_cells(__doc__, CELLS, figures)
+    run_variants(__doc__, VARIANTS, figures)

@@ -12,7 +12,7 @@ same five for all. Equal is the number of examples; how long they take over a sl
 from __future__ import annotations
 
 from shadowsync.benchmarks.quality.ablation import BMUF, every, figures
-from shadowsync.benchmarks.quality.virtual_cells import Cell, run_cells
+from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.timing import Timing
 
 BATCH = 512
@@ -21,9 +21,9 @@ FACTORS = (0.5, 1.0, 2.0, 4.0, 8.0)
 TRAINERS = (1, 8, 32)
 
 
-def cells() -> dict[str, Cell]:
-    """Return all cells: n trainers, a way to synchronize them, a factor on the rates."""
-    found: dict[str, Cell] = {}
+def variants() -> dict[str, Variant]:
+    """Return all variants: n trainers, a way to synchronize them, a factor on the rates."""
+    found: dict[str, Variant] = {}
     for factor in FACTORS:
         rates = (f"trainer.lr={DENSE_LR * factor:g}", f"embedding.lr={ROWS_LR * factor:g}")
         for count in TRAINERS:
@@ -37,4 +37,4 @@ def cells() -> dict[str, Cell]:
 
 
 if __name__ == "__main__":
-    run_cells(__doc__, cells(), figures)
+    run_variants(__doc__, variants(), figures)

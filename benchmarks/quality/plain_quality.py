@@ -79,17 +79,17 @@ def _in(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{key}={folder / name}" for key, name in files.items())
 
 
-def cells_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]:
+def variants_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]:
     """Return what is run for a task, by name: floors once, the rest once a seed."""
-    cells: dict[str, Callable[[], float | None]] = {}
+    variants: dict[str, Callable[[], float | None]] = {}
     for lr in FLOOR_RATES:
-        cells[f"floor, rate {lr:g}"] = partial(task.floor, lr)
+        variants[f"floor, rate {lr:g}"] = partial(task.floor, lr)
     for seed in range(1, seeds + 1):
-        cells[f"plain, {seed}"] = partial(task.plain, seed)
+        variants[f"plain, {seed}"] = partial(task.plain, seed)
         for count in TRAINERS:
-            cells[f"{count} trainers, {seed}"] = partial(task.run, seed, (f"trainer.count={count}",))
-        cells[f"control, {seed}"] = partial(task.run, seed, CONTROL)
-    return cells
+            variants[f"{count} trainers, {seed}"] = partial(task.run, seed, (f"trainer.count={count}",))
+        variants[f"control, {seed}"] = partial(task.run, seed, CONTROL)
+    return variants
 
 
 def verdicts(made: dict[str, float], seeds: int) -> list[str]:
@@ -107,7 +107,7 @@ def verdicts(made: dict[str, float], seeds: int) -> list[str]:
 
 
 def main() -> None:
-    """Make what is missing, and print a line for each cell."""
+    """Make what is missing, and print a line for each variant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--flights", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=["movielens", "adult", "flights"])
@@ -118,13 +118,13 @@ def main() -> None:
     results: dict[str, dict[str, float | None]] = kept_runs(given.out)
     for name in given.tasks:
         made = results.setdefault(name, {})
-        for cell, run in cells_of(tasks[name], given.seeds).items():
-            if cell not in made:
-                made[cell] = run()
+        for variant, run in variants_of(tasks[name], given.seeds).items():
+            if variant not in made:
+                made[variant] = run()
                 keep_runs(given.out, results)
-                print(f"{name}, {cell}: {made[cell]}", flush=True)
+                print(f"{name}, {variant}: {made[variant]}", flush=True)
     for name in given.tasks:
-        whole = {cell: ne for cell, ne in results[name].items() if ne is not None}
+        whole = {variant: ne for variant, ne in results[name].items() if ne is not None}
         print("\n".join(f"{name}: {line}" for line in verdicts(whole, given.seeds)))
 
 

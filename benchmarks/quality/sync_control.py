@@ -5,7 +5,7 @@
 
 Both kinds of data are the same examples in four files, and each of four emulated trainers is fed one of them.
 In the *skewed* ones a file is a country with a click rate of its own, in the *mixed* ones a random quarter.
-Runs that are in the file already are not made again. `--only` names cells; those of the elastic rates are
+Runs that are in the file already are not made again. `--only` names variants; those of the elastic rates are
 made only if they are named.
 """
 
@@ -64,7 +64,7 @@ RATES: dict[str, tuple[str, ...]] = {
     for algorithm in ("easgd", "easgd_symmetric", "ma")
     for rate in (0.1, 0.25, 0.5, 0.75, 0.9)
 }
-CELLS = GAPS | CONTROLS | MEANS | RATES
+VARIANTS = GAPS | CONTROLS | MEANS | RATES
 
 
 def split(log: Path, folder: Path) -> dict[str, list[float]]:
@@ -129,7 +129,7 @@ def figures(result: VirtualResult) -> dict[str, Any]:
 
 
 def runs(seeds: int, only: list[str]) -> Iterator[tuple[str, str, int]]:
-    """Yield kind of data, cell and seed, a seed after the other."""
+    """Yield kind of data, variant and seed, a seed after the other."""
     for seed in range(1, seeds + 1):
         yield from ((kind, name, seed) for kind in ("mixed", "skewed") for name in only)
 
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=list(GAPS | CONTROLS | MEANS))
+    parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=list(GAPS | CONTROLS | MEANS))
     parser.add_argument("--set", nargs="*", default=[], help="settings of every run")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -147,20 +147,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
         made["click_rates"] = split(given.log, folder)
-        for kind, cell, seed in runs(given.seeds, given.only):
-            done = made.setdefault(kind, {}).setdefault(cell, {})
+        for kind, variant, seed in runs(given.seeds, given.only):
+            done = made.setdefault(kind, {}).setdefault(variant, {})
             if str(seed) in done:
                 continue
             file = folder / f"{kind}.toml"
             file.write_text(job_text(job_of(folder / kind, given.log)), encoding="utf-8")
-            job = load_job(str(file), (*CELLS[cell], *given.set, f"run.seed={seed}"))
+            job = load_job(str(file), (*VARIANTS[variant], *given.set, f"run.seed={seed}"))
             done[str(seed)] = figures(run_virtual(job, TIMING))
             keep_runs(given.out, made)
-            print_run(f"{kind}, {cell}, seed {seed}", done[str(seed)])
+            print_run(f"{kind}, {variant}, seed {seed}", done[str(seed)])
     for kind in ("mixed", "skewed"):
-        for cell in given.only:
-            found = [run["ne"] for run in made[kind][cell].values()]
-            print(f"{kind}, {cell}: NE {statistics.fmean(found):.4f} of {len(found)}")
+        for variant in given.only:
+            found = [run["ne"] for run in made[kind][variant].values()]
+            print(f"{kind}, {variant}: NE {statistics.fmean(found):.4f} of {len(found)}")
 
 
 def print_run(what: str, run: dict[str, Any]) -> None:

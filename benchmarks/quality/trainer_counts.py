@@ -23,7 +23,7 @@ from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
 
 # Rounds every four iterations, as far as a twentieth of a core allows.
 DENSE = ("sync.duty=0.05", "sync.gap=4")
-CELLS: dict[str, tuple[str, ...]] = {
+VARIANTS: dict[str, tuple[str, ...]] = {
     "default": (),
     "control": ("embedding.warmup_iterations=0",),
     "easgd, gap 4": DENSE,
@@ -72,9 +72,9 @@ def _spin() -> None:
         sum(range(1_000_000))
 
 
-def key(cell: str, trainers: int, *, busy: bool) -> str:
-    """Return the name of a cell's runs with so many trainers."""
-    return f"{cell}, {trainers} trainers{', busy' * busy}"
+def key(variant: str, trainers: int, *, busy: bool) -> str:
+    """Return the name of a variant's runs with so many trainers."""
+    return f"{variant}, {trainers} trainers{', busy' * busy}"
 
 
 def summary(runs: list[Figures], alone: float) -> str:
@@ -87,27 +87,29 @@ def summary(runs: list[Figures], alone: float) -> str:
 
 
 def main() -> None:
-    """Make what is missing, and print a line for each cell."""
+    """Make what is missing, and print a line for each variant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--only", nargs="*", choices=list(CELLS), default=["default", "control"])
+    parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=["default", "control"])
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     made: dict[str, list[Figures]] = kept_runs(given.out)
     with busy_core(wanted=given.busy):
         for number in range(given.runs):
-            for cell in given.only:
+            for variant in given.only:
                 for trainers in given.trainers:
-                    runs = made.setdefault(key(cell, trainers, busy=given.busy), [])
+                    runs = made.setdefault(key(variant, trainers, busy=given.busy), [])
                     if len(runs) <= number:
-                        runs.append(run(given.job, (*CELLS[cell], f"trainer.count={trainers}")))
+                        runs.append(run(given.job, (*VARIANTS[variant], f"trainer.count={trainers}")))
                         keep_runs(given.out, made)
-    for cell in given.only:
-        names = [key(cell, trainers, busy=given.busy) for trainers in given.trainers]
-        alone = statistics.fmean(run["ne"] for run in made.get(key(cell, 1, busy=given.busy), made[names[0]]))
+    for variant in given.only:
+        names = [key(variant, trainers, busy=given.busy) for trainers in given.trainers]
+        alone = statistics.fmean(
+            run["ne"] for run in made.get(key(variant, 1, busy=given.busy), made[names[0]])
+        )
         for name in names:
             print(f"{name}: {summary(made[name], alone)}")
 

@@ -7,14 +7,14 @@
 
 *equal* trainers have together the speed of those of which the first is three times slower. All times are ten
 times the defaults, which changes nothing but how soon a balance is found: in a job of minutes, not seconds.
-Runs that are in the file already are not made again; `--only` names cells.
+Runs that are in the file already are not made again; `--only` names variants.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from shadowsync.benchmarks.quality.virtual_cells import Cell, run_cells
+from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 
@@ -35,14 +35,14 @@ ALGORITHMS: Final = {
 }
 
 
-def machines(count: int) -> dict[str, Cell]:
+def machines(count: int) -> dict[str, Variant]:
     """Return settings and machines of so many trainers, whose speed together is the same."""
     equal = TEN_TIMES.model_copy(update={"slower": (count / (count - 1 + 1 / SLOWER),) * count})
     one_slow = TEN_TIMES.model_copy(update={"slower": (SLOWER,)})
     return {"equal": ((), equal), "one slow": ((), one_slow), "one slow, balanced": ((BALANCED,), one_slow)}
 
 
-CELLS: Final[dict[str, Cell]] = {
+VARIANTS: Final[dict[str, Variant]] = {
     f"{count} trainers, {algorithm}, {name}": ((f"trainer.count={count}", *settings, *more), timing)
     for count in (2, 4)
     for algorithm, settings in ALGORITHMS.items()
@@ -64,4 +64,4 @@ def figures(result: VirtualResult) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_cells(__doc__, CELLS, figures)
+    run_variants(__doc__, VARIANTS, figures)

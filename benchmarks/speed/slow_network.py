@@ -24,6 +24,7 @@ from shadowsync.benchmarks.job_runs import on_log, run_job
 from shadowsync.benchmarks.pairs import ratio, save
 from shadowsync.lab.variants import Variant, parse_variants
 from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.text.markdown import markdown_table
 
 CELLS = "none,easgd,easgd@5,easgd@30,ma,ma@5,ma@30,bmuf,bmuf@5,bmuf@30"
 COLOURS = {"easgd": "tab:blue", "ma": "tab:orange", "bmuf": "tab:green"}
@@ -31,11 +32,13 @@ COLOURS = {"easgd": "tab:blue", "ma": "tab:orange", "bmuf": "tab:green"}
 Row = dict[str, Any]
 
 
-def sections(log: Path, cell: Variant, delay_ms: int, seed: int, given: argparse.Namespace) -> dict[str, Row]:
+def sections(
+    log: Path, variant: Variant, delay_ms: int, seed: int, given: argparse.Namespace
+) -> dict[str, Row]:
     """The job of one run."""
-    sync: Row = {"algorithm": cell.algorithm, "mode": "shadow" if cell.every is None else "fixed"}
-    if cell.every is not None:
-        sync["every"] = cell.every
+    sync: Row = {"algorithm": variant.algorithm, "mode": "shadow" if variant.every is None else "fixed"}
+    if variant.every is not None:
+        sync["every"] = variant.every
     return {
         **on_log(log, seed),
         "trainer": {"count": given.trainers, "workers": given.workers, "batch": given.batch},
@@ -45,15 +48,15 @@ def sections(log: Path, cell: Variant, delay_ms: int, seed: int, given: argparse
     }
 
 
-def measure(log: Path, cell: Variant, delay_ms: int, number: int, given: argparse.Namespace) -> Row:
+def measure(log: Path, variant: Variant, delay_ms: int, number: int, given: argparse.Namespace) -> Row:
     """One run, as a line of the file."""
-    report = run_job(sections(log, cell, delay_ms, number + 1, given))
+    report = run_job(sections(log, variant, delay_ms, number + 1, given))
     speed = report.throughput.examples_per_second or 0.0
     assert report.network is not None
     return {
         "round": number,
         "delay_ms": delay_ms,
-        "cell": cell.label,
+        "variant": variant.label,
         "steps_per_second": speed / given.batch,
         "gap_mean": report.sync.gap_mean,
         "gap_max": report.sync.gap_max,
@@ -83,42 +86,42 @@ def read_rows(path: Path) -> list[Row]:
 def run_all(log: Path, path: Path, given: argparse.Namespace) -> list[Row]:
     """Run all that the file does not have yet."""
     rows = read_rows(path)
-    done = {(row["round"], row["delay_ms"], row["cell"]) for row in rows}
+    done = {(row["round"], row["delay_ms"], row["variant"]) for row in rows}
     delays = [int(text) for text in given.delays.split(",")]
-    cells = parse_variants(given.cells)
+    variants = parse_variants(given.variants)
     for number in range(given.rounds):
-        turn = [(delay, cell) for delay in delays for cell in cells]
-        for delay, cell in turn if number % 2 == 0 else reversed(turn):
-            if (number, delay, cell.label) in done:
+        turn = [(delay, variant) for delay in delays for variant in variants]
+        for delay, variant in turn if number % 2 == 0 else reversed(turn):
+            if (number, delay, variant.label) in done:
                 continue
-            row = measure(log, cell, delay, number, given)
+            row = measure(log, variant, delay, number, given)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             rows.append(row)
             shown = f"{row['steps_per_second']:7.1f} steps/s  gap {row['gap_mean']}  NE {row['ne']}"
-            print(f"round {number + 1}/{given.rounds}  {delay:4} ms  {cell.label:10} {shown}", flush=True)
+            print(f"round {number + 1}/{given.rounds}  {delay:4} ms  {variant.label:10} {shown}", flush=True)
     return rows
 
 
 def summarize(rows: list[Row]) -> list[Row]:
-    """A row for each delay and cell.
+    """A row for each delay and variant.
 
     It has medians, and the ratio to `none`, paired by round.
     """
-    speed = {(row["delay_ms"], row["cell"], row["round"]): row["steps_per_second"] for row in rows}
+    speed = {(row["delay_ms"], row["variant"], row["round"]): row["steps_per_second"] for row in rows}
     found = []
-    for delay, cell in dict.fromkeys((row["delay_ms"], row["cell"]) for row in rows):
-        own = [row for row in rows if (row["delay_ms"], row["cell"]) == (delay, cell)]
+    for delay, variant in dict.fromkeys((row["delay_ms"], row["variant"]) for row in rows):
+        own = [row for row in rows if (row["delay_ms"], row["variant"]) == (delay, variant)]
         pairs = [
             (row["steps_per_second"], under)
             for row in own
             if (under := speed.get((delay, "none", row["round"]))) is not None
         ]
-        summary: Row = {"delay_ms": delay, "cell": cell, "runs": len(own)}
+        summary: Row = {"delay_ms": delay, "variant": variant, "runs": len(own)}
         for key in ("steps_per_second", "gap_mean", "gap_max", "round_seconds", "sync_bytes", "ne"):
             values = [row[key] for row in own if row[key] is not None]
             summary[key] = statistics.median(values) if values else None
-        if cell != "none" and pairs:
+        if variant != "none" and pairs:
             summary["over_none"] = ratio([over for over, _ in pairs], [under for _, under in pairs])
         found.append(summary)
     return sorted(found, key=lambda row: row["delay_ms"])
@@ -126,23 +129,21 @@ def summarize(rows: list[Row]) -> list[Row]:
 
 def table(summary: list[Row]) -> str:
     """The headline table, in Markdown."""
-    lines = [
-        "| delay, one way | algorithm | steps/s | over none (95%) | sync gap, mean | round | NE |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ["delay, one way", "algorithm", "steps/s", "over none (95%)", "sync gap, mean", "round", "NE"]
+    rows = []
     for row in summary:
         over = row.get("over_none")
         cells = [
             f"{row['delay_ms']} ms",
-            row["cell"],
+            row["variant"],
             f"{row['steps_per_second']:.1f}",
             f"{over['median']:.3f} ({over['low']:.3f} to {over['high']:.3f})" if over else "",
             "" if row["gap_mean"] is None else f"{row['gap_mean']:.1f}",
             "" if row["round_seconds"] is None else f"{row['round_seconds'] * 1e3:.0f} ms",
             "" if row["ne"] is None else f"{row['ne']:.4f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return "\n".join(markdown_table(head, rows))
 
 
 def verdicts(summary: list[Row]) -> dict[str, bool]:
@@ -153,11 +154,11 @@ def verdicts(summary: list[Row]) -> dict[str, bool]:
     """
     found = {}
     for row in summary:
-        over, (_, at, rate) = row.get("over_none"), row["cell"].partition("@")
+        over, (_, at, rate) = row.get("over_none"), row["variant"].partition("@")
         if over and not at:
-            found[f"{row['cell']}, {row['delay_ms']} ms: at least 0.95 of none"] = over["low"] >= 0.95
+            found[f"{row['variant']}, {row['delay_ms']} ms: at least 0.95 of none"] = over["low"] >= 0.95
         elif over and rate == "30" and row["delay_ms"] == 0:
-            found[f"{row['cell']}, 0 ms: at least 0.85 of none"] = over["median"] >= 0.85
+            found[f"{row['variant']}, 0 ms: at least 0.85 of none"] = over["median"] >= 0.85
     return found
 
 
@@ -166,12 +167,12 @@ def draw(summary: list[Row], path: Path) -> None:
     figure = Figure(figsize=(8.0, 4.5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for cell in dict.fromkeys(row["cell"] for row in summary if "over_none" in row):
-        own = [row for row in summary if row["cell"] == cell]
-        name, _, rate = cell.partition("@")
+    for variant in dict.fromkeys(row["variant"] for row in summary if "over_none" in row):
+        own = [row for row in summary if row["variant"] == variant]
+        name, _, rate = variant.partition("@")
         style = {"": "-", "5": "--"}.get(rate, ":")
         x, over = [row["delay_ms"] for row in own], [row["over_none"] for row in own]
-        axes.plot(x, [o["median"] for o in over], style, color=COLOURS.get(name, "tab:gray"), label=cell)
+        axes.plot(x, [o["median"] for o in over], style, color=COLOURS.get(name, "tab:gray"), label=variant)
         axes.fill_between(
             x,
             [o["low"] for o in over],
@@ -196,7 +197,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--delays", default="0,20,50,200", help="in ms, one way")
-    parser.add_argument("--cells", default=CELLS)
+    parser.add_argument("--variants", default=CELLS)
     parser.add_argument("--examples", type=int, default=300_000)
     parser.add_argument("--trainers", type=int, default=2)
     parser.add_argument("--workers", type=int, default=1)

@@ -35,6 +35,7 @@ export function duration(seconds) {
   if (seconds == null) return UNKNOWN;
   const all = Math.round(seconds);
   if (all < 60) return `${all} s`;
-  if (all < 3600) return `${Math.floor(all / 60)} min ${all % 60} s`;
-  return `${Math.floor(all / 3600)} h ${Math.floor((all % 3600) / 60)} min`;
+  const minutes = Math.floor(all / 60);
+  const parts = all < 3600 ? [[minutes, "min"], [all % 60, "s"]] : [[Math.floor(minutes / 60), "h"], [minutes % 60, "min"]];
+  return parts.filter(([value]) => value).map(([value, unit]) => `${value} ${unit}`).join(" ");
 }

@@ -50,7 +50,7 @@ def test_sizes(value: float, text: str) -> None:
         (0.9996, "1 s"),
         (42.5, "42.5 s"),
         (59.94, "59.9 s"),
-        (59.96, "1 min 0 s"),
+        (59.96, "1 min"),
         (185, "3 min 5 s"),
         (3661, "1 h 1 min"),
     ],

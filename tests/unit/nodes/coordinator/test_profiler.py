@@ -141,7 +141,7 @@ def test_what_comes_after_the_end_of_the_input_is_not_measured(tmp_path: Path) -
     assert profile.trace is None
     assert events == []
     assert "The input ended after" in profile.notes[0]
-    assert " of 1 min 0 s: give more input" in profile.notes[0]
+    assert " of 1 min: give more input" in profile.notes[0]
 
 
 def test_an_input_that_ends_at_once_gives_no_profile(tmp_path: Path) -> None:

@@ -181,14 +181,16 @@ def push(number: int) -> Push:
 def test_a_flood_waits_in_the_socket_and_a_command_finds_the_threads_at_rest(
     context: Context, failures: list[BaseException], held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns: list[float] = []
-    collect = WriterThreads.collect
+    waits: list[tuple[int | None, list[Any]]] = []
+    poll = zmq.Poller.poll
 
-    def noted(threads: WriterThreads) -> None:
-        turns.append(time.monotonic())
-        collect(threads)
+    def noted(poller: zmq.Poller, timeout: int | None = None) -> list[Any]:
+        found = poll(poller, timeout)
+        if threading.current_thread() is not threading.main_thread():
+            waits.append((timeout, found))
+        return found
 
-    monkeypatch.setattr(WriterThreads, "collect", noted)
+    monkeypatch.setattr(zmq.Poller, "poll", noted)
     service, connection = make_service(context, failures.append)
     first = next(iter(service.store.pieces()))[1]["weights"]
     before = np.array(first)
@@ -196,10 +198,10 @@ def test_a_flood_waits_in_the_socket_and_a_command_finds_the_threads_at_rest(
     for number in range(many):
         connection.send(push(number))
     wait_until(lambda: service.metrics()["applied_batches"] == MAX_IN_PROGRESS, "the threads are full")
-    # It takes no more, and does not spin: it turns at most once in POLL_MILLISECONDS.
-    turned = len(turns)
-    wait_until(lambda: len(turns) >= turned + 3, "it turns")
-    assert turns[turned + 2] - turns[turned] > POLL_MILLISECONDS / 1000
+    # It takes no more, and does not spin: it waits, and what is in its socket does not wake it.
+    waited = len(waits)
+    wait_until(lambda: len(waits) >= waited + 3, "it waits")
+    assert waits[waited + 1 : waited + 3] == 2 * [(POLL_MILLISECONDS, [])]
     assert service.metrics()["applied_batches"] == MAX_IN_PROGRESS
     seen: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
     service.call(lambda: seen.put((len(service.applied), float((before - first[:])[0, 0]))))

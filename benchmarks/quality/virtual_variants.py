@@ -1,4 +1,4 @@
-"""Emulated runs of named cells, seed by seed, kept in a file: for scripts that change one setting."""
+"""Emulated runs of named variants, seed by seed, kept in a file: for scripts that change one setting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
 
-Cell: TypeAlias = tuple[tuple[str, ...], Timing]
+Variant: TypeAlias = tuple[tuple[str, ...], Timing]
 """Settings of a job, and the machines that it is emulated on."""
 
 
-def run_cells(
-    description: str | None, cells: Mapping[str, Cell], figures: Callable[[VirtualResult], dict[str, Any]]
+def run_variants(
+    description: str | None,
+    variants: Mapping[str, Variant],
+    figures: Callable[[VirtualResult], dict[str, Any]],
 ) -> None:
     """Make the runs that the command line asks for and its file lacks, and print means.
 
@@ -28,14 +30,14 @@ def run_cells(
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", choices=list(cells), default=list(cells))
-    parser.add_argument("--set", nargs="*", default=[], help="settings of every cell")
+    parser.add_argument("--only", nargs="*", choices=list(variants), default=list(variants))
+    parser.add_argument("--set", nargs="*", default=[], help="settings of every variant")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     made: dict[str, dict[str, Any]] = kept_runs(given.out)
     for seed in range(1, given.seeds + 1):
         for name in given.only:
-            overrides, timing = cells[name]
+            overrides, timing = variants[name]
             if str(seed) in made.setdefault(name, {}):
                 continue
             job = load_job(str(given.job), (*overrides, *given.set, f"run.seed={seed}"))
