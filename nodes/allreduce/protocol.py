@@ -112,10 +112,15 @@ class AllReduceState:
         return peer_round is not None and peer_round.work is not None
 
     def regroup(self, generation: int, members: Sequence[int], now: float) -> None:
-        """Set the members from the coordinator's decision; an older generation is ignored."""
+        """Set the members from the coordinator's decision; an older generation is ignored.
+
+        A trainer that is not in the first one joined the running job.
+        """
         context = self.context
         if generation <= context.generation:
             return
+        if context.generation < 0 and context.index not in members:
+            self._rendezvous.join_late()
         context.generation, context.members, context.next_number = generation, tuple(sorted(members)), 0
         context.reorder_buffer.forget_before(generation)
         context.history.retain_members(context.members)

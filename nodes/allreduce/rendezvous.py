@@ -11,7 +11,7 @@ from ...sync_algos.base import Algorithm
 from ...sync_algos.grouping import Grouping
 from .context import ProtocolContext
 from .round import Met, PeerRound, RoundPhase, round_of
-from .state_transfer import StateReceiver, StateSender
+from .state_transfer import NO_VERSION, StateReceiver, StateSender
 
 
 class Rendezvous:
@@ -37,6 +37,10 @@ class Rendezvous:
         self._algorithm = algorithm
         self._state_sender = StateSender(algorithm, chunk_elements)
         self._numel, self._chunk, self._seed, self._eager = numel, chunk_elements, seed, eager
+
+    def join_late(self) -> None:
+        """Record that this trainer joined the running job, and so lacks the group's state."""
+        self._state_sender.is_late = True
 
     def begin(self, grouping: Grouping, now: float) -> None:
         """Begin the next round of this generation; `Met` or `Ended` follows."""
@@ -183,10 +187,13 @@ class Rendezvous:
             self._met(peer_round)
             return
         best = max((peer_round.version, *versions.values()))
-        if peer_round.version == best:
+        newest = [peer for peer, version in versions.items() if version == best]
+        # If all of them joined late, their states differ, and the first one's counts.
+        differ = best == NO_VERSION and self._context.index > min(newest, default=self._context.index)
+        if peer_round.version == best and not differ:
             self._met(peer_round)
             return
-        source = min(peer for peer, version in versions.items() if version == best)
+        source = min(newest)
         names = self._algorithm.state_names
         peer_round.state_receiver = StateReceiver(
             source,

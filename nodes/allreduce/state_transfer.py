@@ -14,17 +14,29 @@ from ...sync_algos.base import Algorithm, AlgorithmState
 Key = tuple[object, ...]
 
 
+NO_VERSION = -1
+
+
 class StateSender:
-    """The sending side: the trainer that has the state."""
+    """The sending side: the trainer that has the state.
+
+    Attributes:
+        is_late: whether this trainer joined the running job. The state that it began with is not the group's.
+    """
 
     def __init__(self, algorithm: Algorithm, chunk_elements: int) -> None:
         self._algorithm = algorithm
         self._chunk = chunk_elements
+        self.is_late = False
 
     @property
     def version(self) -> int:
-        """Completed rounds of the state; 0 for an algorithm without state."""
-        return self._algorithm.state().completed_rounds if self._algorithm.state_names else 0
+        """Completed rounds of the state; 0 for an algorithm without state.
+
+        NO_VERSION if it has not been the group's yet.
+        """
+        completed = self._algorithm.state().completed_rounds if self._algorithm.state_names else 0
+        return NO_VERSION if self.is_late and completed == 0 else completed
 
     def chunks(self, request: PeerStateRequest) -> Iterator[tuple[Key, Callable[[], PeerState | None]]]:
         """Yield, per requested chunk, its key and a function that makes it."""
@@ -108,4 +120,4 @@ class StateReceiver:
     def state(self) -> AlgorithmState:
         """Return the received state."""
         tensors = {name: torch.from_numpy(values) for name, values in self._tensors.items()}
-        return AlgorithmState(self._version, tensors)
+        return AlgorithmState(max(0, self._version), tensors)

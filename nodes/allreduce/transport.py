@@ -113,15 +113,27 @@ class AllReduceTransport:
         )
         self._numel = numel
         self._on_late, self._on_excluded, self._on_wanted = on_late, on_excluded, on_wanted
-        others = [member for member in members if member.index != index]
-        self._peers = {(member.token + IDENTITY_SUFFIX).encode(): member.index for member in others}
-        self._senders = {member.index: PeerSender(context, member, token) for member in others}
+        self._context, self._token = context, token
+        self._peers: dict[bytes, int] = {}
+        self._senders: dict[int, PeerSender] = {}
+        for member in members:
+            if member.index != index:
+                self._connect(member)
         self._meeting: asyncio.Future[Met] | None = None
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
         self._was_wanted = False
         self._closed = False
         self._tick_seconds = min(timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
         self._start()
+
+    def _connect(self, member: MemberInfo) -> PeerSender:
+        self._peers[(member.token + IDENTITY_SUFFIX).encode()] = member.index
+        sender = self._senders[member.index] = PeerSender(self._context, member, self._token)
+        return sender
+
+    def _all_senders(self) -> tuple[PeerSender, ...]:
+        # For other threads: a copy in one step, as one may be added meanwhile.
+        return tuple(self._senders.values())
 
     def _start(self) -> None:
         sockets = (self._listener.socket, *(sender.socket for sender in self._senders.values()))
@@ -136,7 +148,7 @@ class AllReduceTransport:
     @property
     def sent_bytes(self) -> int:
         """Bytes of the messages sent so far; any thread may read it."""
-        return self._listener.sent_bytes + sum(sender.traffic.sent for sender in self._senders.values())
+        return self._listener.sent_bytes + sum(sender.traffic.sent for sender in self._all_senders())
 
     @property
     def received_bytes(self) -> int:
@@ -146,7 +158,7 @@ class AllReduceTransport:
     @property
     def refused_messages(self) -> int:
         """Messages refused here or by the others."""
-        by_senders = sum(sender.refusals.count for sender in self._senders.values())
+        by_senders = sum(sender.refusals.count for sender in self._all_senders())
         return self._listener.refusals.count + by_senders
 
     def metrics(self) -> dict[str, int]:
@@ -154,14 +166,14 @@ class AllReduceTransport:
 
         Any thread may call.
         """
-        ways = summed(sender.traffic.metrics("peers") for sender in self._senders.values())
+        ways = summed(sender.traffic.metrics("peers") for sender in self._all_senders())
         context = self._state.context
         counts = {
             "reference_bytes": context.coding.memory_bytes,
             "undecided_rounds": context.undecided_rounds,
             "refused_messages": self.refused_messages,
         }
-        ends = {f"to/{sender.member.name}": sender.traffic.sent for sender in self._senders.values()}
+        ends = {f"to/{sender.member.name}": sender.traffic.sent for sender in self._all_senders()}
         return ways | counts | ends
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
@@ -199,6 +211,11 @@ class AllReduceTransport:
         self._state.start(group.round_id, array, weight, self._loop.time(), exchange=exchange)
         self._after_change()
         return await asyncio.shield(done)
+
+    def add(self, member: MemberInfo) -> None:
+        """Connect to a trainer that joins the running job; a known one changes nothing."""
+        if not self._closed and member.index not in self._senders:
+            self._turns.add(self._connect(member).socket)
 
     def regroup(self, generation: int, members: Sequence[int]) -> None:
         """Set the members from the coordinator's decision."""

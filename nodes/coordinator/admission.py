@@ -24,7 +24,7 @@ from ...pipeline.wire.control.orders import (
 )
 from .control.divergence import CHUNK_ELEMENTS
 from .server import REQUEST_SECONDS, CoordinatorServer
-from .state.changes import NodeBegan
+from .state.changes import GroupFormed, NodeBegan
 from .state.membership import Member, require_same_plan
 
 
@@ -181,7 +181,9 @@ class TrainerAdmission(Admission):
             raise AdmissionFailed("joined while a slice of the center was missing")
         if self._state.empty_shards():
             raise AdmissionFailed("joined while a shard of the tables was missing")
-        others = [member for member in self._state.members.alive() if member.info.role != "trainer"]
+        meets_peers = node.facts.needs_peers
+        members = self._state.members.alive()
+        others = [member for member in members if meets_peers or member.info.role != "trainer"]
         # They accept nothing of a trainer that they have not been told of.
         told = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)
         if silent := [one.info.name for one in others if one.alive and one.info.name not in told]:
@@ -192,6 +194,12 @@ class TrainerAdmission(Admission):
             if fits and await self._copied(source, node):
                 return f", with the weights and the optimizer of {source.info.name}"
         raise AdmissionFailed("no other trainer could give it the weights")
+
+    def _joined(self, node: Member) -> None:
+        # From here on the others wait for it in their rounds.
+        if node.facts.needs_peers and (view := self._state.group.admit(node.info.index)) is not None:
+            self._server.journal.decided(GroupFormed(view))
+            self._server.broadcast_group(view)
 
     async def _copied(self, source: Member, node: Member) -> bool:
         """Copy a trainer's weights and optimizer; return whether it succeeded."""

@@ -154,6 +154,15 @@ class Synchronizer:
 
         await self._shadow.run_with_links(on_loop)
 
+    async def connect(self, trainer: MemberInfo) -> None:
+        """Connect to a trainer that joins the running job."""
+
+        async def on_loop(links: ZmqPeers) -> None:
+            if links.peers is not None:
+                links.peers.add(trainer)
+
+        await self._shadow.run_with_links(on_loop)
+
     async def set_control(self, gap: int, elastic_rate: float) -> None:
         """Set the gap, and the elastic rate unless 0."""
 

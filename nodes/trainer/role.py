@@ -42,6 +42,7 @@ from ...pipeline.wire.control.orders import (
     SettleReader,
     ShardReplaced,
     SyncReplaced,
+    TrainerJoined,
     WriteCheckpoint,
     WriteReplica,
 )
@@ -139,6 +140,7 @@ class TrainerRole(Role):
             NodeLost: self._node_lost,
             SettleReader: self._settle_reader,
             ReaderJoined: self._reader_joined,
+            TrainerJoined: self._trainer_joined,
             SyncReplaced: self._sync_replaced,
             ShardReplaced: self._shard_replaced,
             WriteReplica: self._write_replica,
@@ -261,6 +263,11 @@ class TrainerRole(Role):
     async def _reader_joined(self, request: ReaderJoined) -> Done:
         for worker in self._workers:
             worker.connect_reader(request.member)
+        return Done()
+
+    async def _trainer_joined(self, request: TrainerJoined) -> Done:
+        if self._sync is not None:
+            await self._sync.connect(request.member)
         return Done()
 
     async def _shard_replaced(self, request: ShardReplaced) -> Done:

@@ -25,10 +25,16 @@ class SocketTurns:
         self._take_turn = take_turn
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
-        self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in sockets]
-        for descriptor in self._descriptors:
-            self._loop.add_reader(descriptor, take_turn)
-        # Messages that came before this object was made cause no signal.
+        self._descriptors: list[int] = []
+        # Messages that came before this object was made cause no signal, so each is looked at once.
+        for socket in sockets:
+            self.add(socket)
+
+    def add(self, socket: zmq.Socket[bytes]) -> None:
+        """Take turns for another socket, too."""
+        descriptor = int(socket.getsockopt(zmq.FD))
+        self._descriptors.append(descriptor)
+        self._loop.add_reader(descriptor, self._take_turn)
         self.wake()
 
     def wake(self) -> None:

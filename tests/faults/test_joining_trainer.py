@@ -26,6 +26,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fixed": {"algorithm": "easgd", "mode": "fixed", "every": 3, "nodes": 2},
     "downpour": {"algorithm": "downpour"},
     "none": {"algorithm": "none", "nodes": 0},
+    "ma": {"algorithm": "ma"},
+    "bmuf": {"algorithm": "bmuf"},
+    "fixed bmuf": {"algorithm": "bmuf", "mode": "fixed", "every": 3},
+    "gaia": {"algorithm": "gaia"},
+    "gossip": {"algorithm": "gossip"},
 }
 
 
@@ -40,7 +45,14 @@ def _squares(folder: Path, trainer: str) -> float:
     return float(np.mean(reader.read("optimizer.sum")))
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "fixed", "downpour", "none"])
+def _variants(first: tuple[str, ...], matrix: tuple[str, ...]) -> list[Any]:
+    return [*first, *(pytest.param(name, marks=pytest.mark.matrix) for name in matrix)]
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    _variants(("easgd", "bmuf"), ("fixed", "downpour", "none", "ma", "fixed bmuf", "gaia", "gossip")),
+)
 def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}
     own = in_process(changes, supervised=True).start()
@@ -74,15 +86,24 @@ def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., 
     assert _batches_of(own, "trainer-2") < _batches_of(own, "trainer-0")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"sync": {"algorithm": "ma"}}, {"trainer": {"balance": "updates"}}],
-    ids=["it would meet peers", "updates are balanced"],
-)
-def test_where_none_can_join_it_is_refused(
-    in_process: Callable[..., InProcessCluster], changes: dict[str, Any]
-) -> None:
-    own = in_process({"run": QUICK, "data": {"epochs": EPOCHS}} | changes).start()
+@pytest.mark.parametrize("algorithm", _variants(("bmuf",), ("ma", "gaia")))
+def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
+    sync = ALGORITHMS[algorithm] | {"gap": 4}
+    own = in_process({"run": QUICK, "data": {"epochs": EPOCHS}, "sync": sync}).start()
+    own.wait_for_batches(40)
+    own.join("trainer")
+    assert own.wait(SECONDS) == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    # Rounds that it completed with the others; and all say that they have one model, which are compared.
+    assert report.sync.first_rounds["trainer-2"] > 0
+    one = "the mean of the replicas" if algorithm == "ma" else "the global model"
+    assert report.model_saved == f"{one} ({algorithm})"
+
+
+def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCluster]) -> None:
+    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"balance": "updates"}}
+    own = in_process(changes).start()
     own.wait_for_batches(20)
     late = own.join("trainer")
     assert late.wait(60.0) == ExitCode.CLUSTER

@@ -187,18 +187,16 @@ class JobState:
         """Return whether a node of this role may join while the job trains.
 
         A reader may. A sync node may in the place of a dead one, if the algorithm can make its slice anew. A
-        trainer may if another one lives, it meets no peers in rounds, and the center is whole or can be made
-        so; but not in a job of one trainer, whose schedule counts that one alone. An embedding node may in
-        the place of a dead one.
+        trainer may if another one lives, and the center is whole or can be made so; but not in a job of one
+        trainer, whose schedule counts that one alone. An embedding node may in the place of a dead one.
         """
         if not self.is_training:
             return False
         if role == "trainer":
             trainers = [one.facts for one in self.members.alive("trainer")]
-            meets_none = bool(trainers) and not any(facts.needs_peers for facts in trainers)
             fits = self.job.trainer.count > 1 and self.balancer is None
             recenters = any(facts.recenters for facts in trainers)
-            return meets_none and fits and (recenters or not self.empty_slices())
+            return bool(trainers) and fits and (recenters or not self.empty_slices())
         free = {"sync": self._free_slices, "embedding": self._free_shards}
         return role == "reader" or (role in free and bool(free[role]()))
 

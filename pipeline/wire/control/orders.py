@@ -90,7 +90,7 @@ class ReaderJoined(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class TrainerJoined(Request[Done]):
-    """A trainer joined; accept its messages."""
+    """A trainer joins the running job; accept its messages."""
 
     member: MemberInfo
 

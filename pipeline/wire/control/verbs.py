@@ -93,7 +93,7 @@ CONTROL_VERBS: Final = VerbTable(
         "node_lost": Verb(NodeLost, Done, _COORDINATOR, _NODE),
         "settle_reader": Verb(SettleReader, Done, _COORDINATOR, _TRAINER),
         "reader_joined": Verb(ReaderJoined, Done, _COORDINATOR, _TRAINER),
-        "trainer_joined": Verb(TrainerJoined, Done, _COORDINATOR, frozenset({"reader", "embedding", "sync"})),
+        "trainer_joined": Verb(TrainerJoined, Done, _COORDINATOR, _NODE),
         "sync_replaced": Verb(SyncReplaced, Done, _COORDINATOR, _TRAINER),
         "shard_replaced": Verb(ShardReplaced, Done, _COORDINATOR, _TRAINER),
         "find_lacking": Verb(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.allreduce.round import ReorderBuffer, RoundId, RoundPhase
@@ -73,6 +74,30 @@ def test_those_behind_adopt_the_state_before_they_meet(
         assert algorithm.loads == (version < best)
     sources = {sender for sender, _, message in net.sent if isinstance(message, PeerState)}
     assert sources <= {versions.index(best)}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "source"),
+    [((0, 1), (0, 1, 2), 0), ((0, 1), (2, 3), 2), ((0,), (2, 3), 2)],
+    ids=["beside others", "after all others died", "two beside one"],
+)
+def test_one_that_joins_late_has_the_state_of_the_others_before_any_round(
+    first: tuple[int, ...], then: tuple[int, ...], source: int
+) -> None:
+    # Those that joined began with the replica of another one: what they have is not the group's.
+    algorithms = [Counting(0), Counting(0), Counting(0), Counting(0)]
+    for late in (2, 3):
+        algorithms[late].held = AlgorithmState(0, {"moved": torch.full((NUMEL,), float(late))})
+    net = Net(4, NUMEL, algorithms=algorithms)
+    net.regroup(first)
+    net.regroup(then)
+    net.want(1, then)
+    assert done(net, 1)
+    expected = 0.0 if source < 2 else float(source)
+    for index in then:
+        assert algorithms[index].held.completed_rounds == 0
+        assert (algorithms[index].held.tensors["moved"] == expected).all()
+    assert {sender for sender, _, message in net.sent if isinstance(message, PeerState)} <= {0, 1, source}
 
 
 def test_a_donor_that_dies_is_put_out_and_the_next_one_gives() -> None:
