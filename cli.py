@@ -26,6 +26,7 @@ from .commands.node_commands import coordinator, embedding, reader, sync, traine
 from .commands.predict import predict
 from .commands.prepare import prepare
 from .commands.resume import resume
+from .commands.scale import scale
 from .commands.top import top
 
 EXIT_CODES = """\b
@@ -129,7 +130,7 @@ def profile(
 
 
 COMMANDS = (
-    *(algos, chaos, compare, evaluate, export, generate, health, key, predict, prepare, resume, top),
+    *(algos, chaos, compare, evaluate, export, generate, health, key, predict, prepare, resume, scale, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

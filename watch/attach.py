@@ -6,28 +6,20 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import click
-import zmq
-import zmq.asyncio
 from rich.console import Console
 
-from ..pipeline.errors import ClusterError, JobFileError, ProtocolError
+from ..pipeline.errors import ClusterError, JobFileError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.control.base import Done, Reply, Request
 from ..pipeline.wire.control.messages import GetStatus
 from ..pipeline.wire.control.orders import JobEnded
-from ..pipeline.wire.control.verbs import CONTROL_VERBS
-from ..pipeline.wire.frames import decode, encode
-from ..pipeline.wire.keys.job_key import job_key
-from ..pipeline.wire.rpc_channel import ConnectionLost, HandleRequest, RemoteError, RpcChannel
-from ..pipeline.wire.schema import Message
-from ..pipeline.wire.sockets import configure_socket, connect, send_now
+from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
+from ..pipeline.wire.rpc_client import open_channel, refuse_requests
 from ..pipeline.wire.tasks import race
 from .live import Display, Lines, LiveTable
 from .mirror import Mirror
@@ -61,59 +53,7 @@ def address_of(run_folder: Path | None, join: str | None) -> str:
         ) from error
 
 
-async def _refuse(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
-    raise ProtocolError(f"a watcher does not answer {CONTROL_VERBS.name_of(request)!r}")
-
-
-@asynccontextmanager
-async def open_channel(address: str, handle: HandleRequest = _refuse) -> AsyncIterator[RpcChannel]:
-    """Open a connection to the coordinator at `address`; `handle` answers its requests.
-
-    Nothing needs to listen there yet. Raises ClusterError for an address that cannot be used, and
-    JobFileError for a key that cannot.
-    """
-    # What is wrong with it is told before anything is open.
-    job_key()
-    context = zmq.asyncio.Context()
-    socket = context.socket(zmq.DEALER)
-    configure_socket(socket)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt_string(zmq.IDENTITY, f"watcher-{uuid4().hex}")
-    try:
-        connect(socket, address)
-    except zmq.ZMQError as error:
-        socket.close()
-        context.term()
-        raise ClusterError(
-            f"is not an address ({zmq.strerror(error.errno or 0)})",
-            where=address,
-            remedy="write tcp://HOST:PORT, as the coordinator printed it",
-        ) from error
-
-    def send(message: Message) -> None:
-        send_now(socket, encode(message))
-
-    channel = RpcChannel("the coordinator", send, handle)
-    receiving = asyncio.create_task(_receive(socket, channel))
-    try:
-        yield channel
-    finally:
-        receiving.cancel()
-        await asyncio.gather(receiving, return_exceptions=True)
-        socket.close()
-        context.term()
-
-
-async def _receive(socket: zmq.asyncio.Socket, channel: RpcChannel) -> None:
-    while True:
-        try:
-            channel.receive(decode([part.buffer for part in await socket.recv_multipart(copy=False)]))
-        except ProtocolError as error:
-            channel.close(str(error))
-            return
-
-
-class _WatchedJob:
+class WatchedJob:
     """The watched job: its statuses, and whether it reported its end."""
 
     def __init__(self, address: str) -> None:
@@ -126,7 +66,7 @@ class _WatchedJob:
     async def handle(self, request: Request[Any], number: int) -> Reply:
         """Handle a request of the coordinator: only `JobEnded` is known."""
         if not isinstance(request, JobEnded):
-            return await _refuse(request, number)
+            return await refuse_requests(request, number)
         self.outcome = request.outcome
         self.ended.set()
         return Done()
@@ -162,6 +102,12 @@ class _WatchedJob:
             else:
                 return None if self.ended.is_set() else status
 
+    async def follow(self, channel: RpcChannel) -> None:
+        """Return when the job has reported its end; raises ClusterError as `next_status` does."""
+        while await self.next_status(channel) is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ended.wait(), PERIOD_SECONDS)
+
     def _report_silence(self) -> None:
         latest = self.mirror.latest
         assert latest is not None
@@ -194,7 +140,7 @@ async def attach(address: str, *, once: bool, as_json: bool) -> None:
 
     Raises ClusterError if nothing answers at first, or for longer than a job waits for its nodes.
     """
-    watched = _WatchedJob(address)
+    watched = WatchedJob(address)
     shown: Display | None = None
     async with open_channel(address, watched.handle) as channel:
         try:

@@ -31,11 +31,23 @@ class Departures:
         if self._state.is_training and not member.begun:
             self._server.mark_dead(member.info.token, "was stopped before it became active")
         elif self._state.can_leave(member):
-            member.prepare_to_leave()
-            self._server.journal.decided(NodeLeaves(member.info.token))
+            self._prepare(member)
             self._server.spawn(self._leave(member))
         else:
             self._interrupt(member)
+
+    async def release(self, member: Member) -> bool:
+        """Let a node leave if the job can continue without it; return whether it left."""
+        async with self._admitting:
+            if member.leaves or not member.alive or not self._state.can_leave(member):
+                return False
+            self._prepare(member)
+            await self._dismiss(member)
+            return member.left
+
+    def _prepare(self, member: Member) -> None:
+        member.prepare_to_leave()
+        self._server.journal.decided(NodeLeaves(member.info.token))
 
     def _interrupt(self, member: Member) -> None:
         text = f"{member.info.name} was interrupted, and the job cannot go on without it"
@@ -48,11 +60,15 @@ class Departures:
                 return
             if not self._state.can_leave(member):
                 self._interrupt(member)
-            elif member.info.role == "reader":
-                # What it has sent is trained by those who have it, and the rest is read again.
-                await self._server.dismiss(member, {})
             else:
-                await self._leave_as_trainer(member)
+                await self._dismiss(member)
+
+    async def _dismiss(self, member: Member) -> None:
+        if member.info.role == "reader":
+            # What it has sent is trained by those who have it, and the rest is read again.
+            await self._server.dismiss(member, {})
+        else:
+            await self._leave_as_trainer(member)
 
     async def _leave_as_trainer(self, trainer: Member) -> None:
         """Drain a leaving trainer and synchronize it once more."""

@@ -23,6 +23,7 @@ from ...pipeline.wire.control.messages import (
     Ready,
     RejoinGroup,
     ReportSlowPeer,
+    Scale,
     SpanRead,
     StatusReply,
     TrainedBatches,
@@ -32,6 +33,7 @@ from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission
 from .departure import Departures
 from .monitoring.status import answer_status
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
+from .scaling import Scaling
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, GroupFormed
 from .state.membership import Member
@@ -60,6 +62,7 @@ class RequestHandler:
             "embedding": shards.lost,
         }
         self._departures = Departures(server, admitting)
+        self._scaling = Scaling(server, self._departures, self._exits)
         self._admissions: dict[str, Admission] = {
             "reader": ReaderAdmission(server, admitting),
             "sync": SyncAdmission(server, admitting),
@@ -109,6 +112,8 @@ class RequestHandler:
             return self._exited(token, request)
         if isinstance(request, GetStatus):
             return self._status(token, request)
+        if isinstance(request, Scale):
+            return await self._scaling.scale(request)
         verb = CONTROL_VERBS.name_of(request)
         if type(request) not in self._of_members and type(request) not in REQUESTS:
             raise ProtocolError(f"a coordinator does not answer {verb!r}")
@@ -179,7 +184,7 @@ class RequestHandler:
             self._server.event(request.role, f"a process ended before it joined ({request.how})")
         if request.role in self._successors:
             self._successors[request.role].exited(request.token, request.successor if replace else "")
-            self._server.spawn(self._server.notify())
+        self._server.spawn(self._server.notify())
         reply = self._exits[request.token] = ChildExitedReply(replace)
         return reply
 

@@ -305,6 +305,7 @@ class CoordinatorServer(JobWaits):
                     continue
                 session = self._new_session(identity, token, {})
                 self.sessions.begin(identity, session)
+                self.spawn(self.notify())
             session.receive(message)
 
     def _new_session(self, identity: bytes, token: str, replies: Mapping[int, Reply]) -> RpcChannel:

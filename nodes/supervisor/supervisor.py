@@ -16,28 +16,22 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import zmq
-import zmq.asyncio
-
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
-from ...pipeline.report.model import Report
-from ...pipeline.report.run_folder import resume_hint
-from ...pipeline.report.write import read_report, rewrite_texts
-from ...pipeline.wire.control.base import Reply, Request
+from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
+from ...pipeline.wire.control.orders import StartNode
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
-from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import configure_socket, connect, send_now
+from ...pipeline.wire.rpc_client import open_channel
 from ...pipeline.wire.tasks import background, race
 from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child, end_all
 from .job_check import have_checked
 from .network.emulation import Emulation, NodeKey
+from .outcome import Outcome, job_outcome
 from .starter import Starter
 
 STOP_SECONDS = 9.0
@@ -101,7 +95,7 @@ class Supervisor:
         self._interrupted = asyncio.Event()
         self.folder: Path | None = None
 
-    async def run(self) -> tuple[ExitCode, str, Report | None]:
+    async def run(self) -> Outcome:
         """Run the whole job.
 
         Return the exit code, one line for the user if it isn't 0, and any report.
@@ -124,7 +118,7 @@ class Supervisor:
                 # It had not begun: no node knows of it.
                 endpoint = await self._start_coordinator()
             if endpoint is None:
-                return self._result()
+                return self._outcome()
             self._report_start()
             for role, count in self._job.expected.items():
                 for index in range(count):
@@ -133,7 +127,7 @@ class Supervisor:
                 await self._follow_coordinator()
                 await self._wait_for_others()
                 await self._emulation.stop()
-            return self._result()
+            return self._outcome()
         finally:
             await asyncio.gather(*self._starting, return_exceptions=True)
             await end_all(self._children)
@@ -204,7 +198,7 @@ class Supervisor:
         token = token or self._emulation.token(role, index)
         arguments = ["-m", CLI, role, str(self._job_file), "--supervised"]
         arguments += ["--token", token, *self._emulation.options(role, index), *extra]
-        if port := self._metrics_ports[role, index]:
+        if port := self._metrics_ports.get((role, index), 0):
             arguments += ["--metrics-port", str(port)]
         torch = role not in ("coordinator", "reader")
         child = Child(role, index, token, await self._starter.start(arguments, torch=torch))
@@ -227,30 +221,51 @@ class Supervisor:
         return None
 
     async def _watch_job(self, endpoint: str) -> None:
-        """Connect to the coordinator: report deaths to it, and request its progress."""
-        context = zmq.asyncio.Context()
-        socket = context.socket(zmq.DEALER)
-        configure_socket(socket)
-        socket.setsockopt_string(zmq.IDENTITY, self._identity)
-        connect(socket, endpoint)
+        """Connect to the coordinator: report deaths, request its progress, start what it orders."""
+        refusals = Refusals(log)
 
-        def send(message: Message) -> None:
-            send_now(socket, encode(message))
+        def refuse(error: ProtocolError) -> None:
+            refusals.add("refused a message from the coordinator: %s", error)
 
-        channel, refusals = RpcChannel("the coordinator", send, _refuse), Refusals(log)
+        async def handle(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
+            if not isinstance(request, StartNode):
+                raise ProtocolError(f"a supervisor does not answer {CONTROL_VERBS.name_of(request)!r}")
+            if (child := await self._start_ordered(request, endpoint)) is not None:
+                start(self._keep(channel, endpoint, child))
+            return Done()
+
         nodes = [child for child in self._children if child.role != "coordinator"]
-        kept = [self._keep(channel, endpoint, node) for node in nodes]
+        async with open_channel(endpoint, handle, identity=self._identity, refused=refuse) as channel:
+            kept = [self._keep(channel, endpoint, node) for node in nodes]
+            async with background(*kept, self._show_progress(channel)) as start:
+                await self._over.wait()
+
+    async def _start_ordered(self, order: StartNode, endpoint: str) -> Child | None:
+        """Start a node as the coordinator orders; None if it was started before.
+
+        Raises ClusterError if it cannot be.
+        """
+        if self._interrupts:
+            raise ClusterError("the job is being interrupted")
+        if self._emulation.has(order.role, 0):
+            raise ClusterError(
+                "the emulated network has no link for another node",
+                remedy="scale a job without [network] delay or bandwidth",
+            )
+        if any(child.token == order.token for child in self._children):
+            return None
+        index = 1 + max(child.index for child in self._children if child.role == order.role)
         try:
-            async with background(*kept, self._show_progress(channel)):
-                while True:
-                    parts = await socket.recv_multipart(copy=False)
-                    try:
-                        channel.receive(decode([part.buffer for part in parts]))
-                    except ProtocolError as error:
-                        refusals.add("refused a message from the coordinator: %s", error)
-        finally:
-            socket.close()
-            context.term()
+            return await self._start_late(order.role, index, endpoint, order.token)
+        except OSError as error:
+            raise ClusterError(f"a process cannot be started ({error.strerror})") from error
+
+    async def _start_late(self, role: str, index: int, endpoint: str, token: str) -> Child:
+        """Start a node that joins the running job."""
+        start = asyncio.create_task(self._spawn(role, index, ["--join", endpoint], token))
+        self._starting.append(start)
+        # One that is being started when the job ends is ended as the others are.
+        return await asyncio.shield(start)
 
     async def _keep(self, channel: RpcChannel, endpoint: str, child: Child) -> None:
         """Report a child's end, and replace it if needed."""
@@ -270,11 +285,8 @@ class Supervisor:
             if reply is None or not reply.replace or self._interrupts:
                 return
             self._restarts[child.role, child.index] += 1
-            start = asyncio.create_task(self._spawn(child.role, child.index, ["--join", endpoint], successor))
-            self._starting.append(start)
             try:
-                # One that is being started when the job ends is ended as the others are.
-                child = await asyncio.shield(start)
+                child = await self._start_late(child.role, child.index, endpoint, successor)
             except (ClusterError, OSError) as error:
                 log.warning("no other %s can be started: %s", child.role, error)
                 return
@@ -326,7 +338,7 @@ class Supervisor:
     async def _watch_relay(self) -> None:
         """Interrupt the job if its relay ends, without which it cannot go on.
 
-        `_result` says why.
+        `job_outcome` says why.
         """
         if self._emulation.relay is not None:
             await self._emulation.relay.ended.wait()
@@ -358,35 +370,6 @@ class Supervisor:
                 for child in self._children:
                     await child.ended.wait()
 
-    def _result(self) -> tuple[ExitCode, str, Report | None]:
-        coordinator, report = self._coordinator, None
-        assert coordinator is not None
-        if self.folder is not None and (self.folder / "report.json").exists():
-            report = read_report(self.folder / "report.json")
-            if (network := self._emulation.report_entry()) is not None:
-                report = report.model_copy(update={"network": network})
-                rewrite_texts(self.folder, report)
-        if (relay := self._emulation.failure()) is not None:
-            return *relay, report
-        if coordinator.code is not None and coordinator.code < 0:
-            text, code = (
-                f"the coordinator died ({exit_status_text(coordinator.code)})",
-                ExitCode.STOPPED_BY_DEATH,
-            )
-            if self._interrupts:
-                text, code = "interrupted", ExitCode.INTERRUPTED
-            if report is not None and self.folder is not None:
-                # The job had ended, and nothing was left to do but to draw it.
-                rewrite_texts(self.folder, report)
-                text += "; the report was written, but some pictures are missing"
-                return ExitCode(report.exit_code), text, report
-            if self.folder is not None:
-                text += resume_hint(self.folder) or (
-                    f"; no checkpoint was written; {self.folder}/ledger.sqlite records what was trained"
-                )
-            return code, text, None
-        return coordinator.exit_code, coordinator.last_line(), report
-
-
-async def _refuse(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
-    raise ProtocolError(f"a supervisor does not answer {CONTROL_VERBS.name_of(request)!r}")
+    def _outcome(self) -> Outcome:
+        assert self._coordinator is not None
+        return job_outcome(self._coordinator, self.folder, self._emulation, interrupted=self._interrupts > 0)

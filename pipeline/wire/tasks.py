@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+StartTask: TypeAlias = Callable[[Coroutine[Any, Any, object]], None]
 
 
 class TaskSet:
@@ -48,17 +50,22 @@ class TaskSet:
 
 
 @asynccontextmanager
-async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[StartTask]:
     """Run coroutines in the background of a block.
 
-    The block's end cancels them and awaits their end. If one fails, the block is cancelled and raises its
-    error; as itself, in no ExceptionGroup, and so what the block raises.
+    The block is given a function that starts more of them. Its end cancels them and awaits their end. If one
+    fails, the block is cancelled and raises its error; as itself, in no ExceptionGroup, and so what the block
+    raises.
     """
     failed: BaseException
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
-            yield
+
+            def start(work: Coroutine[Any, Any, object]) -> None:
+                tasks.append(group.create_task(work))
+
+            yield start
             for task in tasks:
                 task.cancel()
         return

@@ -22,11 +22,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.rpc_channel import RemoteError
+from shadowsync.pipeline.wire.rpc_client import open_channel
 from shadowsync.tests.support.browser import browser, find_browser
 from shadowsync.tests.support.processes import Starting, wait_until
 from shadowsync.tests.support.runs import Settings, small_job, write_job
 from shadowsync.tests.support.supervised import Supervised
-from shadowsync.watch.attach import open_channel
 from shadowsync.watch.metric_names import BY_ROLE, EVERY
 from shadowsync.watch.status import Status, read_status
 

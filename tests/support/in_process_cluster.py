@@ -118,7 +118,7 @@ class InProcessCluster:
         settings = NodeSettings(
             self.job,
             supervised=True,
-            supervisor=SUPERVISOR,
+            supervisor=SUPERVISOR if self._supervised else "",
             announce=self._announce,
             metrics_port=0,
             recover=recover,

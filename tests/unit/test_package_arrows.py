@@ -48,7 +48,8 @@ COORDINATOR: Graph = {
     "recovery": {"state", "ledger", "server"},
     "admission": {"state", "control", "server"},
     "departure": {"state", "server"},
-    "requests": {"state", "server", "monitoring", "recovery", "admission", "departure"},
+    "scaling": {"state", "server", "departure"},
+    "requests": {"state", "server", "monitoring", "recovery", "admission", "departure", "scaling"},
     "evaluation": {"state", "server"},
     "shutdown": {"state", "control", "server", "checkpoint"},
     "controller": {

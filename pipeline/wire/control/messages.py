@@ -230,6 +230,26 @@ class ChildExitedReply(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class Scale(Request["ScaleReply"]):
+    """The job is to have so many nodes of a role from now on.
+
+    The reply comes when those that are missing take part, or those that are too many have left.
+    """
+
+    role: str
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleReply(Reply):
+    """Names of the nodes that have joined and left, and how many there are."""
+
+    joined: Annotated[tuple[str, ...], Items(MAX_BATCHES)]
+    left: Annotated[tuple[str, ...], Items(MAX_BATCHES)]
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
 class GetStatus(Request["StatusReply"]):
     """The job as it is now.
 

@@ -132,6 +132,17 @@ class LackingBatches(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class StartNode(Request[Done]):
+    """Start another node, which joins the running job.
+
+    The reply comes when its process has started. `token` is the new node's.
+    """
+
+    role: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
 class MoreSpans(Request[Done]):
     """More spans are available to read."""
 

@@ -21,6 +21,8 @@ from .messages import (
     ReportSlowPeer,
     ReturnBatches,
     ReturnBatchesReply,
+    Scale,
+    ScaleReply,
     SpanRead,
     StatusReply,
     TrainedBatches,
@@ -56,6 +58,7 @@ from .orders import (
     SetSync,
     SettleReader,
     ShardReplaced,
+    StartNode,
     SyncReplaced,
     TrainerJoined,
     WriteCheckpoint,
@@ -88,6 +91,7 @@ CONTROL_VERBS: Final = VerbTable(
         "status": Verb(
             GetStatus, StatusReply, frozenset({"watcher", "supervisor"}), _COORDINATOR, repeatable=True
         ),
+        "scale": Verb(Scale, ScaleReply, _WATCHER, _COORDINATOR),
         "connect_peers": Verb(ConnectPeers, Done, _COORDINATOR, _NODE),
         "begin": Verb(Begin, Done, _COORDINATOR, _NODE),
         "node_lost": Verb(NodeLost, Done, _COORDINATOR, _NODE),
@@ -116,6 +120,7 @@ CONTROL_VERBS: Final = VerbTable(
         "measure": Verb(Measure, Measures, _COORDINATOR, _NODE),
         "trace": Verb(Trace, TraceReply, _COORDINATOR, _NODE),
         "finish": Verb(Finish, FinishReply, _COORDINATOR, _NODE),
+        "start_node": Verb(StartNode, Done, _COORDINATOR, frozenset({"supervisor"})),
         "job_ended": Verb(JobEnded, Done, _COORDINATOR, _WATCHER),
     }
 )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 from shadowsync.nodes.supervisor.child import Child
-from shadowsync.nodes.supervisor.starter import SpawnStarter
-from shadowsync.nodes.supervisor.supervisor import Supervisor
+from shadowsync.nodes.supervisor.network.emulation import Emulation
+from shadowsync.nodes.supervisor.outcome import Outcome, job_outcome
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
@@ -26,27 +23,14 @@ class Killed:
     code = KILLED
 
 
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+def outcome(folder: Path, *, interrupted: bool = False) -> Outcome:
     job = Job.model_validate({"data": {"format": "criteo_tsv", "path": ["part.tsv"]}})
-
-    async def make() -> Supervisor:
-        return Supervisor(job, lambda _: None, SpawnStarter())
-
-    made = asyncio.run(make())
-    made.folder = tmp_path
-    yield made
-    made._clear_scratch()
+    return job_outcome(cast(Child, Killed()), folder, Emulation(job), interrupted=interrupted)
 
 
-def result(supervisor: Supervisor) -> tuple[ExitCode, str, Report | None]:
-    supervisor._coordinator = cast(Child, Killed())
-    return supervisor._result()
-
-
-def test_the_report_that_is_there_counts(supervisor: Supervisor, full_report: Report, tmp_path: Path) -> None:
+def test_the_report_that_is_there_counts(full_report: Report, tmp_path: Path) -> None:
     (tmp_path / JSON_NAME).write_text(full_report.model_dump_json(), encoding="utf-8")
-    code, text, report = result(supervisor)
+    code, text, report = outcome(tmp_path)
     assert code == full_report.exit_code
     assert (
         text
@@ -56,17 +40,16 @@ def test_the_report_that_is_there_counts(supervisor: Supervisor, full_report: Re
     assert full_report.run in (tmp_path / MARKDOWN_NAME).read_text(encoding="utf-8")
 
 
-def test_without_a_report_the_job_was_stopped(supervisor: Supervisor) -> None:
-    code, text, report = result(supervisor)
+def test_without_a_report_the_job_was_stopped(tmp_path: Path) -> None:
+    code, text, report = outcome(tmp_path)
     assert (code, report) == (ExitCode.STOPPED_BY_DEATH, None)
     assert text.startswith("the coordinator died (killed by SIGKILL); no checkpoint was written")
 
 
-def test_after_ctrl_c_too(supervisor: Supervisor, full_report: Report, tmp_path: Path) -> None:
+def test_after_ctrl_c_too(full_report: Report, tmp_path: Path) -> None:
     body: dict[str, Any] = json.loads(full_report.model_dump_json())
     body |= {"exit_code": int(ExitCode.INTERRUPTED)}
     (tmp_path / JSON_NAME).write_text(json.dumps(body), encoding="utf-8")
-    supervisor._interrupts = 2
-    code, text, _ = result(supervisor)
+    code, text, _ = outcome(tmp_path, interrupted=True)
     assert code is ExitCode.INTERRUPTED
     assert text.startswith("interrupted; ")

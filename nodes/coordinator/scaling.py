@@ -1,0 +1,129 @@
+"""Another number of readers or trainers while the job trains."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+from uuid import uuid4
+
+from ...pipeline.errors import ClusterError
+from ...pipeline.text.format import counted
+from ...pipeline.wire.control.messages import Scale, ScaleReply
+from ...pipeline.wire.control.orders import StartNode
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from .departure import Departures
+from .server import REQUEST_SECONDS, CoordinatorServer
+from .state.membership import Member
+
+SCALABLE: Final = ("reader", "trainer")
+
+
+class Scaling:
+    """Let nodes join and leave, until there are so many. Runs on the coordinator's loop.
+
+    The supervisor starts those that are missing; those that joined last leave first.
+
+    Args:
+        ended: the tokens of processes whose end the supervisor has reported.
+    """
+
+    def __init__(self, server: CoordinatorServer, departures: Departures, ended: Collection[str]) -> None:
+        self._server = server
+        self._state = server.state
+        self._departures = departures
+        self._ended = ended
+        self._turn = asyncio.Lock()
+
+    async def scale(self, request: Scale) -> ScaleReply:
+        """Carry out a request; one after the other.
+
+        Raises ClusterError for what cannot be, before anything is done, and for a node that does not come.
+        """
+        async with self._turn:
+            role, count = request.role, request.count
+            self._check(role, count)
+            staying = self._staying(role)
+            joined, left = [], []
+            if count > len(staying):
+                joined = await self._start(role, count - len(staying))
+            elif count < len(staying):
+                left = await self._release(staying[count:])
+            return ScaleReply(tuple(joined), tuple(left), len(self._staying(role)))
+
+    def _staying(self, role: str) -> list[Member]:
+        """Return the nodes of a role that are there, or joining, and were not told to leave."""
+        return [one for one in self._state.members.everyone(role) if one.alive and not one.leaves]
+
+    def _check(self, role: str, count: int) -> None:
+        state = self._state
+        if role not in SCALABLE:
+            raise ClusterError(
+                f"a running job keeps its {role} nodes", remedy="readers and trainers can join and leave"
+            )
+        if count < 1:
+            raise ClusterError(f"{role}={count} given; the job needs one", remedy="give at least 1")
+        if not state.is_training:
+            raise ClusterError(
+                f"the job does not train (it is {state.phase.value})", remedy="scale a job while it trains"
+            )
+
+    async def _start(self, role: str, missing: int) -> list[str]:
+        """Have nodes started; return the names of those that take part."""
+        state, server = self._state, self._server
+        if not state.can_join(role):
+            raise ClusterError(
+                f"the job cannot take another {role} now",
+                remedy='"Joining a running job" in docs/guarantees.md says when it can',
+            )
+        if not server.settings.supervisor:
+            raise ClusterError(
+                "no supervisor is there that could start processes",
+                remedy=f"start each yourself: shadowsync {role} RUN/job.json --join ADDRESS",
+            )
+        tokens = [uuid4().hex for _ in range(missing)]
+        for token in tokens:
+            await self._order(StartNode(role, token))
+
+        def is_decided(token: str) -> bool:
+            member = state.members.find(token)
+            return (member is not None and (member.begun or not member.alive)) or token in self._ended
+
+        patience = state.job.run.start_timeout_seconds
+        await server.wait_for(lambda: not state.is_training or all(map(is_decided, tokens)), patience)
+        found = [member for token in tokens if (member := state.members.find(token)) is not None]
+        there = [member for member in found if member.begun and member.alive]
+        joined = [member.info.name for member in sorted(there, key=lambda one: one.info.index)]
+        if len(joined) < missing:
+            raise ClusterError(
+                f"{counted(missing - len(joined), role)} of {missing} did not join",
+                remedy="the events of the job (shadowsync top) and the output of its processes say why",
+            )
+        return joined
+
+    async def _order(self, order: StartNode) -> None:
+        supervisor = self._server.settings.supervisor.encode()
+        sessions = self._server.sessions
+
+        def is_there() -> bool:
+            return sessions.of(supervisor) is not None or not self._state.is_training
+
+        await self._server.wait_for(is_there, REQUEST_SECONDS)
+        session = sessions.of(supervisor)
+        if session is None:
+            raise ClusterError("the supervisor is not connected", remedy="try it again in some seconds")
+        try:
+            await session.call(order, timeout_seconds=REQUEST_SECONDS)
+        except (ConnectionLost, RemoteError) as error:
+            remedy = error.remedy if isinstance(error, RemoteError) else ""
+            raise ClusterError(f"no process could be started: {error.what}", remedy=remedy) from error
+
+    async def _release(self, members: list[Member]) -> list[str]:
+        """Let nodes leave, the last one first; return the names of those that have."""
+        for member in members:
+            if not self._state.can_leave(member):
+                raise ClusterError(
+                    f"{member.info.name} cannot leave now",
+                    remedy='"Leaving a running job" in docs/guarantees.md says when it can',
+                )
+        return [one.info.name for one in reversed(members) if await self._departures.release(one)]

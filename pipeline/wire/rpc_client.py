@@ -1,0 +1,87 @@
+"""A connection to the coordinator for who is no node: the supervisor, watchers, `shadowsync scale`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import zmq
+import zmq.asyncio
+
+from ..errors import ClusterError, ProtocolError
+from .control.base import Reply, Request
+from .control.verbs import CONTROL_VERBS
+from .frames import decode, encode
+from .keys.job_key import job_key
+from .rpc_channel import HandleRequest, RpcChannel
+from .schema import Message
+from .sockets import configure_socket, connect, send_now
+
+
+async def refuse_requests(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
+    """Refuse every request of the coordinator."""
+    raise ProtocolError(f"a watcher does not answer {CONTROL_VERBS.name_of(request)!r}")
+
+
+@asynccontextmanager
+async def open_channel(
+    address: str,
+    handle: HandleRequest = refuse_requests,
+    *,
+    identity: str = "",
+    refused: Callable[[ProtocolError], None] | None = None,
+) -> AsyncIterator[RpcChannel]:
+    """Open a connection to the coordinator at `address`; `handle` answers its requests.
+
+    Nothing needs to listen there yet. `identity` is by default that of another watcher. `refused` is called
+    with the error of a message that is none; by default such a message closes the channel.
+
+    Raises ClusterError for an address that cannot be used, and JobFileError for a key that cannot.
+    """
+    # What is wrong with it is told before anything is open.
+    job_key()
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.DEALER)
+    configure_socket(socket)
+    socket.setsockopt_string(zmq.IDENTITY, identity or f"watcher-{uuid4().hex}")
+    try:
+        connect(socket, address)
+    except zmq.ZMQError as error:
+        socket.close()
+        context.term()
+        raise ClusterError(
+            f"is not an address ({zmq.strerror(error.errno or 0)})",
+            where=address,
+            remedy="write tcp://HOST:PORT, as the coordinator printed it",
+        ) from error
+
+    def send(message: Message) -> None:
+        send_now(socket, encode(message))
+
+    channel = RpcChannel("the coordinator", send, handle)
+    receiving = asyncio.create_task(_receive(socket, channel, refused))
+    try:
+        yield channel
+    finally:
+        channel.close("the connection was closed")
+        receiving.cancel()
+        await asyncio.gather(receiving, return_exceptions=True)
+        socket.close(linger=0)
+        context.term()
+
+
+async def _receive(
+    socket: zmq.asyncio.Socket, channel: RpcChannel, refused: Callable[[ProtocolError], None] | None
+) -> None:
+    while True:
+        parts = await socket.recv_multipart(copy=False)
+        try:
+            channel.receive(decode([part.buffer for part in parts]))
+        except ProtocolError as error:
+            if refused is None:
+                channel.close(str(error))
+                return
+            refused(error)

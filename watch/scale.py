@@ -1,0 +1,58 @@
+"""Client of a running job: another number of its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import click
+
+from ..pipeline.errors import ClusterError, JobFileError
+from ..pipeline.text.format import counted
+from ..pipeline.wire.control.messages import Scale
+from ..pipeline.wire.rpc_channel import RemoteError
+from ..pipeline.wire.rpc_client import open_channel
+from ..pipeline.wire.tasks import race
+from .attach import WatchedJob
+
+SCALE_SECONDS = 600.0
+
+
+def parse_counts(counts: Sequence[str]) -> dict[str, int]:
+    """Read `trainer=4` and the like; raises JobFileError for what is none."""
+    found: dict[str, int] = {}
+    for text in counts:
+        role, _, number = text.partition("=")
+        if not number.isascii() or not number.isdigit() or role in found:
+            raise JobFileError(f"{text!r} given; a role and a number are needed", remedy="write trainer=4")
+        found[role] = int(number)
+    if not found:
+        raise JobFileError("no number of nodes given", remedy="write trainer=4 after the run folder")
+    return found
+
+
+async def scale_job(address: str, counts: Mapping[str, int]) -> None:
+    """Have the job at `address` change, one role after the other, and print what was done.
+
+    Raises ClusterError if nothing answers, or for what the job refuses.
+    """
+    watched = WatchedJob(address)
+    async with open_channel(address, watched.handle) as channel:
+        await watched.first_status(channel, notify_end=True)
+        ending = asyncio.create_task(watched.follow(channel))
+        try:
+            for role, count in counts.items():
+                call = channel.call(Scale(role, count), timeout_seconds=SCALE_SECONDS)
+                if (reply := await race(call, ending)) is None:
+                    ending.result()
+                    raise ClusterError("the job has ended meanwhile", where=address)
+                changes = [f"{name} joined" for name in reply.joined] + [
+                    f"{name} left" for name in reply.left
+                ]
+                done = ", ".join(changes) or "nothing to do"
+                click.echo(f"{done}; the job has {counted(reply.count, role)}")
+        except RemoteError as error:
+            raise ClusterError(error.what, where=address, remedy=error.remedy) from error
+        finally:
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
