@@ -229,7 +229,7 @@ class AllReduceTransport:
             self._state.cancel(self._loop.time())
             self._after_change()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End pending calls with PeerLost and close the sockets.
 
         A second call does nothing.

@@ -291,7 +291,7 @@ class CenterClient:
             if connection.member.token == token:
                 connection.mark_lost()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the sockets."""
         for connection in self._connections:
             connection.close()

@@ -160,7 +160,7 @@ class CenterRounds(FixedRate):
         """Close the sockets, on the worker's thread."""
         if self._loop is not None:
             if self._center is not None:
-                self._loop.run_until_complete(self._center.close())
+                self._center.close()
             self._loop.close()
 
     async def _round(self) -> None:

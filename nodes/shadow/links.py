@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -77,9 +76,11 @@ class ZmqPeers:
         if self._center is not None:
             self._center.mark_lost(token)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(link.close() for link in (self._center, self.peers) if link is not None))
+        for link in (self._center, self.peers):
+            if link is not None:
+                link.close()
 
 
 @dataclass(frozen=True)

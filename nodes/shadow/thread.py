@@ -81,7 +81,8 @@ class ShadowThread(LoopThread):
                 else:
                     await self._on_schedule(links)
         finally:
-            await links.close()
+            # No coroutine: whoever cancels this once more would leave sockets open.
+            links.close()
 
     def begin(self) -> None:
         """Begin rounds, in shadow mode or with a gate."""

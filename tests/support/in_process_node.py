@@ -125,6 +125,10 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
         self._once = threading.Lock()
         self._over = threading.Event()
 
+    def open_sockets(self) -> list[str]:
+        """Those that keep it from being terminated."""
+        return [repr(socket) for socket in tuple(self._sockets) if not socket.closed]
+
     def term(self) -> None:
         """Terminate once; whoever comes second waits for the first."""
         if self._once.acquire(blocking=False):
@@ -201,7 +205,9 @@ class InProcess(ABC, ProcessHooks):
         """Wait for the end; gives the exit code."""
         self._thread.join(seconds)
         if self._thread.is_alive():
-            raise AssertionError(f"{self.name or self.role} goes on after {seconds:g} s:\n{_stacks()}")
+            sockets = "\n".join(self._context.open_sockets())
+            what = f"{self.name or self.role} goes on after {seconds:g} s"
+            raise AssertionError(f"{what}:\n--- its open sockets\n{sockets}\n{_stacks()}")
         assert self.code is not None
         return self.code
 

@@ -119,7 +119,7 @@ async def bench(
         yield made
     finally:
         for link in made.links.values():
-            await link.close()
+            link.close()
 
 
 def sockets_of(context: Context, count: int, numel: int, address: str) -> Bench:

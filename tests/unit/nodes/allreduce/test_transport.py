@@ -167,7 +167,7 @@ def test_every_trainer_on_a_thread_of_its_own(context: Context) -> None:
             results[index] = await mean_of(link, values[index])
         # Whoever closes first would be missing to one that has still to ask.
         await asyncio.to_thread(done.wait, ENOUGH_SECONDS)
-        await link.close()
+        link.close()
 
     def body(index: int) -> None:
         try:
@@ -253,7 +253,7 @@ def test_a_peer_that_never_comes_is_reported_and_left_out(context: Context) -> N
         results = await means(links, values)
         assert all(torch.equal(result, exact(values)) for result in results)
         for link in links:
-            await link.close()
+            link.close()
         made.sockets[2].close()
 
     run(work())
@@ -271,7 +271,7 @@ def test_without_a_new_group_nothing_hangs_and_nothing_spins(context: Context) -
                 await link.meet()
             assert SHORT_SECONDS < loop.time() - started < 1.5 * SHORT_SECONDS
         assert made.reports[0].late == [(1, 1)], "once a generation"
-        await link.close()
+        link.close()
         made.sockets[1].close()
 
     run(work())
@@ -464,7 +464,7 @@ def test_the_one_that_lags_behind_adopts_the_state(context: Context) -> None:
             assert all((tensor == 7).all() for tensor in algorithm.state().tensors.values())
         assert [algorithm.loads for algorithm in algorithms] == [1, 0, 0, 1]
         for link in links:
-            await link.close()
+            link.close()
 
     run(work())
 
@@ -523,14 +523,14 @@ def test_a_closed_link_says_so(context: Context) -> None:
         async with bench(context, 2, 100) as made:
             waiting = asyncio.ensure_future(made.links[0].meet())
             await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
-            await made.links[0].close()
+            made.links[0].close()
             with pytest.raises(PeerLost):
                 await waiting
             with pytest.raises(PeerLost):
                 await made.links[0].meet()
             made.links[0].regroup(2, [0])
             made.links[0].cancel()
-            await made.links[0].close()
+            made.links[0].close()
 
     run(work())
 

@@ -46,7 +46,7 @@ async def linked(
     try:
         yield link
     finally:
-        await link.close()
+        link.close()
 
 
 async def exchange_all(link: CenterClient, flat: torch.Tensor) -> torch.Tensor:

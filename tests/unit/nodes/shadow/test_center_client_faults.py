@@ -41,7 +41,7 @@ def with_link(context: Context, work: Work, nodes: int = 1, timeout_seconds: flo
                 fake.heard.clear()
             await asyncio.wait_for(work(link, fakes), ENOUGH_SECONDS)
         finally:
-            await link.close()
+            link.close()
             for fake in fakes:
                 await fake.close()
 

@@ -68,7 +68,7 @@ def with_link(
             await client.seed(torch.zeros(NUMEL))
             await asyncio.wait_for(work(Link(client, node)), ENOUGH_SECONDS)
         finally:
-            await client.close()
+            client.close()
             await node.close()
 
     run_in_virtual_time(main())

@@ -91,7 +91,7 @@ class Trainer:
         self.ended += 1
         return self.complete(number)
 
-    async def _close(self) -> None:
+    def _close(self) -> None:
         self.closed = True
 
 

@@ -66,7 +66,7 @@ def with_fake(context: Context, codecs: LinkCodecs, work: Work, timeout: float =
             fake.heard.clear()
             await asyncio.wait_for(work(link, fake), ENOUGH_SECONDS)
         finally:
-            await link.close()
+            link.close()
             await fake.close()
 
     run_in_virtual_time(main())
@@ -100,7 +100,7 @@ def test_the_center_and_a_replica_that_stays_meet(context: Context, sync_nodes: 
             # What the answers say together is how far the center went, but for what is still owed.
             torch.testing.assert_close(received, center - first, rtol=0, atol=0.02)
         finally:
-            await link.close()
+            link.close()
 
     run_in_real_time(main())
 
@@ -137,7 +137,7 @@ def test_as_many_bytes_fewer_enter_the_sockets(
             assert counts["reference_bytes"] == 4 * numel + (1 << 17)
             assert service.metrics()["reference_bytes"] == 8 * numel
         finally:
-            await link.close()
+            link.close()
 
     run_in_real_time(main())
 

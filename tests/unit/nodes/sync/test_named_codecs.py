@@ -286,7 +286,7 @@ def over_a_link(context: Context, work: Callable[[CenterClient, FakeCenter], Awa
             fake.heard.clear()
             await asyncio.wait_for(work(client, fake), 600.0)
         finally:
-            await client.close()
+            client.close()
             await fake.close()
 
     run_in_virtual_time(main())
