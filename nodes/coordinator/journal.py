@@ -54,10 +54,4 @@ class JobJournal:
         def work(store: LedgerStore) -> None:
             store.commit(*([write] if write is not None else []), lambda store: store.journal(entry))
 
-        written = self._store.submit(work)
-        written.add_done_callback(self._written)
-        return written
-
-    def _written(self, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
-            self._failed(error)
+        return self._store.submit(work, self._failed)

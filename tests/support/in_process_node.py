@@ -67,10 +67,12 @@ def the_killed_write_nothing() -> Iterator[None]:
     """Within it a killed coordinator's ledger gets nothing more, but is closed: its thread goes on here."""
     submit = LedgerWriter.submit
 
-    def submit_while_alive(self: LedgerWriter, work: Callable[[LedgerStore], Any]) -> asyncio.Future[Any]:
+    def submit_while_alive(
+        self: LedgerWriter, work: Callable[[LedgerStore], Any], failed: Any = None
+    ) -> asyncio.Future[Any]:
         node = current_node()
         if node is None or not node.killed or work is LedgerStore.close:
-            return submit(self, work)
+            return submit(self, work, failed)
         never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         never.cancel()
         return never
@@ -138,13 +140,15 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
 
     def cut(self) -> None:
         """Terminate on a thread of its own; from its return on no socket sends or receives."""
-        with suppress(zmq.ContextTerminated):
-            # Not even this where the node is terminating it by itself.
+        try:
             probe = self.socket(zmq.PAIR)
-            threading.Thread(target=self.term, name="terminates", daemon=True).start()
-            with probe:
-                while True:
-                    probe.poll(1)
+        except zmq.ZMQError:
+            # The node is terminating it by itself, or has.
+            return
+        threading.Thread(target=self.term, name="terminates", daemon=True).start()
+        with suppress(zmq.ContextTerminated), probe:
+            while True:
+                probe.poll(1)
 
 
 class InProcess(ABC, ProcessHooks):

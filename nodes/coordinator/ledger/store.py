@@ -280,15 +280,21 @@ class LedgerWriter:
 
         The work is submitted before this first waits, and is done even if the caller is cancelled.
         """
-        # A cancelled future would take its work out of the queue, and the file would miss what memory has.
-        return await asyncio.shield(self.submit(work))
+        return await self.submit(work)
 
-    def submit(self, work: Callable[[LedgerStore], T]) -> asyncio.Future[T]:
+    def submit(
+        self, work: Callable[[LedgerStore], T], failed: Callable[[BaseException], None] | None = None
+    ) -> asyncio.Future[T]:
         """Have work done after what was submitted before.
 
-        The future has what `work` returns; it must not be cancelled.
+        The future has what `work` returns. The work is done even if the future is cancelled, as by the end
+        of a task that awaits it. `failed` is called on the loop with an error of the work, then too.
         """
-        return asyncio.wrap_future(self._thread.submit(work, self._store))
+        done = asyncio.wrap_future(self._thread.submit(work, self._store))
+        if failed is not None:
+            done.add_done_callback(lambda _: (error := done.exception()) is not None and failed(error))
+        # A cancelled future would take its work out of the queue, and the file would miss what memory has.
+        return asyncio.shield(done)
 
     def event(self, seconds: float, node: str, what: str) -> None:
         """Store an event without waiting.

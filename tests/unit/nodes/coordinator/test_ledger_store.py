@@ -249,8 +249,13 @@ def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path:
             assert go_on.wait(60.0)
             done.append("slow")
 
+        async def like_a_request() -> None:
+            await writer.submit(lambda _: done.append("submitted"))
+
         callers = [asyncio.ensure_future(writer.run(slow))]
         callers.append(asyncio.ensure_future(writer.run(lambda _: done.append("waiting"))))
+        # As the session of a node that dies: it is cancelled while it waits for what it promised.
+        callers.append(asyncio.ensure_future(like_a_request()))
         await asyncio.to_thread(begun.wait, 60.0)
         for caller in callers:
             caller.cancel()
@@ -258,7 +263,7 @@ def test_what_was_submitted_is_done_although_its_callers_are_cancelled(tmp_path:
         assert all(caller.cancelled() for caller in callers)
         go_on.set()
         await writer.close()
-        assert done == ["slow", "waiting"]
+        assert done == ["slow", "waiting", "submitted"]
 
     asyncio.run(asyncio.wait_for(main(), 60.0))
 
