@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from shadowsync.nodes.coordinator.journal import JobJournal
+from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.wire.control.base import Request
+from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import FEW_NODES, AnyCluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
@@ -79,6 +85,42 @@ def test_the_report_says_what_died_with_it(wounded: Callable[..., AnyCluster]) -
     assert report.eval.model == "the replica (none)"
     assert report.eval.examples == EVAL_EXAMPLES
     open_checkpoint(own.run.folder, verify=True)
+
+
+def test_trainers_that_die_while_the_disk_is_slow(in_process: Callable[..., InProcessCluster]) -> None:
+    """What the coordinator has in memory gets into the ledger's file, though its senders are gone."""
+    armed, go_on = threading.Event(), threading.Event()
+    waiting: set[str] = set()
+
+    def slow_disk(patch: pytest.MonkeyPatch) -> None:
+        commit, apply = LedgerStore.commit, JobJournal.apply
+
+        def slow(self: LedgerStore, *writes: Any) -> None:
+            if armed.is_set():
+                assert go_on.wait(60.0)
+            commit(self, *writes)
+
+        def noted(self: JobJournal, token: str, number: int, request: Request[Any]) -> Any:
+            if armed.is_set() and isinstance(request, TrainedBatches):
+                waiting.add(token)
+            return apply(self, token, number, request)
+
+        patch.setattr(LedgerStore, "commit", slow)
+        patch.setattr(JobJournal, "apply", noted)
+
+    changes = {"trainer": {"count": 3}, "data": {"epochs": EPOCHS}}
+    own = in_process(changes, supervised=True, faults=(slow_disk,)).start()
+    own.wait_for_batches(40)
+    armed.set()
+    wait_until(lambda: len(waiting) == 3, "each trainer waits for the ledger")
+    # At most one of them is being written; what the other has sent waits for its turn.
+    for victim in own.nodes["trainer"][:2]:
+        victim.kill()
+    go_on.set()
+    assert own.wait() == 5, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
 
 
 @pytest.mark.matrix
