@@ -66,7 +66,7 @@ def chaos(
     if out.exists() and any(out.iterdir()):
         raise JobFileError("is not empty", where=f"--out {out}", remedy="give another folder")
     job = load_job(str(job_file), overrides)
-    if not job.checkpoint.every_seconds and not job.checkpoint.every_examples:
+    if not job.checkpoint.model_fields_set:
         overrides = (*overrides, "checkpoint.every_seconds=5")
     plan = ChaosPlan(kills, seed, clean_runs, longest_stop=longest_stop)
     result = run_chaos(job, (str(job_file), *overrides), out, plan, click.echo)

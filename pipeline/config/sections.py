@@ -248,7 +248,9 @@ class CheckpointSection(BaseModel):
         " never.",
     )
     every_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=0.0, description="Take a checkpoint after every this many seconds of training. 0: never."
+        default=60.0,
+        description="Take a checkpoint after every this many seconds. 0: never. If an embedding node dies,"
+        " the batches since then are trained again.",
     )
 
 

@@ -90,13 +90,16 @@ class LedgerStore:
         self.path = path
         self._in_transaction = False
         try:
+            if new:
+                # The journal has the nodes' tokens: only this user may read it.
+                path.touch(0o600)
             # The thread that opens it is not the one that writes.
             self._db = sqlite3.connect(path, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             if new:
                 self._db.executescript(SCHEMA)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise self._unwritable(error) from error
 
     def restored(self, ledger: SavedLedger) -> None:
@@ -259,7 +262,7 @@ class LedgerStore:
                 self._in_transaction = False
             time.sleep(_FULL_PAUSE_SECONDS)
 
-    def _unwritable(self, error: sqlite3.Error) -> ResourceError:
+    def _unwritable(self, error: OSError | sqlite3.Error) -> ResourceError:
         locked = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         remedy = "end the other program that keeps it locked" if locked else "free some disk space"
         return ResourceError(f"the ledger cannot be written ({error})", where=str(self.path), remedy=remedy)

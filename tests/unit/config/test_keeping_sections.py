@@ -18,11 +18,11 @@ def load(folder: Path, text: str, *overrides: str) -> Job:
     return load_job(file, overrides)
 
 
-def test_nothing_of_it_by_default(tmp_path: Path) -> None:
+def test_a_checkpoint_a_minute_by_default(tmp_path: Path) -> None:
     job = load(tmp_path, "")
     assert job.start.checkpoint == ""
     assert not job.validation.enabled
-    assert (job.checkpoint.every_examples, job.checkpoint.every_seconds) == (0, 0.0)
+    assert (job.checkpoint.every_examples, job.checkpoint.every_seconds) == (0, 60.0)
 
 
 def test_a_checkpoint_is_beside_the_job_file_or_where_the_shell_is(

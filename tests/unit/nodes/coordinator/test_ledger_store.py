@@ -298,3 +298,14 @@ def test_a_file_that_somebody_else_has_locked_is_told_as_one(tmp_path: Path) -> 
         other.close()
     store.event(1.0, "trainer-0", "died")
     store.close()
+
+
+def test_only_the_own_user_may_read_it(tmp_path: Path) -> None:
+    """Its journal has the tokens of the nodes."""
+    path = tmp_path / "ledger.sqlite"
+    store = LedgerStore(path)
+    store.event(0.0, "trainer-0", "an event")
+    # Beside it the write-ahead log, which has what is not in it yet.
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+    assert len(list(tmp_path.iterdir())) > 1
+    store.close()
