@@ -143,6 +143,8 @@ class RequestHandler:
         if self._state.over:
             # The coordinator would never tell it to end.
             raise ClusterError("the job has ended", remedy="start the job again")
+        # First of all: who is not of this job ends nobody.
+        self._state.members.require_job(hello.role, hello.digest)
         self._end_predecessor(token, hello.endpoint)
         reply, written = self._server.journal.apply(token, number, hello)
         member = self._state.members.require(token)

@@ -33,7 +33,7 @@ from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
 from ...pipeline.wire.messages import Ask, Failure, Heartbeat, HeartbeatReply
-from ...pipeline.wire.refusals import Refusals
+from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
@@ -93,6 +93,7 @@ class CoordinatorServer(JobWaits):
         # By name, why a node refused its last request.
         self._unmet: dict[str, ShadowSyncError] = {}
         self._refusals = Refusals(log)
+        self._unsent = CountedLog(log)
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
         self._tasks = TaskSet(self._failed)
@@ -336,7 +337,8 @@ class CoordinatorServer(JobWaits):
 
     def _send(self, identity: bytes, message: Message) -> None:
         assert self._socket is not None
-        send_now(self._socket, [identity, *encode(message)])
+        if not send_now(self._socket, [identity, *encode(message)]):
+            self._unsent.add(UNSENT, message.KIND, identity)
 
     def _heartbeat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         member = self.state.members.find(token)

@@ -27,7 +27,7 @@ from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.curve import ZapAuthenticator, start_authenticator
 from ...pipeline.wire.keys.job_key import job_key
 from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply
-from ...pipeline.wire.refusals import Refusals
+from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
@@ -86,6 +86,7 @@ class Node:
         self._ready = False
         self._is_leaving = False
         self._refusals = Refusals(log)
+        self._unsent = CountedLog(log)
         self._handled_once: dict[type[Request[Any]], asyncio.Future[Reply]] = {}
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
@@ -329,7 +330,8 @@ class Node:
         return await asyncio.shield(self._handled_once[kind])
 
     def _send(self, message: Message) -> None:
-        send_or_drop(self._socket, encode(message))
+        if not send_or_drop(self._socket, encode(message)):
+            self._unsent.add(UNSENT, message.KIND, "the coordinator")
         if self._turns is not None:
             self._turns.wake()
 

@@ -1,4 +1,4 @@
-"""Rate-limited logging of refused messages."""
+"""Counts and limited logs of what peers can cause as often as they like."""
 
 from __future__ import annotations
 
@@ -6,26 +6,34 @@ import logging
 from typing import Any, Final
 
 LOGGED_REFUSALS: Final = 32
+UNSENT: Final = "a %s to %r could not be queued; what needs a reply is sent again"
 
 
-class Refusals:
-    """The messages that one socket or session has refused.
+class CountedLog:
+    """A count whose first LOGGED_REFUSALS are logged, and then only number 64, 128, 256 and so on.
 
-    The first LOGGED_REFUSALS are logged, after that only number 64, 128, 256 and so on. Belongs to the thread
-    of its socket; any thread may read `count`.
+    Belongs to one thread; any thread may read `count`.
 
     Attributes:
         count: how many there were so far.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
         self._log = log
+        self._level = level
         self.count = 0
 
     def add(self, text: str, *values: Any) -> None:
-        """Count a refusal and log it, within the limit."""
+        """Count one and log it, within the limit."""
         self.count += 1
         if self.count <= LOGGED_REFUSALS:
-            self._log.error(text, *values)
+            self._log.log(self._level, text, *values)
         elif self.count & (self.count - 1) == 0:
-            self._log.error(f"{text} (%d refused so far; most are not logged)", *values, self.count)
+            self._log.log(self._level, f"{text} (%d so far; most are not logged)", *values, self.count)
+
+
+class Refusals(CountedLog):
+    """The messages that one socket or session has refused. Belongs to the thread of its socket."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__(log, logging.ERROR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,9 +17,12 @@ from .control.base import Reply, Request
 from .control.verbs import CONTROL_VERBS
 from .frames import decode, encode
 from .keys.job_key import job_key
+from .refusals import UNSENT, CountedLog
 from .rpc_channel import HandleRequest, RpcChannel
 from .schema import Message
 from .sockets import configure_socket, connect, send_now
+
+log = logging.getLogger(__name__)
 
 
 async def refuse_requests(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
@@ -58,8 +62,11 @@ async def open_channel(
             remedy="write tcp://HOST:PORT, as the coordinator printed it",
         ) from error
 
+    unsent = CountedLog(log)
+
     def send(message: Message) -> None:
-        send_now(socket, encode(message))
+        if not send_now(socket, encode(message)):
+            unsent.add(UNSENT, message.KIND, address)
 
     channel = RpcChannel("the coordinator", send, handle)
     receiving = asyncio.create_task(_receive(socket, channel, refused))

@@ -263,7 +263,6 @@ def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
     except zmq.ZMQError as error:
         if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             raise
-        log.warning("a control message could not be queued: %s", error)
         return False
     return True
 
@@ -279,7 +278,6 @@ def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
     if error is None:
         return True
     if isinstance(error, zmq.ZMQError) and error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-        log.warning("a control message could not be queued: %s", error)
         return False
     raise error
 

@@ -13,7 +13,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.center_messages import CenterSeed
 from shadowsync.pipeline.wire.control.base import encode_body
-from shadowsync.pipeline.wire.control.messages import ChildExited
+from shadowsync.pipeline.wire.control.messages import ChildExited, Hello
 from shadowsync.pipeline.wire.messages import Ask, Credit, Failure, Lookup, Push
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
@@ -134,3 +134,27 @@ def test_a_push_in_a_trainers_place_is_seen_in_the_ledger(
     broken = [identity.name for identity in report.ledger.identities if identity.holds is False]
     assert "pushes received twice ≤ sent again + returned" in broken
     assert report.examples.trained == EXAMPLES
+
+
+def test_a_hello_of_another_job_ends_nobody(in_process: Callable[..., InProcessCluster]) -> None:
+    """It names the address of a living reader, as one that is started again there does."""
+    own = in_process({"data": {"epochs": 10_000}}).start()
+    own.wait_for_batches(20)
+    (reader,) = own.nodes["reader"]
+    hello = Hello("reader", "stranger", "the digest of another job", reader.settings.listen_at(), 1, "host")
+    found: list[Message] = []
+    with zmq.Context() as context:
+        connection = Connection(context, own.endpoint, "stranger")
+        connection.send(Ask(1, "hello", encode_body(hello)))
+
+        def answered() -> bool:
+            found.extend([message] if (message := connection.receive()) is not None else [])
+            return bool(found)
+
+        wait_until(answered, "it is answered")
+        connection.socket.close(linger=0)
+    assert "the node's job differs from the coordinator's" in str(found)
+    own.wait_for_batches(own.run.batches() + 20)
+    own.coordinator.interrupt()
+    assert own.wait() == 130, own.coordinator.text()
+    assert not [event for event in own.run.report.events if event.node == "reader-0"]

