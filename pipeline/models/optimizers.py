@@ -1,7 +1,8 @@
 """Optimizers on the flat buffer, with one state for all workers.
 
-They are torch's fused ones, called by torch's functional interface: the classes of `torch.optim` import
-torch's compiler when the first one is made, which costs every trainer more than a second at its start.
+They are torch's fused ones, but for Adagrad on a GPU. They are called by torch's functional interface: the
+classes of `torch.optim` import torch's compiler when the first one is made, which costs every trainer more
+than a second at its start.
 """
 
 from __future__ import annotations
@@ -68,9 +69,8 @@ class SharedOptimizer:
     ) -> None:
         self._settings = settings
         self._flat = flat
-        # Torch's fused Adagrad is for the CPU in older versions; there its plain form reads the step count
-        # on the host, where it then has to be. Fused Adam wants it beside the weights.
         self._fused_adagrad = flat.device.type == "cpu"
+        # Fused Adam wants the step count beside the weights; Adagrad's, without decay, has no effect.
         step_device = torch.device("cpu") if settings.optimizer == "adagrad" else flat.device
         names = STATE_NAMES[settings.optimizer]
         if memory is None:
@@ -102,18 +102,20 @@ class SharedOptimizer:
 
     def _adagrad(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
         weight_decay = self._settings.weight_decay
-        if bad is not None:
-            # With a gradient of 0 neither the sum nor the weights change; the decay is part of the gradient.
+        if bad is not None or not self._fused_adagrad:
             if weight_decay:
                 gradient.add_(self._flat, alpha=weight_decay)
-            gradient.masked_fill_(bad, 0.0)
-            weight_decay = 0.0
+            if bad is not None:
+                # With a gradient of 0 neither the sum nor the weights change.
+                gradient.masked_fill_(bad, 0.0)
+            self._adagrad_in_operations(gradient, lr)
+            return
         adagrad(
             [self._flat],
             [gradient],
             [self.state["sum"]],
             [self.state["step"]],
-            fused=self._fused_adagrad,
+            fused=True,
             foreach=False,
             lr=lr,
             weight_decay=weight_decay,
@@ -121,6 +123,18 @@ class SharedOptimizer:
             eps=ADAGRAD_EPS,
             maximize=False,
         )
+
+    def _adagrad_in_operations(self, gradient: torch.Tensor, lr: float) -> None:
+        """Update as Adagrad does, an operation after the other: fused Adagrad is for the CPU.
+
+        The root is of the sum that this worker has made, which is at least its own square. Torch's takes the
+        shared sum again. Another worker may have written that in between, without this worker's square: of
+        an element that had no gradient before, the weight then changes by `lr * g / eps`.
+        """
+        own = torch.addcmul(self.state["sum"], gradient, gradient)
+        self.state["sum"].copy_(own)
+        self._flat.addcdiv_(gradient, own.sqrt_().add_(ADAGRAD_EPS), value=-lr)
+        self.state["step"] += 1
 
     def _adam(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
         self._moments(gradient, lr, self._settings.weight_decay, bad)
@@ -130,13 +144,17 @@ class SharedOptimizer:
         self._moments(gradient, lr, 0.0, bad)
 
     def _moments(self, gradient: torch.Tensor, lr: float, l2: float, bad: torch.Tensor | None) -> None:
+        step = self.state["step"]
+        # Torch takes 1 off the count again where a batch is bad. Another worker must not see it at 0 then,
+        # which it would divide by.
+        own = step if bad is None else step.clone()
         adam(
             [self._flat],
             [gradient],
             [self.state["exp_avg"]],
             [self.state["exp_avg_sq"]],
             [],
-            [self.state["step"]],
+            [own],
             fused=True,
             foreach=False,
             amsgrad=False,
@@ -148,3 +166,5 @@ class SharedOptimizer:
             eps=ADAM_EPS,
             maximize=False,
         )
+        if own is not step:
+            step.copy_(own)

@@ -63,19 +63,39 @@ def _big_csv(folder: Path) -> Path:
     return write_job(folder / "job.toml", {"data": data, "model": {"table_rows": 300}}, {})
 
 
+# Waits for a signal once three parts are there.
+UP_TO_THREE_PARTS = """
+import signal
+from shadowsync import cli
+from shadowsync.pipeline.prepare import run
+
+sync_directory = run.sync_directory
+
+def sync_and_wait(folder):
+    sync_directory(folder)
+    if (folder / "train-00002.parquet").exists():
+        (folder.parent / "waits").touch()
+        signal.pause()
+
+run.sync_directory = sync_and_wait
+cli.main()
+"""
+
+
 @pytest.mark.light
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_in_the_middle_it_goes_on(starter: Starter, tmp_path: Path, number: signal.Signals) -> None:
     job, out = _big_csv(tmp_path), tmp_path / "out"
     done = starter.spawn("prepare", str(job), "--out", "whole", "--quiet")
     assert done.wait(60.0) == 0, done.text()
-    killed = starter.spawn("prepare", str(job), "--out", "out")
-    wait_until(lambda: (out / "train-00002.parquet").exists(), "three parts are there")
+    script = tmp_path / "prepare.py"
+    script.write_text(UP_TO_THREE_PARTS)
+    killed = starter.fork("prepare", str(job), "--out", "out", script=script)
+    wait_until((tmp_path / "waits").exists, "three parts are there")
     killed.signal(number)
     code = killed.wait(60.0)
     assert code == (-9 if number == signal.SIGKILL else 130), killed.text()
-    parts = {path.name for path in out.glob("train-*.parquet")}
-    assert len(parts) < len(list((tmp_path / "whole").glob("train-*.parquet")))
+    assert len(list(out.glob("train-*.parquet"))) == 3
     assert not (out / "manifest.json").exists()
     if number == signal.SIGINT:
         assert "the same command resumes where it stopped" in killed.text()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.config.trainer import TrainerSection
 from shadowsync.pipeline.models.optimizers import SharedOptimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Name = Literal["sgd", "adagrad", "adam", "adamw"]
 Float64Array = NDArray[np.float64]
@@ -190,3 +192,61 @@ def test_decoupled_decay_is_another_than_l2() -> None:
             stepper.step()
         ends.append(flat)
     assert (ends[0] - ends[1]).abs().max() > 1e-3
+
+
+class AfterEach(TorchDispatchMode):
+    """Call something after each of torch's operations."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._then = then
+
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        done = func(*args, **(kwargs or {}))
+        self._then()
+        return done
+
+
+def _other_worker(state: dict[str, torch.Tensor]) -> AfterEach:
+    """Another worker, which overwrites what this one adds to the squares and moments."""
+    kept = [values for name, values in state.items() if name != "step"]
+    return AfterEach(lambda: [values.zero_() for values in kept])
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["fused", "as on a device"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_square_that_another_worker_overwrites_makes_no_huge_step(name: Name, on_device: bool) -> None:
+    """On a device an update is several operations, and another worker's come in between."""
+    flat, gradients = _start()
+    before = flat.clone()
+    shared = _make(name, flat)
+    with _other_worker(shared.state):
+        shared.for_worker(gradients[0].clone()).step(1.0, torch.tensor(False) if on_device else None)
+    assert not any(values.any() for key, values in shared.state.items() if key != "step")
+    # The first step of each is the rate times at most 1; of SGD, times the gradient.
+    most = LR * (float(gradients[0].abs().max()) if name == "sgd" else 1.0)
+    assert 0 < (flat - before).abs().max() <= 1.001 * most
+
+
+def test_of_torchs_own_adagrad_it_does() -> None:
+    """The control of the test above."""
+    flat, gradients = _start()
+    parameter = torch.nn.Parameter(flat.clone())
+    parameter.grad = gradients[0].clone()
+    optimizer = torch.optim.Adagrad([parameter], lr=LR, foreach=False)
+    with _other_worker(optimizer.state[parameter]):
+        optimizer.step()
+    assert (flat - parameter.detach()).abs().max() > 1e5
+
+
+@pytest.mark.parametrize("bad", [False, True])
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_a_bad_batch_takes_nothing_off_the_step_count(name: Name, bad: bool) -> None:
+    """Not even for a moment: another worker would divide by the 0 that it sees."""
+    flat, gradients = _start()
+    shared = _make(name, flat)
+    seen: list[float] = []
+    with AfterEach(lambda: seen.append(float(shared.state["step"]))):
+        shared.for_worker(gradients[0].clone()).step(1.0, torch.tensor(bad))
+    assert seen == sorted(seen)
+    assert seen[-1] == (0.0 if bad else 1.0)

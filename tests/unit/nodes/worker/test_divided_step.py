@@ -187,12 +187,13 @@ def test_a_bad_part_ends_its_batch(bad: int, part: int, on_device: bool, optimiz
     for _ in range(part):
         other.compute(same)
         other.update(same)
-    assert torch.equal(shared.replica.flat, fine.replica.flat)
+    # Adagrad on a device is several operations, which round between them.
+    torch.testing.assert_close(shared.replica.flat, fine.replica.flat, rtol=1e-6, atol=1e-8)
     if not on_device:
         assert step.updates == part
     other.compute(same)
     other.update(same)
-    assert not torch.equal(shared.replica.flat, fine.replica.flat), "the control"
+    assert (shared.replica.flat - fine.replica.flat).abs().max() > 1e-4, "the control"
 
 
 def test_each_part_is_clipped_and_a_batch_counts_once() -> None:

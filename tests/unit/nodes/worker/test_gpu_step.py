@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -73,7 +74,9 @@ def _train(shared: TrainerContext, steps: int = STEPS) -> tuple[list[float], lis
 @contextmanager
 def _no_hidden_waits() -> Iterator[None]:
     """Torch raises for every operation of its own that makes the host wait for the device."""
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype", UserWarning)
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
@@ -123,19 +126,20 @@ def _launch(shared: TrainerContext, stepper: Stepper, number: int) -> Step:
 
 
 def _sleep_on(stream: Any) -> None:
-    """What is enqueued on the stream from now on comes a tenth of a second later, or more."""
+    """What is enqueued on the stream from now on comes a second later, or about that."""
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
 
 
 def _warm() -> tuple[TrainerContext, Stepper]:
-    """After one of everything: a first use of memory or of a library waits for the whole device."""
+    """After one of everything: a first use of memory, a kernel or a library waits for the whole device."""
     shared = _shared(GPU, optimizer="sgd", lr=0.5)
     stepper = Stepper(shared)
     for number in range(3):
         stepper.finish(_launch(shared, stepper, number))
         shared.replica.snapshot(shared.replica.whole)
         shared.replica.add_(shared.replica.whole, torch.zeros(len(shared.replica.whole)), 1.0)
+        shared.replica.interpolate_(shared.replica.whole, torch.zeros(len(shared.replica.whole)), 0.0)
     torch.cuda.synchronize()
     return shared, stepper
 
