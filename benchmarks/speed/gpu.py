@@ -138,8 +138,8 @@ def _busy_share(device: str) -> Iterator[list[float]]:
             reader.join()
 
 
-def compare(log: Path, device: str, rounds: int, batch: int) -> tuple[Results, dict[str, dict[str, float]]]:
-    """All figures by what was run, and the ratios."""
+def runs_on(log: Path, device: str, batch: int) -> dict[str, Callable[[], Figures]]:
+    """What is run, by its name."""
     runs: dict[str, Callable[[], Figures]] = {}
     for where, workers, precision in (
         ("cpu", 1, "float32"),
@@ -152,7 +152,11 @@ def compare(log: Path, device: str, rounds: int, batch: int) -> tuple[Results, d
         runs[f"steps {name}"] = partial(steps, where, workers, batch, precision)
         runs[f"job {name} none"] = partial(job, log, where, workers, batch, precision, "none")
     runs[f"job {device} 1 float32 easgd"] = partial(job, log, device, 1, batch, "float32", "easgd")
-    results = alternate(runs, rounds)
+    return runs
+
+
+def compare(results: Results, device: str) -> dict[str, dict[str, float]]:
+    """The ratios of what was run."""
 
     def over(first: str, second: str) -> dict[str, float]:
         one, other = ([row["examples/s"] for row in results[name]] for name in (first, second))
@@ -168,11 +172,11 @@ def compare(log: Path, device: str, rounds: int, batch: int) -> tuple[Results, d
         for workers in (2, 4):
             several = f"{what} {device} {workers} float32{end}"
             ratios[f"{what}, {workers} workers / 1"] = over(several, f"{what} {plain}{end}")
-    return results, ratios
+    return ratios
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print and write; the file is written after each round."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -183,16 +187,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    with log_or_generated(options.log, options.examples, eval_examples=50_000) as log:
-        results, ratios = compare(log, options.device, options.rounds, options.batch)
-    print(table(results))
-    for name, value in ratios.items():
-        print(show_ratio(name, value))
-    if options.out is not None:
-        gpu = torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else "none"
+    device = options.device
+
+    def keep(results: Results) -> None:
+        if options.out is None:
+            return
+        gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else "none"
         settings = {"rounds": options.rounds, "batch": options.batch, "examples": options.examples}
-        what = (__doc__ or "").splitlines()[0]
+        what, ratios = (__doc__ or "").splitlines()[0], compare(results, device)
         save(options.out, what, {"gpu": gpu, "runs": results, "ratios": ratios, "settings": settings})
+
+    with log_or_generated(options.log, options.examples, eval_examples=50_000) as log:
+        results = alternate(runs_on(log, device, options.batch), options.rounds, keep)
+    print(table(results))
+    for name, value in compare(results, device).items():
+        print(show_ratio(name, value))
 
 
 if __name__ == "__main__":
