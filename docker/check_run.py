@@ -2,10 +2,11 @@
 
 It reads the run's report and, independently, its ledger's file:
 
-    python check_run.py RUN EXAMPLES DEATHS
+    python check_run.py RUN EXAMPLES DEATHS [TRAINERS]
 
-It adds up every figure that it can, and needs nothing but Python. Exit code 0 and one line if all is well, 1
-and a line for each problem.
+TRAINERS is how many trainers trained, those that joined and those that died included. It adds up every figure
+that it can, and needs nothing but Python. Exit code 0 and one line if all is well, 1 and a line for each
+problem.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import Any
 FINISHED_WITH_DEATHS = 5
 
 
-def faults_of_report(report: dict[str, Any], examples: int, deaths: int) -> list[str]:
+def faults_of_report(
+    report: dict[str, Any], examples: int, deaths: int, trainers: int | None = None
+) -> list[str]:
     """Return the problems in a job's report.
 
-    The job had these numbers of examples and of dead trainers.
+    The job had these numbers of examples, of dead trainers, and of trainers that trained.
     """
     counts = report["examples"]
     ledger = report["ledger"]
@@ -40,6 +43,9 @@ def faults_of_report(report: dict[str, Any], examples: int, deaths: int) -> list
         f"nodes that died: {', '.join(dead) or 'none'}": len(dead) == deaths
         and all(name.startswith("trainer-") for name in dead),
     }
+    if trainers is not None:
+        trained = [name for name, speed in report["throughput"]["per_trainer"].items() if speed > 0]
+        checks[f"{len(trained)} trainers trained: {', '.join(trained)}"] = len(trained) == trainers
     wrong = [text for text, holds in checks.items() if not holds]
     wrong += [
         f"ledger: {identity['name']}: {identity.get('unknown') or (identity['left'], identity['right'])}"
@@ -83,10 +89,10 @@ def faults_of_ledger(path: Path, report: dict[str, Any], examples: int) -> list[
 
 def main(arguments: list[str]) -> int:
     """Check the run; return the exit code."""
-    folder, examples, deaths = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    folder, examples, deaths, *trainers = Path(arguments[0]), *(int(number) for number in arguments[1:])
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-        wrong = faults_of_report(report, examples, deaths)
+        wrong = faults_of_report(report, examples, deaths, *trainers)
         wrong += faults_of_ledger(folder / "ledger.sqlite", report, examples)
     except (OSError, ValueError, KeyError, TypeError, sqlite3.Error) as error:
         wrong = [f"{folder} cannot be read as a finished run ({type(error).__name__}: {error})"]

@@ -1,16 +1,17 @@
 #!/bin/sh
-# Does docker/compose.yaml keep its promise? Starts a job with 3 trainers, kills the container of one of them in
-# the middle, waits for the report, and checks the ledger. Removes all that it has made.
+# Does docker/compose.yaml keep its promise? Starts a job with 3 trainers, scales it to 4 while it trains, kills the
+# container of one, starts that container again, waits for the report, and checks the ledger. Removes all that it has
+# made.
 #
 #   docker/smoke.sh                      # builds the images; BASE and TORCH_INDEX are passed on
 #   IMAGE=shadowsync docker/smoke.sh     # takes that one
 #
-# EXAMPLES (300000) is the size of the job, SECONDS_LIMIT (600) the longest that it may run.
+# EXAMPLES (1000000) is the size of the job, SECONDS_LIMIT (600) the longest that it may run.
 # The last line says what happened. Exit code 0: as it should be; 1: not; 2: it could not be tried.
 set -eu
 cd "$(dirname "$0")/.."
 
-EXAMPLES=${EXAMPLES:-300000}
+EXAMPLES=${EXAMPLES:-1000000}
 SECONDS_LIMIT=${SECONDS_LIMIT:-600}
 PROJECT=shadowsync-smoke-$$
 DEADLINE=$(($(date +%s) + SECONDS_LIMIT))
@@ -66,6 +67,19 @@ state() { docker inspect --format '{{.State.Status}} {{.State.ExitCode}}' "$1" 2
 figure() {
   docker exec "$COORDINATOR" shadowsync health --json 2>/dev/null | sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p"
 }
+# Wait until figure $1 is at least $2, or fail with $3. The figure is in REACHED then.
+reach() {
+  while :; do
+    in_time || fail "$3 within $SECONDS_LIMIT s"
+    case $(state "$COORDINATOR") in
+      running* | created* | configured* | initialized*) ;;
+      *) fail "the coordinator ended: $3" ;;
+    esac
+    REACHED=$(figure "$1")
+    [ "${REACHED:-0}" -lt "$2" ] || return 0
+    sleep 0.2
+  done
+}
 in_time() { [ "$(date +%s)" -lt "$DEADLINE" ]; }
 
 say "starts 1 coordinator, 1 reader, 3 trainers, 2 embedding nodes, 1 sync node; $EXAMPLES examples"
@@ -75,18 +89,15 @@ COORDINATOR=$(compose ps -q coordinator)
 VICTIM=$(compose ps -q trainer | sed -n 2p)
 [ "$(compose ps -q trainer | wc -l)" -eq 3 ] || fail "there are not 3 trainers"
 
-while :; do
-  in_time || fail "the job had not trained a quarter within $SECONDS_LIMIT s"
-  case $(state "$COORDINATOR") in
-    running* | created* | configured* | initialized*) ;;
-    *) fail "the coordinator ended before a trainer was killed" ;;
-  esac
-  TRAINED=$(figure trained)
-  [ "${TRAINED:-0}" -lt $((EXAMPLES / 4)) ] || break
-  sleep 0.2
-done
-say "kills a trainer's container after $TRAINED examples"
+reach trained $((EXAMPLES / 20)) "the job had not trained a twentieth"
+say "scales to 4 trainers after $REACHED examples"
+compose up -d --no-build --no-recreate --scale trainer=4 >/dev/null 2>&1 || fail "the job could not be scaled"
+reach trainer 4 "the fourth trainer had not joined"
+TRAINED=$(figure trained)
+say "4 trainers after $TRAINED examples; kills the container of one"
 docker kill "$VICTIM" >/dev/null || fail "the trainer's container could not be killed"
+say "starts that container again"
+docker start "$VICTIM" >/dev/null || fail "the trainer's container could not be started again"
 
 while :; do
   in_time || fail "the job had not ended within $SECONDS_LIMIT s"
@@ -101,7 +112,7 @@ CODE=$(state "$COORDINATOR" | cut -d ' ' -f 2)
 say "the job ended with exit code $CODE"
 
 docker run -d --name "$PROJECT-check" -v "${PROJECT}_runs:/runs:ro" --entrypoint python "$IMAGE" \
-  -c "$(cat docker/check_run.py)" /runs/latest "$EXAMPLES" 1 >/dev/null || fail "the check could not be started"
+  -c "$(cat docker/check_run.py)" /runs/latest "$EXAMPLES" 1 5 >/dev/null || fail "the check could not be started"
 VERDICT=$(docker wait "$PROJECT-check")
 docker logs "$PROJECT-check"
 [ "$VERDICT" = 0 ] || fail "the run's ledger is not in order"
@@ -112,4 +123,4 @@ while :; do
   in_time || fail "$LEFT containers are still running"
   sleep 0.5
 done
-say "OK: a trainer was killed, every example was trained once, the ledger adds up"
+say "OK: a trainer joined, one was killed and came back, every example was trained once, the ledger adds up"

@@ -1,4 +1,4 @@
-"""docker/smoke.sh, where there is an engine: a killed trainer costs no example, or it would be noticed."""
+"""docker/smoke.sh, where there is an engine: scaling and kills cost no example, or it would be noticed."""
 
 from __future__ import annotations
 
@@ -68,11 +68,12 @@ def leftovers(engine: str) -> str:
     return "".join(line for one in listed for line in one.stdout.splitlines() if "shadowsync-smoke" in line)
 
 
-def test_a_killed_trainers_container_costs_no_example(engine: str) -> None:
+def test_scaling_and_a_killed_container_cost_no_example(engine: str) -> None:
     code, last = smoke()
     assert (code, last) == (
         0,
-        "smoke: OK: a trainer was killed, every example was trained once, the ledger adds up",
+        "smoke: OK: a trainer joined, one was killed and came back, every example was trained once,"
+        " the ledger adds up",
     )
     assert leftovers(engine) == ""
 

@@ -37,14 +37,15 @@ def run(tmp_path: Path) -> Path:
         "examples": examples.model_dump(),
         "ledger": ledger.model_dump(),
         "nodes": nodes,
+        "throughput": {"per_trainer": {"trainer-0": 100.0, "trainer-1": 50.0, "trainer-2": 0.0}},
     }
     (tmp_path / "report.json").write_text(json.dumps(report), encoding="utf-8")
     return tmp_path
 
 
-def check(folder: Path, deaths: int = 1) -> tuple[int, str]:
+def check(folder: Path, deaths: int = 1, *trainers: int) -> tuple[int, str]:
     """The script's exit code and what it printed."""
-    command = [sys.executable, "-I", str(SCRIPT), str(folder), str(EXAMPLES), str(deaths)]
+    command = [sys.executable, "-I", str(SCRIPT), *map(str, (folder, EXAMPLES, deaths, *trainers))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout
@@ -109,6 +110,12 @@ def test_a_ledger_that_says_otherwise_than_the_report_is_noticed(run: Path, stat
 
 def test_without_the_death_it_is_another_job(run: Path) -> None:
     assert check(run, deaths=0)[0] == 1
+
+
+def test_trainers_that_trained_are_counted(run: Path) -> None:
+    assert check(run, 1, 2)[0] == 0
+    code, text = check(run, 1, 3)
+    assert (code, text) == (1, "wrong: 2 trainers trained: trainer-0, trainer-1\n")
 
 
 def test_a_run_that_left_nothing_is_told(tmp_path: Path) -> None:
