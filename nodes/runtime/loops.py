@@ -8,6 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from ...pipeline.wire.socket_events import SocketEvents
@@ -55,6 +56,7 @@ class LoopThread(CommandedService):
         super().__init__(name, failed)
         self._running_loop: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
         self._ended = asyncio.Event()
+        self._is_over = False
 
     @abstractmethod
     async def main(self) -> None:
@@ -84,12 +86,42 @@ class LoopThread(CommandedService):
     async def run_coroutine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on another thread's loop, and return its result.
 
-        Whoever cancels this cancels the coroutine, and so does the thread's end.
+        Whoever cancels this cancels the coroutine, and so does the thread's end; after that none is begun.
         """
         loop = await asyncio.wrap_future(self._running_loop)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop))
+        result: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def begin() -> None:
+            # The loop runs once more to clean up, and would not run what it is given then.
+            if self._is_over:
+                result.cancel()
+                return
+            task = loop.create_task(work())
+            task.add_done_callback(partial(_tell, result))
+            result.add_done_callback(lambda _: self.call(task.cancel))
+
+        try:
+            loop.call_soon_threadsafe(begin)
+        except RuntimeError:
+            # The loop is closed.
+            result.cancel()
+        return await asyncio.wrap_future(result)
 
     async def _until_stopped(self) -> None:
         self._running_loop.set_result(asyncio.get_running_loop())
-        if not self.stopping:
-            await race(self.main(), self._ended.wait())
+        try:
+            if not self.stopping:
+                await race(self.main(), self._ended.wait())
+        finally:
+            self._is_over = True
+
+
+def _tell(result: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
+    """Give a task's result to a thread that waits for it, or has given up meanwhile."""
+    with suppress(concurrent.futures.InvalidStateError):
+        if task.cancelled():
+            result.cancel()
+        elif error := task.exception():
+            result.set_exception(error)
+        else:
+            result.set_result(task.result())

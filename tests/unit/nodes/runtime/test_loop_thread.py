@@ -92,3 +92,49 @@ def test_the_end_of_the_thread_cancels_who_waits_for_it(thread: Idle) -> None:
 
     asyncio.run(asyncio.wait_for(end(), WAIT_SECONDS))
     assert thread.was_cancelled
+
+
+class Lingering(Idle):
+    """Its loop goes on for a task that does not end when it is cancelled, as loops do while they clean up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lingers, self.may_end = threading.Event(), threading.Event()
+
+    async def main(self) -> None:
+        self.task = asyncio.ensure_future(self._linger())
+        await super().main()
+
+    async def _linger(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.lingers.set()
+            await asyncio.to_thread(self.may_end.wait, WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["it cleans up", "it is closed"])
+def test_what_comes_after_the_end_is_not_begun(closed: bool) -> None:
+    thread, begun = Lingering(), list[bool]()
+
+    async def work() -> None:
+        begun.append(True)
+
+    async def come_late() -> None:
+        thread.start()
+        await thread.run_coroutine(_where)
+        thread.stop()
+        assert await asyncio.to_thread(thread.lingers.wait, WAIT_SECONDS)
+        if closed:
+            thread.may_end.set()
+            assert await asyncio.to_thread(thread.join, WAIT_SECONDS)
+        late = asyncio.ensure_future(thread.run_coroutine(work))
+        await asyncio.wait([late])
+        assert late.cancelled()
+
+    try:
+        asyncio.run(asyncio.wait_for(come_late(), WAIT_SECONDS))
+    finally:
+        thread.may_end.set()
+    assert thread.join(WAIT_SECONDS)
+    assert (begun, thread.failures) == ([], [])
