@@ -26,7 +26,7 @@ from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 120.0
-EPOCHS = 6
+EPOCHS = 2
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
     "data": {"epochs": EPOCHS, "span_bytes": 1 << 16},
@@ -265,13 +265,13 @@ def test_a_resumed_job_is_taken_over(in_process: Callable[..., InProcessCluster]
 
 
 def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
-    job = supervise({"data": {"epochs": 20}})
+    job = supervise({"data": {"epochs": 4}})
     job.wait_for_batches(20)
     job.node("coordinator").kill()
     assert job.process.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, job.process.text()
     assert "the coordinator was killed by SIGKILL; another one takes over" in job.process.text()
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
-    assert job.run.report.examples.distinct == 20 * EXAMPLES
+    assert job.run.report.examples.distinct == 4 * EXAMPLES
 
 
 def test_the_supervisor_starts_another_if_it_had_not_begun(supervise: Callable[..., Supervised]) -> None:

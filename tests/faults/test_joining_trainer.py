@@ -19,7 +19,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 90.0
-EPOCHS = 6
+EPOCHS = 4
 QUICK = {"node_timeout_seconds": 2.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd"},

@@ -15,7 +15,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 90.0
-EPOCHS = 4
+EPOCHS = 2
 # Small spans, so that a reader has several of them in its life.
 SMALL = {"epochs": EPOCHS, "span_bytes": 1 << 16, "readers": 2}
 QUICK = {"node_timeout_seconds": 2.0}

@@ -18,7 +18,7 @@ from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
-EPOCHS = 4
+EPOCHS = 2
 
 
 def busy(own: AnyCluster) -> bool:

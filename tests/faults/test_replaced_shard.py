@@ -20,7 +20,7 @@ from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 120.0
-EPOCHS = 6
+EPOCHS = 2
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
     "data": {"epochs": EPOCHS, "span_bytes": 1 << 16},

@@ -14,7 +14,7 @@ from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
-EPOCHS = 6
+EPOCHS = 4
 SECONDS = 90.0
 QUICK = {"node_timeout_seconds": 2.0}
 MODES: dict[str, dict[str, Any]] = {
