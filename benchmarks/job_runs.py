@@ -6,11 +6,12 @@ One is a `shadowsync run` as a process, and its report.
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,19 @@ def kept_runs(path: Path) -> dict[str, Any]:
 def keep_runs(path: Path, made: Mapping[str, Any]) -> None:
     """Write the runs so far, for a script that is started again."""
     path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
+def ask_ledger(file: Path, question: str) -> Any:
+    """Return the first value of a query of a run's `ledger.sqlite`, also while the run goes on.
+
+    None if there is no row, or if the file cannot be asked yet.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as ledger:
+            row = ledger.execute(question).fetchone()
+    except sqlite3.OperationalError:
+        return None
+    return None if row is None else row[0]
 
 
 def run_job_file(job: Path, overrides: Sequence[str]) -> Report:

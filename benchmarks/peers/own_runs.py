@@ -6,7 +6,6 @@ Its data is that of the comparison with other systems.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from shadowsync.benchmarks.job_runs import job_text
+from shadowsync.benchmarks.job_runs import ask_ledger, job_text
 from shadowsync.benchmarks.pairs import Figures
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
@@ -144,12 +143,7 @@ def trained(folder: Path) -> int:
 
     They are read from the ledger's file; 0 before it is there.
     """
-    path = folder / "latest" / "ledger.sqlite"
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            return int(database.execute("SELECT coalesce(sum(examples), 0) FROM batches").fetchone()[0])
-    except sqlite3.OperationalError:
-        return 0
+    return int(ask_ledger(folder / "latest" / "ledger.sqlite", "SELECT sum(examples) FROM batches") or 0)
 
 
 def cpu_by_role(process: psutil.Process) -> dict[str, float]:

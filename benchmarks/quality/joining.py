@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
+from shadowsync.benchmarks.job_runs import ask_ledger, keep_runs, kept_runs
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.write import read_report
 
@@ -45,11 +43,10 @@ def run(job: Path, after: int | None) -> Figures:
         report = read_report(latest / "report.json")
         assert report.eval is not None
         assert report.ledger.adds_up
-        trained = dict(_query(latest, "SELECT trainer, sum(examples) FROM batches GROUP BY trainer"))
         return {
             "ne": report.eval.ne,
             "examples_per_second": report.throughput.examples_per_second,
-            "trained": trained,
+            "per_trainer": report.throughput.per_trainer,
             "seconds_to_first_batch": seconds,
         }
 
@@ -69,22 +66,10 @@ def _join(run_folder: Path, trainers: int, after: int) -> float:
 
 def _wait(run_folder: Path, question: str) -> None:
     until = time.monotonic() + LIMIT_SECONDS
-    while not ((run_folder / "ledger.sqlite").exists() and _query(run_folder, question)[0][0]):
+    while not ask_ledger(run_folder / "ledger.sqlite", question):
         if time.monotonic() > until:
             raise RuntimeError(f"not within {LIMIT_SECONDS} s: {question}")
         time.sleep(LOOK_SECONDS)
-
-
-def _query(run_folder: Path, question: str) -> list[tuple[Any, ...]]:
-    uri = f"{(run_folder / 'ledger.sqlite').resolve().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True, timeout=10.0)) as ledger:
-        try:
-            return ledger.execute(question).fetchall()
-        except sqlite3.OperationalError as error:
-            # It is being made.
-            if "no such table" in str(error):
-                return [(0,)]
-            raise
 
 
 def main() -> None:

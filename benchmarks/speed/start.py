@@ -18,7 +18,6 @@ import contextlib
 import json
 import os
 import resource
-import sqlite3
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
+from shadowsync.benchmarks.job_runs import ask_ledger
 from shadowsync.nodes.supervisor.starter import METHOD_VARIABLE, METHODS
 
 EVERY_SECONDS = 0.02
@@ -38,13 +38,8 @@ Run = dict[str, float]
 
 def trained(runs: Path) -> bool:
     """Whether the ledger of the run in this folder has a batch."""
-    for ledger in runs.glob("*/ledger.sqlite"):
-        with (
-            contextlib.suppress(sqlite3.OperationalError),
-            contextlib.closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db,
-        ):
-            return db.execute("SELECT 1 FROM batches LIMIT 1").fetchone() is not None
-    return False
+    ledgers = runs.glob("*/ledger.sqlite")
+    return any(ask_ledger(ledger, "SELECT 1 FROM batches LIMIT 1") for ledger in ledgers)
 
 
 def pss_bytes(pid: int) -> float:

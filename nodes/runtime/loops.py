@@ -98,7 +98,7 @@ class LoopThread(CommandedService):
                 return
             task = loop.create_task(work())
             task.add_done_callback(partial(_tell, result))
-            result.add_done_callback(lambda _: self.call(task.cancel))
+            result.add_done_callback(lambda done: self.call(task.cancel) if done.cancelled() else None)
 
         try:
             loop.call_soon_threadsafe(begin)

@@ -35,9 +35,10 @@ def test_a_gpu_trainer_and_a_cpu_trainer_together(processes: MakeCluster) -> Non
     own.join("trainer", "--device", GPU)
     own.join("trainer")
     mixed = _finished(own)
+    plain = _finished(processes(_job("cpu", "plain")).start())
     assert set(mixed.report.throughput.per_trainer) == {"trainer-0", "trainer-1"}
     assert mixed.report.sync.rounds
-    assert mixed.ne < 0.99
+    assert mixed.ne == pytest.approx(plain.ne, abs=0.02)
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma", "bmuf", "gossip", "none"])

@@ -187,8 +187,9 @@ def test_a_bad_part_ends_its_batch(bad: int, part: int, on_device: bool, optimiz
     for _ in range(part):
         other.compute(same)
         other.update(same)
-    # Adagrad on a device is several operations, which round between them.
-    torch.testing.assert_close(shared.replica.flat, fine.replica.flat, rtol=1e-6, atol=1e-8)
+    # Adagrad on a device is several operations, which round between them; all else is alike to the bit.
+    rtol, atol = (1e-6, 1e-8) if on_device and optimizer == "adagrad" else (0.0, 0.0)
+    torch.testing.assert_close(shared.replica.flat, fine.replica.flat, rtol=rtol, atol=atol)
     if not on_device:
         assert step.updates == part
     other.compute(same)
