@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,24 +54,47 @@ def package_files(root: Path) -> dict[str, Path]:
 def imports_of(files: dict[str, Path], name: str) -> Iterator[Import]:
     """Every import in a module, in functions and under TYPE_CHECKING too."""
     base = name.split(".") if files[name].name == "__init__.py" else name.split(".")[:-1]
-    tree = ast.parse(files[name].read_text(encoding="utf-8"))
+    for found in _statements(files[name].read_text(encoding="utf-8")):
+        if found.level is None:
+            yield Import(name, found.name, False, found.line, found.typing)
+            continue
+        start = base[: len(base) - found.level + 1] if found.level else []
+        stem = ".".join([*start, *([found.source] if found.source else [])])
+        # `from .wire import frames` imports a module; `from .frames import decode` a name in one.
+        whole = f"{stem}.{found.name}"
+        yield Import(name, whole if whole in files else stem, found.level > 0, found.line, found.typing)
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """One name of an import statement, as it is written; `level` is None for one without `from`."""
+
+    name: str
+    source: str
+    level: int | None
+    line: int
+    typing: bool
+
+
+@functools.cache
+def _statements(text: str) -> tuple[_Statement, ...]:
+    """The import statements of a module's text; each text is parsed once, in whatever folder it stands."""
+    tree = ast.parse(text)
     typed = {inner for node in ast.walk(tree) if _is_for_types(node) for inner in ast.walk(node)}
+    found = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(name, alias.name, False, node.lineno, node in typed)
-        elif isinstance(node, ast.ImportFrom):
-            start = base[: len(base) - node.level + 1] if node.level else []
-            stem = ".".join([*start, *([node.module] if node.module else [])])
-            for alias in node.names:
-                # `from .wire import frames` imports a module; `from .frames import decode` a name in one.
-                whole = f"{stem}.{alias.name}"
-                target = whole if whole in files else stem
-                yield Import(name, target, node.level > 0, node.lineno, node in typed)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            source, level = (
+                (node.module or "", node.level) if isinstance(node, ast.ImportFrom) else ("", None)
+            )
+            found += [
+                _Statement(alias.name, source, level, node.lineno, node in typed) for alias in node.names
+            ]
+    return tuple(found)
 
 
 def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def all_imports(root: Path) -> list[Import]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import tomllib
@@ -89,12 +90,20 @@ def test_exceptions_are_needed() -> None:
 def pickling(root: Path) -> list[str]:
     wrong = [str(found) for found in all_imports(root) if found.top in PICKLING_MODULES]
     for name, file in package_files(root).items():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute | ast.keyword):
-                text = ast.unparse(node) if isinstance(node, ast.Attribute) else str(node.arg)
-                if text in PICKLING_CALLS or text.rpartition(".")[2] in PICKLING_CALLS:
-                    wrong.append(f"{name}: {text}")
+        wrong += [f"{name}: {text}" for text in pickling_calls(file.read_text(encoding="utf-8"))]
     return wrong
+
+
+@functools.cache
+def pickling_calls(text: str) -> tuple[str, ...]:
+    """What a module's text names of PICKLING_CALLS; each text is parsed once."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute | ast.keyword):
+            name = ast.unparse(node) if isinstance(node, ast.Attribute) else str(node.arg)
+            if name in PICKLING_CALLS or name.rpartition(".")[2] in PICKLING_CALLS:
+                found.append(name)
+    return tuple(found)
 
 
 def undeclared(root: Path) -> list[str]:
