@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.nodes.supervisor import starter
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.check_in_process import CheckStarter
 
 ROLES = ["reader", "trainer", "embedding", "sync"]
 JOIN = ["--join", "tcp://127.0.0.1:1"]
@@ -32,9 +34,13 @@ def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def refuse(job_file: str) -> Callable[..., str]:
-    """What a command says on standard error, in one line, when it ends with `code`."""
+def refuse(job_file: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What a command says on standard error, in one line, when it ends with `code`.
+
+    No process is started; `test_the_real_process_ends_with_the_code` has those of a run.
+    """
     del job_file
+    monkeypatch.setattr(starter, "make_starter", CheckStarter)
 
     def refuse(code: int, *arguments: str) -> str:
         result = CliRunner().invoke(main, arguments)

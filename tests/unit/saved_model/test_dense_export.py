@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,22 @@ MODELS: dict[str, tuple[type[nn.Module], int, list[int], dict[str, Any]]] = {
 }
 
 
-def run(path: Path, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
-    """The logits of an exported file."""
+def opened(path: Path) -> Callable[[torch.Tensor, list[torch.Tensor]], Any]:
+    """The function that an exported file is: its logits."""
     if path.suffix == ".pt2":
-        return torch.export.load(path).module()(dense, embeddings).numpy()
+        module = torch.export.load(path).module()
+        return lambda dense, embeddings: module(dense, embeddings).numpy()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
-    values = [tensor.numpy() for tensor in (dense, *embeddings)]
-    # An input of no width is none that the model reads.
-    given = dict(zip(["dense", "table:0", "table:1"], values, strict=True))
-    return session.run(["logits"], {place.name: given[place.name] for place in session.get_inputs()})[0]
+
+    def run(dense: torch.Tensor, embeddings: list[torch.Tensor]) -> Any:
+        values = [tensor.numpy() for tensor in (dense, *embeddings)]
+        # An input of no width is none that the model reads.
+        given = dict(zip(["dense", "table:0", "table:1"], values, strict=True))
+        return session.run(["logits"], {place.name: given[place.name] for place in session.get_inputs()})[0]
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -50,12 +56,13 @@ def test_an_exported_model_gives_the_same_logits(tmp_path: Path, form: Format, n
     module = kind(width, dims, **options).eval().requires_grad_(False)
     path = tmp_path / dense_export.FILES[form]
     export_dense(module, width, dims, ["dense", "table:0", "table:1"], form, path)
+    run = opened(path)
     for examples in (1, 2, 7):
         dense, embeddings = torch.randn(examples, width), [torch.randn(examples, dim) for dim in dims]
         expected = module(dense, embeddings).numpy()
-        found = run(path, dense, embeddings)
+        found = run(dense, embeddings)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-        other = run(path, dense + 1.0, [embeddings[0] + 1.0, embeddings[1]])
+        other = run(dense + 1.0, [embeddings[0] + 1.0, embeddings[1]])
         assert np.abs(other - expected).max() > 1e-4, "the control: it is the model, no constant"
 
 

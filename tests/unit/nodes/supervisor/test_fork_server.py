@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,32 @@ from shadowsync.nodes.supervisor.starter import (
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.tests.support.processes import is_alive, wait_until
 
-Made = Callable[[], Starter]
-STARTERS = pytest.mark.parametrize("make", [ForkStarter, SpawnStarter])
+Work = Callable[[Starter], Coroutine[Any, Any, Any]]
+With = Callable[[Work], Any]
+STARTERS = pytest.mark.parametrize("with_starter", [ForkStarter, SpawnStarter], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def with_lasting() -> Iterator[Callable[[type[Starter], Work], Any]]:
+    """Does work with a starter of a kind: one for all tests, since a fork server imports for seconds.
+
+    For tests that leave it as it was. Its socket is watched by one loop, which lasts as long.
+    """
+    with asyncio.Runner() as runner, ExitStack() as stack:
+        starters: dict[type[Starter], Starter] = {}
+
+        def do(kind: type[Starter], work: Work) -> Any:
+            if kind not in starters:
+                starters[kind] = stack.enter_context(closing(kind()))
+            return runner.run(work(starters[kind]))
+
+        yield do
+
+
+@pytest.fixture
+def with_starter(with_lasting: Callable[[type[Starter], Work], Any], request: pytest.FixtureRequest) -> With:
+    """Does work with the lasting starter of the kind that is the parameter."""
+    return lambda work: with_lasting(request.param, work)
 
 
 @pytest.fixture
@@ -46,14 +70,6 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
         return [str(path), "first"]
 
     return write
-
-
-def with_starter(make: Made, work: Callable[[Starter], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        return await work(starter)
-
-    with closing(make()) as starter:
-        return asyncio.run(main())
 
 
 async def ended(starter: Starter, arguments: list[str], number: int = 0) -> Child:
@@ -79,8 +95,10 @@ async def ended(starter: Starter, arguments: list[str], number: int = 0) -> Chil
         ("import os; os.abort()", -signal.SIGABRT),
     ],
 )
-def test_an_end_has_its_code(make: Made, script: Callable[[str], list[str]], text: str, code: int) -> None:
-    child = with_starter(make, lambda starter: ended(starter, script(text)))
+def test_an_end_has_its_code(
+    with_starter: With, script: Callable[[str], list[str]], text: str, code: int
+) -> None:
+    child = with_starter(lambda starter: ended(starter, script(text)))
     assert child.code == code
     assert ("ZeroDivisionError: division by zero" in child.lines) == (text == "1 / 0")
     assert ("a reason" in child.lines) == ("a reason" in text)
@@ -88,14 +106,14 @@ def test_an_end_has_its_code(make: Made, script: Callable[[str], list[str]], tex
 
 @STARTERS
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_death_has_its_signal(make: Made, script: Callable[[str], list[str]], number: int) -> None:
+def test_a_death_has_its_signal(with_starter: With, script: Callable[[str], list[str]], number: int) -> None:
     text = "import signal; print('here', flush=True); signal.pause()"
-    child = with_starter(make, lambda starter: ended(starter, script(text), number))
+    child = with_starter(lambda starter: ended(starter, script(text), number))
     assert child.code == -number
 
 
 @STARTERS
-def test_a_process_is_as_a_new_one(make: Made, script: Callable[[str], list[str]]) -> None:
+def test_a_process_is_as_a_new_one(with_starter: With, script: Callable[[str], list[str]]) -> None:
     """Session, threads of arithmetic, signals, arguments, command line, descriptors, random numbers."""
     arguments = script(
         """
@@ -119,7 +137,7 @@ def test_a_process_is_as_a_new_one(make: Made, script: Callable[[str], list[str]
             await child.close()
         return [list(first.lines), list(second.lines)]
 
-    first, second = with_starter(make, twice)
+    first, second = with_starter(twice)
     assert first[:-1] == ["True 1 1", "True True", "['first'] first", "[0, 1, 2]"]
     assert first[:-1] == second[:-1]
     drawn = {number for lines in (first, second) for number in lines[-1].split()[1:]}
@@ -175,7 +193,8 @@ def test_a_dead_server_ends_its_processes(script: Callable[[str], list[str]]) ->
             await starter.start(script("pass"), torch=True)
         return child.code, str(caught.value)
 
-    code, text = with_starter(ForkStarter, work)
+    with closing(ForkStarter()) as starter:
+        code, text = asyncio.run(work(starter))
     assert code == -signal.SIGKILL
     assert "the fork server has ended" in text
 
@@ -196,7 +215,10 @@ def test_a_starter_that_is_closed_before_it_has_imported_leaves_nothing() -> Non
     assert not any(map(is_alive, importing))
 
 
-def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[str], list[str]]) -> None:
+@pytest.mark.parametrize("with_starter", [ForkStarter], indirect=True)
+def test_the_light_server_has_no_torch_and_the_other_one_has(
+    with_starter: With, script: Callable[[str], list[str]]
+) -> None:
     text = "print('libtorch' in open('/proc/self/maps').read(), 'torch' in __import__('sys').modules)"
 
     async def work(starter: Starter) -> list[str]:
@@ -208,7 +230,7 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(script: Callable[[s
             said += child.lines
         return said
 
-    assert with_starter(ForkStarter, work) == ["False False", "True True"]
+    assert with_starter(work) == ["False False", "True True"]
 
 
 FORKS = """
