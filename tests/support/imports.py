@@ -1,10 +1,12 @@
-"""Reading which module imports which, without importing any."""
+"""Which module imports which: as it is written, and for torch as it is done in a new process."""
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,3 +124,27 @@ def reachable(root: Path, start: str) -> dict[str, str]:
                     if target in files:
                         waiting.append(target)
     return seen
+
+
+# Ends where torch is asked for, and not seconds later when it is there.
+ASKED = """
+import importlib, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            print(module, flush=True)
+            raise SystemExit
+
+sys.meta_path.insert(0, Finder)
+for module in sys.argv[1:]:
+    importlib.import_module(module)
+"""
+
+
+def first_with_torch(modules: Sequence[str]) -> str | None:
+    """The first of some modules that imports torch when they are imported in turn by a new process."""
+    command = [sys.executable, "-c", ASKED, *modules]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip() or None

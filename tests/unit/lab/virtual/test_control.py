@@ -37,9 +37,11 @@ def files(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(job_file: JobMaker, data: Path, timing: Timing | None = None, **sections: Any) -> VirtualResult:
+def trained(
+    job_file: JobMaker, data: Path, timing: Timing | None = None, epochs: int = EPOCHS, **sections: Any
+) -> VirtualResult:
     changes = {
-        "data": {"path": str(data / "part-*.parquet"), "epochs": EPOCHS},
+        "data": {"path": str(data / "part-*.parquet"), "epochs": epochs},
         "trainer": {"count": TRAINERS, "batch": 64},
         **sections,
     }
@@ -47,7 +49,8 @@ def trained(job_file: JobMaker, data: Path, timing: Timing | None = None, **sect
 
 
 def controlled(job_file: JobMaker, data: Path, **sync: Any) -> Control:
-    result = trained(job_file, data, sync={"duty": 1.0, "control": "auto", **sync})
+    """What the first window of the control led to, and the end of the run: one epoch has no more."""
+    result = trained(job_file, data, epochs=1, sync={"duty": 1.0, "control": "auto", **sync})
     assert result.control is not None
     return result.control
 

@@ -50,9 +50,7 @@ def test_the_same_bytes_every_time(job_file: JobMaker, sync: dict[str, Any]) -> 
     assert first.rounds >= 8
     assert first.ne is not None
     # The control: another order of events, other bytes.
-    moved = emulated(
-        job_file, TIMING.model_copy(update={"step_spread": 0.2}), sync=sync, trainer={"workers": 2}
-    )
+    moved = emulated(job_file, TIMING.model_copy(update={"step_spread": 0.2}), sync=sync, trainer=trainer)
     assert moved.digest != first.digest
 
 
@@ -145,7 +143,7 @@ def test_with_one_replica_there_is_no_divergence(job_file: JobMaker) -> None:
 
 
 def test_curves_are_of_all_examples_and_bounded(job_file: JobMaker) -> None:
-    result = emulated(job_file, trainers=2, trainer={"batch": 32}, data={"epochs": 2})
+    result = emulated(job_file, trainers=2, trainer={"batch": 48}, data={"epochs": 2})
     assert CURVE_POINTS / 2 <= len(result.curve) <= 2 * CURVE_POINTS
     assert result.curve[-1].examples == pytest.approx(2 * EXAMPLES, rel=2 / CURVE_POINTS)
     assert result.curve[-1].seconds == pytest.approx(result.seconds, rel=0.05)
