@@ -114,7 +114,7 @@ def test_a_slow_trainer_makes_as_many_dense_updates(job_file: JobMaker, trainers
 
 
 def test_equal_trainers_are_not_cut(job_file: JobMaker) -> None:
-    result = emulated(job_file, trainer={"batch": 32, "balance": "updates"})
+    result = emulated(job_file, trainer={"batch": 48, "balance": "updates"})
     assert result.dense_updates == result.iterations
     assert min(result.iterations) > 100
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +37,43 @@ With = Callable[[Work], Any]
 STARTERS = pytest.mark.parametrize("with_starter", [ForkStarter, SpawnStarter], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def with_lasting() -> Iterator[Callable[[type[Starter], Work], Any]]:
-    """Does work with a starter of a kind: one for all tests, since a fork server imports for seconds.
+class Lasting:
+    """A starter of each kind for all tests that leave it as it was: a fork server imports for seconds.
 
-    For tests that leave it as it was. Its socket is watched by one loop, which lasts as long.
+    Its socket is watched by one loop, which lasts as long.
     """
-    with asyncio.Runner() as runner, ExitStack() as stack:
-        starters: dict[type[Starter], Starter] = {}
 
-        def do(kind: type[Starter], work: Work) -> Any:
-            if kind not in starters:
-                starters[kind] = stack.enter_context(closing(kind()))
-            return runner.run(work(starters[kind]))
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self._runner = runner
+        self._starters: dict[type[Starter], Starter] = {}
 
-        yield do
+    def run(self, kind: type[Starter], work: Work) -> Any:
+        """Do work with the starter of this kind, which is made where there is none."""
+        if kind not in self._starters:
+            self._starters[kind] = kind()
+        return self._runner.run(work(self._starters[kind]))
+
+    def end(self, kind: type[Starter]) -> None:
+        """End the one of this kind: a test that has spoilt it; who needs one later has another."""
+        self._starters.pop(kind).close()
+
+    def close(self) -> None:
+        """End all."""
+        for kind in list(self._starters):
+            self.end(kind)
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Lasting]:
+    """The starters of this file."""
+    with asyncio.Runner() as runner, closing(Lasting(runner)) as made:
+        yield made
 
 
 @pytest.fixture
-def with_starter(with_lasting: Callable[[type[Starter], Work], Any], request: pytest.FixtureRequest) -> With:
+def with_starter(lasting: Lasting, request: pytest.FixtureRequest) -> With:
     """Does work with the lasting starter of the kind that is the parameter."""
-    return lambda work: with_lasting(request.param, work)
+    return lambda work: lasting.run(request.param, work)
 
 
 @pytest.fixture
@@ -179,26 +195,6 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
     assert (tmp_path / "orphaned").exists()
 
 
-def test_a_dead_server_ends_its_processes(script: Callable[[str], list[str]]) -> None:
-    async def work(starter: Starter) -> tuple[int | None, str]:
-        assert isinstance(starter, ForkStarter)
-        text = "import signal; print('here', flush=True); signal.pause()"
-        child = Child("role", 0, "token", await starter.start(script(text), torch=True))
-        server = psutil.Process(child.pid).parent()
-        assert server is not None
-        server.kill()
-        await child.ended.wait()
-        await child.close()
-        with pytest.raises(ClusterError) as caught:
-            await starter.start(script("pass"), torch=True)
-        return child.code, str(caught.value)
-
-    with closing(ForkStarter()) as starter:
-        code, text = asyncio.run(work(starter))
-    assert code == -signal.SIGKILL
-    assert "the fork server has ended" in text
-
-
 def test_a_starter_that_is_closed_before_it_has_imported_leaves_nothing() -> None:
     """As of a command that refuses its job at once: nobody waits for the imports."""
     before = set(psutil.Process().children(recursive=True))
@@ -231,6 +227,30 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(
         return said
 
     assert with_starter(work) == ["False False", "True True"]
+
+
+def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[str], list[str]]) -> None:
+    """It is the last in this file that needs the one that lasts."""
+
+    async def work(starter: Starter) -> tuple[int | None, str]:
+        assert isinstance(starter, ForkStarter)
+        text = "import signal; print('here', flush=True); signal.pause()"
+        child = Child("role", 0, "token", await starter.start(script(text), torch=True))
+        server = psutil.Process(child.pid).parent()
+        assert server is not None
+        server.kill()
+        await child.ended.wait()
+        await child.close()
+        with pytest.raises(ClusterError) as caught:
+            await starter.start(script("pass"), torch=True)
+        return child.code, str(caught.value)
+
+    try:
+        code, text = lasting.run(ForkStarter, work)
+    finally:
+        lasting.end(ForkStarter)
+    assert code == -signal.SIGKILL
+    assert "the fork server has ended" in text
 
 
 FORKS = """
