@@ -12,7 +12,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 
 # Four of these are the time after which it is noticed.
 TIMEOUT_SECONDS = 2.0
-EPOCHS = 5
+EPOCHS = 1
 
 
 @pytest.mark.parametrize("other", ["embedding-0", pytest.param("reader-0", marks=pytest.mark.matrix)])

@@ -19,7 +19,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 90.0
-EPOCHS = 4
+EPOCHS = 2
 QUICK = {"node_timeout_seconds": 2.0}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "easgd": {"algorithm": "easgd"},
@@ -56,7 +56,7 @@ def _variants(first: tuple[str, ...], matrix: tuple[str, ...]) -> list[Any]:
 def test_in_the_place_of_a_dead_one(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": ALGORITHMS[algorithm]}
     own = in_process(changes, supervised=True).start()
-    own.wait_for_batches(60)
+    own.wait_for_batches(30)
     own.node("trainer-0").kill()
     own.join("trainer")
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
@@ -89,7 +89,8 @@ def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., 
 @pytest.mark.parametrize("algorithm", _variants(("bmuf",), ("ma", "gaia")))
 def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     sync = ALGORITHMS[algorithm] | {"gap": 4}
-    own = in_process({"run": QUICK, "data": {"epochs": EPOCHS}, "sync": sync}).start()
+    # What is said of first rounds is of trainers with a hundred iterations at the least.
+    own = in_process({"run": QUICK, "data": {"epochs": 2 * EPOCHS}, "sync": sync}).start()
     own.wait_for_batches(40)
     own.join("trainer")
     assert own.wait(SECONDS) == 0, own.coordinator.text()

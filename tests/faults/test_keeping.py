@@ -156,7 +156,7 @@ def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: Cl
 
 def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) -> None:
     run = {"node_timeout_seconds": 3.0}
-    own = cluster({"run": run, "data": {"epochs": 6}, "checkpoint": {"every_examples": 1}}).start()
+    own = cluster({"run": run, "data": {"epochs": 3}, "checkpoint": {"every_examples": 1}}).start()
     own.wait_for_batches(40)
     wait_until(lambda: list(own.run.folder.glob("checkpoint.partial-*/*")), "one is being written")
     own.nodes["trainer"][1].kill()
@@ -167,7 +167,7 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
     assert own.wait(90.0) == 5, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == 6 * EXAMPLES
+    assert report.examples.distinct == 3 * EXAMPLES
     open_checkpoint(own.run.folder, verify=True)
     assert not list(own.run.folder.glob("checkpoint.partial-*"))
 

@@ -15,17 +15,17 @@ from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 90.0
-EPOCHS = 2
+EPOCHS = 1
 # Small spans, so that a reader has several of them in its life.
 SMALL = {"epochs": EPOCHS, "span_bytes": 1 << 16, "readers": 2}
 QUICK = {"node_timeout_seconds": 2.0}
 
 
-def _require_whole(report: Report) -> None:
+def _require_whole(report: Report, epochs: int = EPOCHS) -> None:
     """Everything was read, trained once, and no identity is unknown."""
     assert report.ledger.adds_up, report.ledger.identities
     assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.examples.distinct == epochs * EXAMPLES
     assert report.examples.replayed == 0
     assert report.examples.read == report.examples.trained + report.examples.returned
 
@@ -81,11 +81,12 @@ def test_a_trainer_dies_with_it(in_process: Callable[..., InProcessCluster]) -> 
 
 
 def test_a_reader_joins_though_none_has_died(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process({"run": QUICK, "data": SMALL | {"readers": 1}}).start()
+    # So long that there are spans left for it.
+    own = in_process({"run": QUICK, "data": SMALL | {"epochs": 2, "readers": 1}}).start()
     own.wait_for_batches(20)
     own.join("reader")
     assert own.wait(SECONDS) == 0, own.coordinator.text()
-    _require_whole(own.run.report)
+    _require_whole(own.run.report, epochs=2)
     readers = own.run.query("SELECT DISTINCT reader FROM spans ORDER BY reader")
     assert readers == [("reader-0",), ("reader-1",)]
 

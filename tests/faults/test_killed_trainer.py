@@ -157,7 +157,7 @@ def test_the_last_trainer(cluster: Callable[..., AnyCluster]) -> None:
 
 def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     """As by a supervisor, long before the heartbeats would tell."""
-    changes = FEW_NODES | {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 3}}
+    changes = FEW_NODES | {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 2}}
     changes["run"] = {"node_timeout_seconds": 60.0}
     own = in_process(changes, supervised=True).start()
     own.wait_for_batches(40)
@@ -168,7 +168,7 @@ def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster
     own.wait_for_batches(own.run.batches() + 20)
     assert own.wait() == 5, own.coordinator.text()
     report = own.run.report
-    assert report.examples.distinct == 3 * EXAMPLES
+    assert report.examples.distinct == 2 * EXAMPLES
     assert report.examples.returned > 0
     assert report.ledger.adds_up, report.ledger.identities
     assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}

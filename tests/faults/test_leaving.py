@@ -14,7 +14,7 @@ from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 120.0
-EPOCHS = 3
+EPOCHS = 2
 LEFT = "left the job as requested"
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 5.0},

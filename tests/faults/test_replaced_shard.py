@@ -20,7 +20,7 @@ from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 120.0
-EPOCHS = 2
+EPOCHS = 1
 CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
     "data": {"epochs": EPOCHS, "span_bytes": 1 << 16},
@@ -51,12 +51,12 @@ def _dead(run: RunFolder) -> set[str]:
     return {name for name in NAMES if any(f"{name}: " in text for text in silent)}
 
 
-def _require_whole(report: Report, dead: set[str]) -> None:
+def _require_whole(report: Report, dead: set[str], epochs: int = EPOCHS) -> None:
     """Every shard has every batch, and no identity is unknown."""
     assert report.ledger.adds_up, report.ledger.identities
     assert [one.name for one in report.ledger.identities if one.holds is None] == []
     counts = report.examples
-    assert counts.distinct == EPOCHS * EXAMPLES
+    assert counts.distinct == epochs * EXAMPLES
     assert counts.read == counts.trained + counts.returned
     assert counts.replayed > 0, "the control: something was lost"
     assert len(report.ledger.shard_applied) == 2
@@ -96,11 +96,13 @@ def test_another_one_gets_every_batch(
 
 
 def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process(_changed(checkpoint={"every_examples": 3_000})).start()
+    # Long enough for a checkpoint in the middle.
+    data = CHANGES["data"] | {"epochs": 2}
+    own = in_process(_changed(data=data, checkpoint={"every_examples": 3_000})).start()
     wait_until(lambda: (own.run.folder / "checkpoint").exists(), "a checkpoint is written")
     _replace(own)
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, _dead(own.run))
+    _require_whole(own.run.report, _dead(own.run), epochs=2)
     joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
     assert "with the rows of a checkpoint" in joined
 
@@ -192,7 +194,7 @@ def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(
 ) -> None:
     """What the new shard lacks is not in the checkpoint's ledger, so the next run trains it."""
     own = in_process(CHANGES).start()
-    own.wait_for_batches(60)
+    own.wait_for_batches(30)
     _replace(own)
     wait_until(lambda: own.run.logged("batches that it lacks will be trained again"), "it is known")
     own.coordinator.interrupt()

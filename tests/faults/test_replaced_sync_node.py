@@ -14,7 +14,7 @@ from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
-EPOCHS = 4
+EPOCHS = 2
 SECONDS = 90.0
 QUICK = {"node_timeout_seconds": 2.0}
 MODES: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ def test_the_center_is_made_again_of_the_replicas(
         },
         supervised=True,
     ).start()
-    own.wait_for_batches(40)
+    own.wait_for_batches(30)
     own.nodes["sync"][0].kill()
     own.join("sync")
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
@@ -62,7 +62,7 @@ def test_nobody_takes_the_slice_of_a_center_that_sums(in_process: Callable[..., 
     """What a replica has not sent yet would be in the mean, and be sent again."""
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "sync": {"algorithm": "downpour"}}
     own = in_process(changes, supervised=True).start()
-    own.wait_for_batches(40)
+    own.wait_for_batches(30)
     own.nodes["sync"][0].kill()
     late = own.join("sync")
     assert late.wait(60.0) == ExitCode.CLUSTER

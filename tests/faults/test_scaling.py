@@ -20,7 +20,7 @@ from shadowsync.watch.attach import address_of
 from shadowsync.watch.scale import parse_counts, scale_job
 
 SECONDS = 120.0
-EPOCHS = 3
+EPOCHS = 2
 TWO: dict[str, dict[str, Any]] = {"data": ENDLESS, "trainer": {"count": 2}}
 
 
