@@ -19,7 +19,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 
 from .hostile_messages import HostileMessages
 
-EPOCHS = int(os.environ.get("SHADOWSYNC_FUZZ_EPOCHS", "6"))
+EPOCHS = int(os.environ.get("SHADOWSYNC_FUZZ_EPOCHS", "3"))
 SEED = int(os.environ.get("SHADOWSYNC_FUZZ_SEED", "1"))
 SECONDS = 60.0 + 2.0 * EPOCHS
 SYNC = {

@@ -21,7 +21,7 @@ BATCH = 64
 TIMES_SLOWER, BATCHES_A_BEAT = 12, 50
 # More than the slow one has at hand: when so few are left, others may have none to go on with.
 LAST_BATCHES = 40
-EPOCHS = 6
+EPOCHS = 4
 
 
 class Machines:

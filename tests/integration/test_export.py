@@ -34,13 +34,14 @@ def logits(saved_run: Path, click_log: Path) -> NDArray[np.float32]:
     return np.concatenate([model.logits(b) for b in batches_of(model, spans, BadRows(0))])[:ROWS]
 
 
-def _serve(folder: Path, log: Path, out: Path, *more: str) -> NDArray[np.float32]:
+def _serve(export: Path, log: Path, folder: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What the export scores, and what it would with the rows of its tables shuffled."""
+    files = folder / "served.npy", folder / "shuffled.npy"
     # Isolated: not even the folder of this test is on its path.
-    command = [sys.executable, "-I", str(SERVER), str(folder), str(log), str(out), *more]
+    command = [sys.executable, "-I", str(SERVER), str(export), str(log), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    values: NDArray[np.float32] = np.load(out)
-    return values
+    return np.load(files[0]), np.load(files[1])
 
 
 @pytest.mark.parametrize(("form", "tables"), [("torch-export", "parquet"), ("onnx", "safetensors")])
@@ -61,9 +62,8 @@ def test_the_export_scores_the_same(
     )
     assert process.wait() == 0, process.text()
     (log,) = click_log.glob("eval-*.parquet")
-    served = _serve(folder, log, tmp_path / "served.npy")
+    served, shuffled = _serve(folder, log, tmp_path)
     np.testing.assert_allclose(served, logits, rtol=1e-5, atol=1e-5)
-    shuffled = _serve(folder, log, tmp_path / "shuffled.npy", "1")
     assert np.abs(shuffled - logits).max() > 0.1, "the control"
     again = starter.fork("export", str(saved_run), "--out", str(folder))
     assert again.wait() == 8
@@ -114,9 +114,8 @@ def test_every_kind_of_input_is_as_the_manifest_says(starter: Starter, tmp_path:
     model = SavedModel.open(run)
     batches = batches_of(model, spans_of(model, [str(log)]), BadRows(0))
     expected = np.concatenate([model.logits(batch) for batch in batches])[:ROWS]
-    served = _serve(tmp_path / "export", log, tmp_path / "served.npy")
+    served, shuffled = _serve(tmp_path / "export", log, tmp_path)
     np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
-    shuffled = _serve(tmp_path / "export", log, tmp_path / "shuffled.npy", "1")
     assert np.abs(shuffled - expected).max() > 0.01, "the control"
 
 

@@ -14,7 +14,6 @@ from shadowsync.tests.support.runs import RunFolder
 Clusters = Callable[..., InProcessCluster]
 
 GAP = 10
-EPOCHS = 3
 TRAINERS = 2
 
 
@@ -28,8 +27,8 @@ def finished(cluster: Clusters, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     """Runs a job to its end. A trainer without input begins no round by itself, however long that lasts."""
     monkeypatch.setattr(schedule, "STALLED_SECONDS", math.inf)
 
-    def run(sync: dict[str, Any], **trainer: Any) -> RunFolder:
-        changes = {"data": {"epochs": EPOCHS}, "sync": {"duty": 1.0} | sync, "trainer": trainer}
+    def run(sync: dict[str, Any], epochs: int = 1, **trainer: Any) -> RunFolder:
+        changes = {"data": {"epochs": epochs}, "sync": {"duty": 1.0} | sync, "trainer": trainer}
         return finished_run(cluster, changes)
 
     return run
@@ -57,7 +56,8 @@ def test_without_a_gap_there_are_more(finished: Callable[..., RunFolder]) -> Non
 
 
 def test_few_rounds_at_the_start_are_told(finished: Callable[..., RunFolder]) -> None:
-    report = finished({"mode": "fixed", "every": 50}).report
+    # Long enough for a hundred iterations of each trainer, however unequal they are.
+    report = finished({"mode": "fixed", "every": 50}, epochs=3).report
     # They began after 50 and 100 iterations.
     assert report.sync.first_rounds == {"trainer-0": 2, "trainer-1": 2}
     (text,) = report.warnings

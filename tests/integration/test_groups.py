@@ -135,6 +135,7 @@ def test_what_is_not_significant_does_not_travel(cluster: Callable[..., InProces
         options = {"threshold": threshold, "combine": "mean"}
         own = cluster(
             {
+                "trainer": {"batch": 256},
                 "sync": {"algorithm": "gaia", "mode": "fixed", "every": 1, "options": options},
                 "codecs": {"peers_up": codec, "peers_down": codec},
             }

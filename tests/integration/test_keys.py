@@ -43,7 +43,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
+@pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])
 def test_a_job_with_a_key(
     in_process: Callable[..., InProcessCluster],
     key_file: Path,
@@ -138,7 +138,7 @@ def test_off_loopback_without_a_key_nothing_starts(
     assert "--insecure" in done.output
 
 
-@pytest.mark.parametrize("command", ["run", "coordinator"])
+@pytest.mark.parametrize("command", [pytest.param("run", marks=pytest.mark.matrix), "coordinator"])
 def test_off_loopback_without_a_key_there_is_no_page(
     command: str, job_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

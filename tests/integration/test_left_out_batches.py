@@ -112,7 +112,7 @@ def test_one_more_than_the_limit_stops_the_job(cluster: ClusterMaker) -> None:
 
 def test_what_may_have_diverged_replaces_no_checkpoint(cluster: ClusterMaker) -> None:
     # So many that a checkpoint is written before the limit is passed.
-    settings = {**unruly("loss", limit=60), "data": {"epochs": 16}, "checkpoint": {"every_examples": 2000}}
+    settings = {**unruly("loss", limit=30), "data": {"epochs": 16}, "checkpoint": {"every_examples": 2000}}
     own = cluster(settings).start()
     assert own.wait() == 2, own.coordinator.text()
     report = own.run.report
@@ -153,9 +153,9 @@ def test_a_job_whose_batches_are_all_bad_is_no_success(cluster: ClusterMaker, li
 
 
 def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> None:
-    settings = {**unruly("loss"), "data": {"epochs": 4}}
+    settings = {**unruly("loss"), "data": {"epochs": 2}}
     own = cluster(settings).start()
-    own.wait_for_batches(200)
+    own.wait_for_batches(100)
     own.coordinator.interrupt()
     assert own.wait(60.0) == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
@@ -169,6 +169,6 @@ def test_a_run_that_goes_on_trains_no_bad_batch_again(cluster: ClusterMaker) -> 
     assert later
     assert not (bad | ids(first, "batches")) & (later | ids(second, "batches"))
     settled = sum(run.report.examples.distinct + run.report.examples.dropped for run in (first, second))
-    assert settled == 4 * EXAMPLES
+    assert settled == 2 * EXAMPLES
     everything = ids(first, "batches") | ids(second, "batches")
     assert set(second.report.ledger.shard_applied.values()) == {len(everything)}

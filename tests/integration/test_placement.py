@@ -85,9 +85,9 @@ def test_a_node_with_another_plan_stops_the_job(cluster: ClusterMaker, role: str
 
 
 def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMaker) -> None:
-    settings = {**UNEQUAL, "data": {"epochs": 2}}
+    settings = {**UNEQUAL, "data": {"epochs": 2}, "trainer": {"batch": 256}}
     own = cluster(settings).start()
-    own.wait_for_batches(80)
+    own.wait_for_batches(40)
     own.coordinator.interrupt()
     assert own.wait(60.0) == 130, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())

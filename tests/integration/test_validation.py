@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from shadowsync.nodes.coordinator.checkpoint import manager
+from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, score_checkpoint
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.saved_model.evaluate import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.real_time import ENOUGH_SECONDS
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker
 
 EVERY = 6_000
+# Batches of two epochs, after which held-out examples are scored worse.
+AHEAD = 2 * EXAMPLES // 128
+
+
+def not_far_ahead(patch: pytest.MonkeyPatch) -> None:
+    """No fault, but training that gets AHEAD batches further while a checkpoint is scored, and then waits.
+
+    How far it would get otherwise is up to the machine, and nothing here is about it.
+    """
+    compute = Worker._compute
+    changed = threading.Condition()
+    left = math.inf
+
+    def allow(batches: float) -> None:
+        nonlocal left
+        with changed:
+            left = batches
+            changed.notify_all()
+
+    async def score_and_allow(checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
+        allow(AHEAD)
+        try:
+            return await score_checkpoint(checkpoint, spans)
+        finally:
+            allow(math.inf)
+
+    def compute_if_allowed(worker: Worker, batch: InFlightBatch) -> None:
+        nonlocal left
+        if batch.training:
+            with changed:
+                changed.wait_for(lambda: left > 0, ENOUGH_SECONDS)
+                left -= 1
+        compute(worker, batch)
+
+    patch.setattr(manager, "score_checkpoint", score_and_allow)
+    patch.setattr(Worker, "_compute", compute_if_allowed)
 
 
 @pytest.mark.timeout(300)
@@ -26,7 +70,8 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
             "data": {"epochs": 10_000, "validation_path": validation_file},
             "embedding": {"lr": 0.2},
             "validation": {"every_examples": EVERY, "patience": 1},
-        }
+        },
+        faults=(not_far_ahead,),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
     report = own.run.report

@@ -30,15 +30,18 @@ def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> Vir
             },
             marks=pytest.mark.matrix,
         ),
-        {
-            "sync": {
-                "algorithm": "easgd",
-                "mode": "fixed",
-                "every": 7,
-                "optimizer_state": "synchronized",
+        pytest.param(
+            {
+                "sync": {
+                    "algorithm": "easgd",
+                    "mode": "fixed",
+                    "every": 7,
+                    "optimizer_state": "synchronized",
+                },
+                "trainer": {"optimizer": "adam"},
             },
-            "trainer": {"optimizer": "adam"},
-        },
+            marks=pytest.mark.matrix,
+        ),
     ],
     ids=["none", "easgd", "bmuf, adam", "easgd, adam's state"],
 )

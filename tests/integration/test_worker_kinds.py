@@ -75,20 +75,21 @@ def test_a_deterministic_job_gives_the_same_bytes(cluster: Clusters, sync: dict[
 
 
 @pytest.mark.parametrize(
-    "algorithm",
+    ("algorithm", "trainers"),
     [
-        "easgd",
-        pytest.param("ma", marks=pytest.mark.matrix),
-        pytest.param("downpour", marks=pytest.mark.matrix),
+        ("easgd", 1),
+        pytest.param("easgd", 2, marks=pytest.mark.matrix),
+        pytest.param("ma", 2, marks=pytest.mark.matrix),
+        pytest.param("downpour", 2, marks=pytest.mark.matrix),
     ],
 )
-def test_a_fixed_rate_with_several_workers_and_trainers(cluster: Clusters, algorithm: str) -> None:
+def test_a_fixed_rate_with_several_workers(cluster: Clusters, algorithm: str, trainers: int) -> None:
     sync = {"algorithm": algorithm, "mode": "fixed", "every": 5}
-    done = run(cluster, "process", {"trainer": {"workers": 2}, "sync": sync}, "fixed")
+    done = run(cluster, "process", {"trainer": {"count": trainers, "workers": 2}, "sync": sync}, "fixed")
     report = done.report
     assert report.ledger.adds_up
     assert report.examples.distinct == EXAMPLES
-    steps = sum(sum(worker_iterations(done, f"trainer-{index}")) for index in range(2))
+    steps = sum(sum(worker_iterations(done, f"trainer-{index}")) for index in range(trainers))
     assert steps == done.batches()
     # Each worker runs its own rounds with a center; all workers of a trainer share those with other trainers,
     # and those with a center that sums deltas.

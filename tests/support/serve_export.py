@@ -1,13 +1,14 @@
 """Scores the first ROWS of a log with what `shadowsync export` wrote, as who has no shadowsync would.
 
-`python serve_export.py EXPORT LOG OUT.npy [SEED]`: all that it knows of the model stands in its manifest.
-With a SEED the rows of each table are shuffled first.
+`python serve_export.py EXPORT LOG OUT.npy SHUFFLED.npy`: all that it knows of the model stands in its
+manifest. The second file has what comes out when the rows of each table are shuffled.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +50,25 @@ def read_table(folder: Path, table: dict[str, Any]) -> NDArray[np.float32]:
     return load_file(file)[table["name"]]
 
 
-def run_dense(folder: Path, dense: dict[str, Any], inputs: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """The logits of the dense part."""
+def dense_part(folder: Path, dense: dict[str, Any]) -> Callable[[list[NDArray[np.float32]]], Any]:
+    """What gives the logits of the dense part."""
     if dense["format"] == "onnx":
         import onnxruntime
 
         session = onnxruntime.InferenceSession(folder / dense["file"])
         names = [entry["name"] for entry in dense["inputs"]]
-        return session.run([dense["output"]["name"]], dict(zip(names, inputs, strict=True)))[0]  # type: ignore[no-any-return]
+        output = [dense["output"]["name"]]
+        return lambda inputs: session.run(output, dict(zip(names, inputs, strict=True)))[0]
     import torch
 
     module = torch.export.load(folder / dense["file"]).module()
-    tensors = [torch.from_numpy(values) for values in inputs]
-    with torch.no_grad():
-        return module(tensors[0], tensors[1:]).numpy()  # type: ignore[no-any-return]
+
+    def run(inputs: list[NDArray[np.float32]]) -> Any:
+        tensors = [torch.from_numpy(values) for values in inputs]
+        with torch.no_grad():
+            return module(tensors[0], tensors[1:]).numpy()
+
+    return run
 
 
 def is_missing(value: Any, data: dict[str, Any]) -> bool:
@@ -105,21 +111,23 @@ def vector_of(
     return pooled
 
 
-def main(export: str, log: str, out: str, shuffle: str = "") -> None:
+def main(export: str, log: str, out: str, shuffled: str) -> None:
     """See above."""
     folder = Path(export)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     rows = pq.read_table(log).slice(0, ROWS).to_pydict()
     data = manifest["data"]
     numbers = [dense_input(rows[entry["source"]], entry, data) for entry in data["dense_inputs"]]
-    inputs: list[NDArray[np.float32]] = [np.ascontiguousarray(np.stack(numbers, axis=1))]
-    for table in manifest["tables"]:
-        values = read_table(folder, table)
-        if shuffle:
-            values = np.random.default_rng(int(shuffle)).permutation(values)
-        vectors = [vector_of(value, table, manifest, values) for value in rows[table["source"]]]
-        inputs.append(np.stack(vectors))
-    np.save(out, run_dense(folder, manifest["dense"], inputs))
+    logits = dense_part(folder, manifest["dense"])
+    for path in (out, shuffled):
+        inputs: list[NDArray[np.float32]] = [np.ascontiguousarray(np.stack(numbers, axis=1))]
+        for table in manifest["tables"]:
+            values = read_table(folder, table)
+            if path == shuffled:
+                values = np.random.default_rng(1).permutation(values)
+            vectors = [vector_of(value, table, manifest, values) for value in rows[table["source"]]]
+            inputs.append(np.stack(vectors))
+        np.save(path, logits(inputs))
     assert not any(name.startswith("shadowsync") for name in sys.modules)
 
 
