@@ -27,7 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
     ("mode", "kind"),
     [
         ("shadow", "thread"),
-        ("fixed", "thread"),
+        pytest.param("fixed", "thread", marks=pytest.mark.matrix),
         pytest.param("fixed", "process", marks=pytest.mark.matrix),
     ],
 )

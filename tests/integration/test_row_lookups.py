@@ -28,7 +28,7 @@ def waits_for_the_reader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_next_ready", patient)
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 4])
+@pytest.mark.parametrize("ahead", [0, pytest.param(1, marks=pytest.mark.matrix), 4])
 def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
     cluster: Callable[..., InProcessCluster], ahead: int
 ) -> None:
