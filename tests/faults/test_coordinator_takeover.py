@@ -38,11 +38,11 @@ def _changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: CHANGES.get(name, {}) | sections.get(name, {}) for name in {**CHANGES, **sections}}
 
 
-def _require_whole(report: Report, takeovers: int = 1) -> None:
+def _require_whole(report: Report, takeovers: int = 1, epochs: int = EPOCHS) -> None:
     """Every batch is accounted for, and no identity is unknown."""
     assert report.ledger.adds_up, report.ledger.identities
     assert [one.name for one in report.ledger.identities if one.holds is None] == []
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.examples.distinct == epochs * EXAMPLES
     assert report.examples.read == report.examples.trained + report.examples.returned
     events = [event.what for event in report.events if event.node == "coordinator"]
     assert sum("died; another one took over" in what for what in events) == takeovers
@@ -80,13 +80,14 @@ def test_training_goes_on(cluster: Callable[..., AnyCluster], sync: dict[str, An
 
 
 def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster]) -> None:
-    own = in_process(CHANGES).start()
+    # Nodes train meanwhile, and there is to be much left each time.
+    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2})).start()
     for batches in (20, 40, 60):
         own.wait_for_batches(batches)
         own.coordinator.kill()
         own.take_over()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, takeovers=3)
+    _require_whole(own.run.report, takeovers=3, epochs=2)
     assert own.run.report.examples.replayed == 0
 
 
