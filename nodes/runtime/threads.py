@@ -45,6 +45,11 @@ class Service(ABC):
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Tell the thread to return; any thread may call."""
         self._stop.set()

@@ -19,7 +19,9 @@ from ..errors import CheckpointError
 from .atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
 from .files import FileEntry
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+# Its embedding nodes always wrote all their rows.
+_OLDEST_FORMAT_VERSION: Final = 2
 MANIFEST_NAME: Final = "manifest.json"
 _FOLDERS: Final = {"last": "checkpoint", "best": "best"}
 _PARTIAL: Final = "checkpoint.partial-"
@@ -221,9 +223,10 @@ def _parse(path: Path) -> CheckpointManifest:
             where=str(path),
             remedy="use a newer shadowsync",
         )
-    if isinstance(version, int) and version < FORMAT_VERSION:
+    if isinstance(version, int) and version < _OLDEST_FORMAT_VERSION:
         raise CheckpointError(
-            f"the checkpoint has format {version}, this program reads format {FORMAT_VERSION} only",
+            f"the checkpoint has format {version}, this program reads formats"
+            f" {_OLDEST_FORMAT_VERSION} to {FORMAT_VERSION}",
             where=str(path),
             remedy="train again, or use the shadowsync that wrote it",
         )

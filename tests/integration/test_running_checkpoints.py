@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 from shadowsync.nodes.trainer.checkpoint import compose_model
-from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
+from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import tensors
+from shadowsync.tests.support.resumed import Changed, going_on, tensors
 from shadowsync.tests.support.runs import RunFolder
 
 MODELS = {
@@ -88,6 +89,42 @@ def test_it_is_whole_and_its_model_is_that_of_its_files(
         for epoch, span, seed, start, stop in ledger.applied_ranges().tolist():
             assert all(BatchId(epoch, span, number, seed) in applied for number in range(start, stop))
         assert len(applied) >= ledger.batches
+
+
+@pytest.mark.parametrize("nodes", [3, pytest.param(1, marks=pytest.mark.matrix)])
+def test_changed_rows_go_to_another_number_of_nodes(
+    in_process: Callable[..., InProcessCluster], nodes: int
+) -> None:
+    """The checkpoint has all rows of one moment and, in files of their own, what changed after it."""
+    settings: Changed = {
+        "data": {"epochs": 10_000},
+        # So many that most are not used between two checkpoints.
+        "model": {"table_rows": 20_000, "embedding_dim": 4, "bottom": [32], "top": [32]},
+        "embedding": {"nodes": 2},
+        "checkpoint": {"every_examples": 1_000},
+    }
+    own = in_process(settings).start()
+
+    def has_changes() -> bool:
+        if not has_checkpoint(own.run.folder):
+            return False
+        parts = {parse_role(entry.role) for entry in open_checkpoint(own.run.folder)[1].files}
+        return parts >= {(0, 1), (1, 1)}
+
+    wait_until(has_changes, "both shards have written changes")
+    for node in own.everyone():
+        node.kill()
+    assert own.coordinator.wait(60.0) != 0
+    first = RunFolder(own.run.folder.resolve())
+    _, manifest = open_checkpoint(first.folder, verify=True)
+    again = in_process(going_on(settings, first, {"embedding": {"nodes": nodes}})).start()
+    again.wait_for_batches(20)
+    again.coordinator.interrupt()
+    assert again.wait(60.0) == ExitCode.INTERRUPTED, again.coordinator.text()
+    report = again.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.restored_examples == manifest.examples_trained > 0
+    assert SavedTables(*open_checkpoint(again.run.folder, verify=True)).nodes == nodes
 
 
 def test_a_model_of_files_that_lack_a_part_is_refused(cluster: Callable[..., InProcessCluster]) -> None:

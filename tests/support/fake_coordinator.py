@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -73,7 +74,7 @@ def state_of(
 
 
 class FakeServer(CoordinatorServer):
-    """Made on a running loop. Its ledger is stored in memory.
+    """Made on a running loop. Its ledger is stored beside `folder`.
 
     Attributes:
         asked: (node, request, seconds) of each.
@@ -82,7 +83,8 @@ class FakeServer(CoordinatorServer):
 
     def __init__(self, folder: Path, members: Sequence[Member], **options: Any) -> None:
         state = state_of(folder, members, **options)
-        super().__init__(NodeSettings(job=state.job), state, LedgerWriter(LedgerStore(Path(":memory:"))))
+        own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        super().__init__(NodeSettings(job=state.job), state, LedgerWriter(LedgerStore(own / "ledger.sqlite")))
         self.asked: list[tuple[str, Request[Any], float]] = []
         self.answer: Callable[[Member, Request[Any]], Reply] = self.written
 

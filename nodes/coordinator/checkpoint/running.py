@@ -20,7 +20,7 @@ from ....pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ClusterError, ResourceError
-from ....pipeline.text.format import duration
+from ....pipeline.text.format import data_size, duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....sync_algos.model_origin import ModelOrigin
@@ -175,8 +175,8 @@ log = logging.getLogger(__name__)
 class RunningCheckpoint:
     """Take checkpoints of a job during training. Runs on the coordinator's loop.
 
-    Nobody waits for a disk. Pushes and lookups of an embedding shard wait while its rows are copied in
-    memory, which took 35 to 70 ms for 100 MB; a shard without the memory for a copy refuses.
+    Nobody waits for a disk. Pushes and lookups of an embedding shard wait while changed rows are copied in
+    memory, see `nodes/embedding/shard_checkpoints.py`; a shard without the memory for a copy refuses.
 
     First the ledger is copied, then every embedding shard copies its rows with the set of what it applied.
     A batch is in the ledger only once every shard has applied it, so each shard's part has all batches of
@@ -189,7 +189,8 @@ class RunningCheckpoint:
         self._server = server
         self._state = server.state
         self._model = model
-        self._last_bytes = 0
+        self._files: frozenset[FileEntry] = frozenset()
+        self._new_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._reported_pauses: set[str] = set()
 
@@ -203,7 +204,7 @@ class RunningCheckpoint:
             # Nodes may have another working directory.
             partial = await run_in_thread_uncancellable(begin, self._state.absolute_folder)
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
-            await run_in_thread_uncancellable(require_room, partial, max(estimate, self._last_bytes))
+            await run_in_thread_uncancellable(require_room, partial, max(estimate, self._new_bytes))
             manifest = await self._write(partial)
             # The node in a dead one's place may be reading the checkpoint that this one would replace.
             require_all_shards(self._state)
@@ -214,13 +215,17 @@ class RunningCheckpoint:
             await run_in_thread_uncancellable(sweep, self._state.folder)
             raise
         log.info(
-            "wrote a checkpoint at %d examples in %.2f s", manifest.examples_trained, time.monotonic() - began
+            "wrote a checkpoint at %d examples in %.2f s, %s of it new",
+            manifest.examples_trained,
+            time.monotonic() - began,
+            data_size(self._new_bytes),
         )
         return manifest
 
     def _commit(self, partial: Path, manifest: CheckpointManifest) -> None:
         commit(partial, manifest)
-        self._last_bytes = sum(entry.bytes for entry in manifest.files)
+        self._new_bytes = sum(entry.bytes for entry in manifest.files if entry not in self._files)
+        self._files = frozenset(manifest.files)
         # Here, since whoever waits for this thread may be cancelled.
         self._loop.call_soon_threadsafe(self._count)
 

@@ -86,7 +86,7 @@ class WidenedRows:
     def __len__(self) -> int:
         return len(self.bits)
 
-    def __getitem__(self, rows: slice) -> WidenedRows:
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> WidenedRows:
         return WidenedRows(self.bits[rows])
 
     def __setitem__(self, rows: slice, values: NDArray[np.float32]) -> None:

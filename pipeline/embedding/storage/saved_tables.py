@@ -5,12 +5,14 @@ Any number of nodes may have written them. Imports no torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...checkpoint.files import FileEntry
 from ...checkpoint.manifest import CheckpointManifest
 from ...checkpoint.reader import TensorReader
 from ...config.tables import TableSettings
@@ -18,8 +20,8 @@ from ...errors import CheckpointError
 from ...types import Float32Array
 from ..placement.ranges import WEIGHTS, row_states
 from .applied import AppliedBatches
+from .saved_changes import ROLE, SavedChanges, parse_role
 
-ROLE: Final = "embedding"
 PLACEMENT_KEY: Final = "placement_digest"
 _REMEDY: Final = "restore the file, or use another checkpoint"
 
@@ -60,20 +62,30 @@ class SavedTables:
 
     def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
         self._where = str(folder)
-        entries = [entry for entry in manifest.files if entry.role.startswith(f"{ROLE}-")]
-        self.nodes = len({entry.role for entry in entries})
-        self._reader = TensorReader(folder, entries)
+        parts = _parts_of(manifest.files)
+        whole = [entry for (_, changes), entries in parts.items() if not changes for entry in entries]
+        self.nodes = len({entry.role for entry in whole})
+        self._reader = TensorReader(folder, whole)
+        # By node, in the order in which they are laid over its rows.
+        changes = {part: TensorReader(folder, parts[part]) for part in sorted(parts) if part[1]}
+        self._changes = [SavedChanges(reader, self._where) for reader in changes.values()]
+        self._applied = {node: self._reader for node, changed in parts if not changed}
+        self._applied |= {node: reader for (node, _), reader in changes.items()}
         self._arrays: dict[str, dict[str, tuple[int, ...]]] = {}
         for tensor in self._reader.names:
             table, dot, array = tensor.rpartition(".")
             if dot:
                 self._arrays.setdefault(table, {})[array] = self._reader.shape(tensor)
         self.names: tuple[str, ...] = tuple(sorted(self._arrays))
-        digests = {metadata.get(PLACEMENT_KEY, "") for metadata in self._reader.metadata.values()}
+        metadata = [m for reader in (self._reader, *changes.values()) for m in reader.metadata.values()]
+        digests = {one.get(PLACEMENT_KEY, "") for one in metadata}
         self.placement_digest = digests.pop() if len(digests) == 1 else ""
         for name, arrays in self._arrays.items():
             if len(arrays.get(WEIGHTS, ())) != 2 or any(s[0] != arrays[WEIGHTS][0] for s in arrays.values()):
                 raise self._error(f"the arrays of table {name} do not fit together", _REMEDY)
+        for one in self._changes:
+            for name in one.tables:
+                one.check(name, self._arrays.get(name, {}))
 
     def rows(self, name: str) -> int:
         """Return the rows of a table.
@@ -113,7 +125,7 @@ class SavedTables:
         Raises CheckpointError, ValueError if the table has no such rows.
         """
         self._shape(name)
-        return self._read(tensor_name(name, WEIGHTS), start, stop)
+        return self._read(name, WEIGHTS, start, stop)
 
     def read_state(self, name: str, start: int, stop: int) -> dict[str, NDArray[np.float32]]:
         """Return the optimizer's state of these rows, by name.
@@ -124,14 +136,14 @@ class SavedTables:
         """
         self._shape(name)
         arrays = [array for array in self._arrays[name] if array != WEIGHTS]
-        return {array: self._read(tensor_name(name, array), start, stop) for array in arrays}
+        return {array: self._read(name, array, start, stop) for array in arrays}
 
     def applied(self, node: int) -> AppliedBatches:
         """Return the batches that a node had applied when it saved.
 
         Raises CheckpointError.
         """
-        return AppliedBatches.from_array(self._reader.read(applied_name(node)))
+        return AppliedBatches.from_array(self._applied.get(node, self._reader).read(applied_name(node)))
 
     def require(self, table: TableSettings, *, state: bool = True) -> None:
         """Raise CheckpointError unless the saved table fits `table`.
@@ -155,10 +167,12 @@ class SavedTables:
                 "use the embedding.optimizer that it was trained with",
             )
 
-    def _read(self, tensor: str, start: int, stop: int) -> NDArray[np.float32]:
-        values = self._reader.read_rows(tensor, start, stop)
+    def _read(self, name: str, array: str, start: int, stop: int) -> NDArray[np.float32]:
+        values = self._reader.read_rows(tensor_name(name, array), start, stop)
         if values.dtype != np.float32:
-            raise self._error(f"{tensor} is {values.dtype}, not float32", _REMEDY)
+            raise self._error(f"{tensor_name(name, array)} is {values.dtype}, not float32", _REMEDY)
+        for changes in self._changes:
+            changes.lay_over(name, array, start, values)
         return values
 
     def _shape(self, name: str) -> tuple[int, int]:
@@ -172,3 +186,12 @@ class SavedTables:
 
     def _error(self, what: str, remedy: str) -> CheckpointError:
         return CheckpointError(what, where=self._where, remedy=remedy)
+
+
+def _parts_of(files: Iterable[FileEntry]) -> dict[tuple[int, int], list[FileEntry]]:
+    """Return the files of embedding nodes by node and number of changes, 0 for all rows."""
+    found: dict[tuple[int, int], list[FileEntry]] = {}
+    for entry in files:
+        if (part := parse_role(entry.role)) is not None:
+            found.setdefault(part, []).append(entry)
+    return found

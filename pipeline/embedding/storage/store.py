@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import ResourceError
 from ...memory import available_memory_bytes
@@ -25,6 +27,22 @@ FILL_ROWS = 65_536
 FIRST_BATCH = BatchId(0, 0, 0, 0)
 # Schedules go from 0 to 1; with so much more a rate times a gradient is still a float32.
 LARGEST_LR_SCALE = 1000.0
+# The largest number that `RowBank.changed_at` can hold.
+LAST_MOMENT = 255
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Rows of a piece that changed.
+
+    Attributes:
+        rows: int64 [N], at least one, ascending, numbered from the piece's start.
+        arrays: all arrays of the piece, as `ShardStore.pieces` yields them.
+    """
+
+    piece: Piece
+    rows: NDArray[np.int64]
+    arrays: dict[str, RowArray]
 
 
 class ShardStore:
@@ -62,6 +80,7 @@ class ShardStore:
         bagged = [piece.bank for piece in plan.pieces_of(node) if plan.tables[piece.table].pooling]
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
         _check_memory(plan, node, memory_fraction)
+        self._moment = 1
         self._banks = [
             RowBank(node, plan.bank_rows(node, number), bank) for number, bank in enumerate(plan.banks)
         ]
@@ -187,6 +206,43 @@ class ShardStore:
         for piece in self.plan.pieces_of(self.node):
             arrays = self._banks[piece.bank].arrays()
             yield piece, {n: a[piece.offset : piece.offset + len(piece)] for n, a in arrays.items()}
+
+    @property
+    def moments_left(self) -> int:
+        """How often `end_moment` may be called before `forget_moments`."""
+        return LAST_MOMENT - self._moment
+
+    def end_moment(self) -> int:
+        """End a moment and return it: what changes from now on changes after it.
+
+        Only the owning thread may call. Raises ValueError if none is left.
+        """
+        ended = self._moment
+        if not self.moments_left:
+            raise ValueError(f"no moment is left after {ended}")
+        self._begin_moment(ended + 1)
+        return ended
+
+    def forget_moments(self) -> None:
+        """Begin with the first moment again: no row has changed yet. Only the owning thread may call."""
+        for bank in self._banks:
+            bank.changed_at.fill(0)
+        self._begin_moment(1)
+
+    def _begin_moment(self, moment: int) -> None:
+        self._moment = moment
+        for bank in self._banks:
+            bank.moment = moment
+
+    def changed_since(self, moment: int) -> list[ChangedRows]:
+        """Return the rows that changed after `moment` ended. Only the owning thread may call."""
+        found = []
+        for piece, arrays in self.pieces():
+            changed_at = self._banks[piece.bank].changed_at[piece.offset : piece.offset + len(piece)]
+            rows = np.flatnonzero(changed_at > moment)
+            if len(rows):
+                found.append(ChangedRows(piece, rows, arrays))
+        return found
 
     def restore(self, saved: SavedTables) -> list[str]:
         """Load rows and optimizer state from a checkpoint, by tables' names.

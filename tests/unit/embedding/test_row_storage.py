@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.nodes.embedding.role import ShardPart
+from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.embedding.storage.bf16_rows import WidenedRows, nearest_bits

@@ -2,119 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import zmq
-from shadowsync.nodes.embedding import role as embedding_module
-from shadowsync.nodes.embedding.role import EmbeddingRole, ShardPart
-from shadowsync.nodes.runtime.role import NodeContext
+from shadowsync.nodes.embedding import shard_checkpoints
+from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import JobFileError, ResourceError
-from shadowsync.pipeline.types import BatchId, Int32Array
-from shadowsync.pipeline.wire.control.messages import NodeFacts
+from shadowsync.pipeline.types import Int32Array
 from shadowsync.pipeline.wire.control.orders import (
-    ConnectPeers,
-    GroupView,
-    MemberInfo,
-    WriteCheckpoint,
     WriteCheckpointReply,
 )
-from shadowsync.pipeline.wire.messages import Lookup, Push, Pushed, Vectors
-from shadowsync.pipeline.wire.schema import Message
-from shadowsync.pipeline.wire.sockets import Connection
+from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.embedding_node import (
+    DIM,
+    ENOUGH_SECONDS,
+    ROWS,
+    Context,
+    job_of,
+    running,
+)
 from shadowsync.tests.support.saved_shards import manifest_of_files
-
-Context = zmq.Context[zmq.Socket[bytes]]
-ENOUGH_SECONDS = 60.0
-ROWS, DIM = 400, 4
-EVERY_ROW: Int32Array = np.arange(ROWS, dtype=np.int32)
-
-
-def job_of(nodes: int = 1, **start: Any) -> Job:
-    """One table, plain SGD at a rate of 1, so that a push of ones makes every float 1 less."""
-    return Job.model_validate(
-        {
-            "data": {"format": "parquet", "path": ["x"], "dense_features": 1, "categorical_features": 1},
-            "model": {"table_rows": ROWS, "embedding_dim": DIM},
-            "embedding": {"optimizer": "sgd", "lr": 1.0, "nodes": nodes},
-            "start": start,
-        }
-    )
-
-
-class Node:
-    """A role on a loop of its own, with a worker's connection."""
-
-    def __init__(
-        self, role: EmbeddingRole, connection: Connection, call: Callable[..., Any], facts: NodeFacts
-    ) -> None:
-        self.role, self.connection, self._call, self.facts = role, connection, call, facts
-
-    def checkpoint(self, folder: Path, *, running: bool = False) -> Any:
-        """The coordinator asks for a checkpoint; a future of the reply."""
-        return self._call(self.role.handle(WriteCheckpoint(str(folder), "replicas", running=running)))
-
-    def ask(self, message: Message) -> Message:
-        """What a worker asks."""
-        self.connection.send(message)
-        assert self.connection.socket.poll(int(ENOUGH_SECONDS * 1000)), "nothing came"
-        answer = self.connection.receive()
-        assert answer is not None
-        return answer
-
-    def push(self, batch: BatchId, rows: Int32Array = EVERY_ROW) -> Message:
-        """A push of ones."""
-        return self.ask(Push(1, batch, 0, rows, np.ones(len(rows) * DIM, np.float32)))
-
-    def look_up(self, rows: Int32Array = EVERY_ROW) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The rows as they are now."""
-        answer = self.ask(Lookup(1, rows))
-        assert isinstance(answer, Vectors)
-        return answer.values.reshape(-1, DIM).copy()
-
-
-@contextmanager
-def running(context: Context, job: Job, failures: list[BaseException], index: int = 0) -> Iterator[Node]:
-    """The role of embedding-`index`, prepared; `facts` is what it said of itself."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    def call(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop)
-
-    role = EmbeddingRole(job)
-    endpoint = role.listen(context, "tcp://127.0.0.1:0")
-    # It tells the coordinator nothing by itself.
-    coordinator: Any = None
-    plan = TablePlan.make(job.tables, job.embedding.nodes)
-    name = f"embedding-{index}"
-    here = NodeContext(job, name, index, "t", "", context, coordinator, plan, failures.append)
-    connection = Connection(context, endpoint, "t/0")
-    try:
-        facts = call(role.prepare(here)).result(ENOUGH_SECONDS)
-        trainer = MemberInfo("trainer-0", "trainer", 0, "t", "")
-        call(role.handle(ConnectPeers((trainer,), GroupView(1, (0,))))).result(ENOUGH_SECONDS)
-        yield Node(role, connection, call, facts)
-    finally:
-        connection.close()
-        call(role.close()).result(ENOUGH_SECONDS)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(ENOUGH_SECONDS)
-        loop.close()
 
 
 def saved_in(folder: Path, answer: WriteCheckpointReply) -> SavedTables:
@@ -199,7 +115,7 @@ def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
         needed = ROWS * DIM * 4 + 5 * 8
         assert node.facts.checkpoint_bytes == ROWS * DIM * 4
         available = int(needed / 0.8) - 1
-        monkeypatch.setattr(embedding_module, "available_memory_bytes", lambda: available)
+        monkeypatch.setattr(shard_checkpoints, "available_memory_bytes", lambda: available)
         most = int(available * 0.8)
         said = rf"a copy of the rows .* {needed:,} bytes, more than {most:,}, 0.8 of the {available:,} bytes"
         with pytest.raises(ResourceError, match=said):
@@ -207,7 +123,7 @@ def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
         assert list(tmp_path.iterdir()) == []
         # At the end of a job nobody looks anything up, and it is written in place.
         at_the_end = node.checkpoint(tmp_path).result(ENOUGH_SECONDS)
-        monkeypatch.setattr(embedding_module, "available_memory_bytes", lambda: available + 2)
+        monkeypatch.setattr(shard_checkpoints, "available_memory_bytes", lambda: available + 2)
         copied = node.checkpoint(tmp_path, running=True).result(ENOUGH_SECONDS)
         for answer in (at_the_end, copied):
             np.testing.assert_array_equal(saved_in(tmp_path, answer).read("C1", 0, ROWS), node.look_up())

@@ -1,0 +1,271 @@
+"""The checkpoints of a shard, written while it serves.
+
+A part with all rows is copied and written a few MB at a time, between pushes: rows that change meanwhile are
+written again at its end, all at one moment. Later parts have only the rows that changed since the part
+before, whose files they keep by hard links. So lookups and pushes wait only while changed rows are copied,
+and no second copy of the shard is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...pipeline.checkpoint.atomic_file import sync_directory, unwritable
+from ...pipeline.checkpoint.files import FileEntry
+from ...pipeline.checkpoint.manifest import open_checkpoint
+from ...pipeline.embedding.storage.saved_tables import applied_name
+from ...pipeline.embedding.storage.store import ChangedRows
+from ...pipeline.errors import CheckpointError, ClusterError, ResourceError
+from ...pipeline.memory import available_memory_bytes
+from .server import ShardService
+from .shard_part import ShardPart, changed_bytes
+
+COPIED_AT_ONCE_BYTES: Final = 32 << 20
+"""A shard up to this size is copied in one pause, of some 20 ms."""
+
+LARGEST_CHANGES: Final = 0.5
+"""All rows are written again rather than changes that come to more than this fraction of them: reading them
+back would take that much longer."""
+
+MOST_CHANGES: Final = 8
+"""So many parts of changes follow one part with all rows; a further one has the changes of all of them."""
+
+_POLL_SECONDS: Final = 0.2
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """What a node has in one checkpoint.
+
+    Attributes:
+        whole: files with all rows.
+        changes: files with changes, in order.
+        number: that of the last changes, 0 without any.
+        whole_moment: rows that change after it are in `changes`.
+        moment: rows that change after it are in none of the files.
+    """
+
+    whole: tuple[FileEntry, ...]
+    changes: tuple[tuple[FileEntry, ...], ...]
+    number: int
+    whole_moment: int
+    moment: int
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """All files."""
+        return (*self.whole, *(entry for part in self.changes for entry in part))
+
+
+class ShardCheckpoints:
+    """Write a shard's parts; on the loop of its node, one at a time."""
+
+    def __init__(self, service: ShardService, memory_fraction: float) -> None:
+        self._service = service
+        self._memory_fraction = memory_fraction
+        self._written: list[WrittenPart] = []
+        self._links = True
+        self._longest_seconds = 0.0
+
+    async def write(self, directory: Path) -> tuple[tuple[FileEntry, ...], float]:
+        """Write a part while the shard serves; return its files, and the longest pause in seconds.
+
+        Raises ResourceError if there is no memory for a copy of the changed rows, or a file cannot be
+        written; JobFileError for rows that are not finite.
+        """
+        self._longest_seconds = 0.0
+        before = await asyncio.to_thread(self._last_committed, directory.parent)
+        part = None if before is None else await self._write_changes(directory, before)
+        if part is None or before is None:
+            part = await self._write_whole(directory)
+            self._written = [part]
+        else:
+            self._written = [before, part]
+        return part.files, self._longest_seconds
+
+    def _last_committed(self, run: Path) -> WrittenPart | None:
+        """Return the newest part whose files are all in the run's checkpoint."""
+        if not self._written or not self._links:
+            return None
+        try:
+            _, manifest = open_checkpoint(run)
+        except CheckpointError:
+            return None
+        files = set(manifest.files)
+        return next((part for part in reversed(self._written) if files.issuperset(part.files)), None)
+
+    async def _write_changes(self, directory: Path, before: WrittenPart) -> WrittenPart | None:
+        """Write what changed since `before`; None if all rows are to be written instead."""
+        taken = await self._paused(lambda: self._take_changes(before))
+        if taken is None:
+            return None
+        changes, kept, moment = taken
+        if not await asyncio.to_thread(self._link, directory, before, kept):
+            return None
+        files = await asyncio.to_thread(changes.write, directory)
+        parts = (*kept, tuple(files))
+        return WrittenPart(before.whole, parts, changes.changes, before.whole_moment, moment)
+
+    def _take_changes(
+        self, before: WrittenPart
+    ) -> tuple[ShardPart, tuple[tuple[FileEntry, ...], ...], int] | None:
+        """Copy changed rows, and choose which changes of before are kept; on the service thread."""
+        store = self._service.store
+        most_bytes = LARGEST_CHANGES * sum(entry.bytes for entry in before.whole)
+        kept = before.changes
+        kept_bytes = sum(entry.bytes for part in kept for entry in part)
+        changed = store.changed_since(before.moment)
+        if len(kept) == MOST_CHANGES or kept_bytes + changed_bytes(changed) > most_bytes:
+            kept, changed = (), store.changed_since(before.whole_moment)
+            if changed_bytes(changed) > most_bytes:
+                return None
+        if not store.moments_left:
+            return None
+        return self._copy(changed, before.number + 1), kept, store.end_moment()
+
+    def _link(self, directory: Path, before: WrittenPart, kept: Sequence[tuple[FileEntry, ...]]) -> bool:
+        """Link the files of before; False where that cannot be done."""
+        linked: list[Path] = []
+        folder, _ = open_checkpoint(directory.parent)
+        try:
+            for entry in (*before.whole, *(entry for part in kept for entry in part)):
+                os.link(folder / entry.name, directory / entry.name)
+                linked.append(directory / entry.name)
+            sync_directory(directory)
+        except OSError as error:
+            for path in linked:
+                path.unlink(missing_ok=True)
+            if error.errno in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
+                raise unwritable(directory, error) from error
+            log.info("%s has no hard links (%s): every checkpoint has all rows", directory.parent, error)
+            self._links = False
+            return False
+        return True
+
+    async def _write_whole(self, directory: Path) -> WrittenPart:
+        # Their moments may be forgotten.
+        self._written.clear()
+        part, began = await self._paused(self._begin_whole)
+        files = tuple(await asyncio.to_thread(part.write, directory))
+        if applied_name(part.node) in part.tensors:
+            return WrittenPart(files, (), 0, began, began)
+        changes, moment = await self._paused(lambda: self._take_changes_of_writing(began))
+        changed = tuple(await asyncio.to_thread(changes.write, directory))
+        return WrittenPart(files, (changed,), 1, began, moment)
+
+    def _begin_whole(self) -> tuple[ShardPart, int]:
+        """Return all rows, and the moment after which changes count; on the service thread.
+
+        Of a small shard they are a copy, with the applied batches; of a large one they are copied as they are
+        read.
+        """
+        store = self._service.store
+        if store.moments_left < 2:
+            store.forget_moments()
+        moment = store.end_moment()
+        part = ShardPart.of(store, self._service.applied)
+        if part.copy_bytes <= COPIED_AT_ONCE_BYTES:
+            self._require_memory(part.copy_bytes)
+            return part.copied(), moment
+        served = {name: ServedRows(part.tensors[name], self._fetch) for name in part.first_rows}
+        return replace(part, tensors=served), moment
+
+    def _take_changes_of_writing(self, since: int) -> tuple[ShardPart, int]:
+        """Copy what changed while all rows were written; on the service thread."""
+        store = self._service.store
+        return self._copy(store.changed_since(since), 1), store.end_moment()
+
+    def _copy(self, changed: Sequence[ChangedRows], number: int) -> ShardPart:
+        self._require_memory(changed_bytes(changed))
+        return ShardPart.of_changes(self._service.store, self._service.applied, changed, number)
+
+    async def _paused(self, work: Callable[[], T]) -> T:
+        """Run `work` on the service thread, for which lookups and pushes wait."""
+        return await self._service.run(lambda: self._timed(work))
+
+    def _fetch(self, copy: Callable[[], T]) -> T:
+        """Run `copy` on the service thread, for a thread that writes files.
+
+        Raises ClusterError if the service ends.
+        """
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(self._timed(copy))
+            except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+                result.set_exception(error)
+
+        self._service.call(run)
+        while True:
+            try:
+                return result.result(_POLL_SECONDS)
+            except TimeoutError:
+                # What it had not run when it ended it never runs.
+                if not self._service.is_alive and not result.done():
+                    raise ClusterError("the embedding node ends while it writes its rows") from None
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        began = time.monotonic()
+        try:
+            return work()
+        finally:
+            self._longest_seconds = max(self._longest_seconds, time.monotonic() - began)
+
+    def _require_memory(self, copy_bytes: int) -> None:
+        available, fraction = available_memory_bytes(), self._memory_fraction
+        if copy_bytes > available * fraction:
+            raise ResourceError(
+                f"a copy of the rows for a checkpoint takes {copy_bytes:,} bytes, more than"
+                f" {int(available * fraction):,}, {fraction:g} of the {available:,} bytes of free memory",
+                where="embedding.memory_fraction",
+                remedy="use more embedding nodes or more memory, or write no checkpoints during training",
+            )
+
+
+class ServedRows:
+    """Rows that another thread owns, copied by it where they are read; see `TensorView`."""
+
+    def __init__(self, values: Any, fetch: Callable[[Callable[[], NDArray[Any]]], NDArray[Any]]) -> None:
+        self._values = values
+        self._fetch = fetch
+        self.dtype: np.dtype[Any] = values.dtype
+        self.itemsize: int = values.itemsize
+        self.ndim: int = values.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the file."""
+        shape: tuple[int, ...] = self._values.shape
+        return shape
+
+    @property
+    def nbytes(self) -> int:
+        """Size in the file."""
+        return int(self._values.nbytes)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, rows: slice) -> ServedRows:
+        return ServedRows(self._values[rows], self._fetch)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("rows of another thread cannot be read without a copy")
+        return self._fetch(lambda: np.array(self._values, dtype))

@@ -1,0 +1,103 @@
+"""The rows of a checkpoint that changed since the part of it that has all rows.
+
+A node writes all its rows at times, and otherwise only those that changed: what it wrote before stays in the
+checkpoint, and changes are laid over it in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...checkpoint.reader import TensorReader
+from ...errors import CheckpointError
+
+ROLE: Final = "embedding"
+CHANGED_ROWS: Final = "changed_rows"
+_ROLE: Final = re.compile(rf"{ROLE}-(\d+)(?:-changes-(\d+))?")
+
+
+def part_role(node: int, changes: int) -> str:
+    """Return the role of a node's files in a checkpoint.
+
+    `changes` is the number of its changes, 0 for the part with all rows.
+    """
+    return f"{ROLE}-{node}-changes-{changes}" if changes else f"{ROLE}-{node}"
+
+
+def parse_role(role: str) -> tuple[int, int] | None:
+    """Return node and number of changes; None for a role that is not an embedding node's."""
+    found = _ROLE.fullmatch(role)
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
+class SavedChanges:
+    """Changed rows of one node, written together.
+
+    Several threads may call it.
+
+    Args:
+        reader: of the files.
+        where: the checkpoint's folder, for errors.
+
+    Raises:
+        CheckpointError: arrays of a table do not have the same rows.
+    """
+
+    def __init__(self, reader: TensorReader, where: str) -> None:
+        self._reader = reader
+        self._where = where
+        self._stops: dict[str, int] = {}
+        self._rows: dict[str, NDArray[np.int64]] = {}
+        self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+        for tensor in reader.names:
+            table, dot, array = tensor.rpartition(".")
+            if dot:
+                self._shapes.setdefault(table, {})[array] = reader.shape(tensor)
+        for table, shapes in self._shapes.items():
+            if len({shape[:1] for shape in shapes.values()}) != 1 or len(shapes.get(CHANGED_ROWS, ())) != 1:
+                raise self._error(f"the changed rows of table {table} do not fit together")
+
+    def check(self, table: str, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Raise CheckpointError unless the changes fit the arrays of a table, given by name."""
+        self._stops[table] = next((shape[0] for shape in shapes.values()), 0)
+        own = {name: shape[1:] for name, shape in self._shapes.get(table, {}).items() if name != CHANGED_ROWS}
+        if own and own != {name: shape[1:] for name, shape in shapes.items()}:
+            raise self._error(f"the changed rows of table {table} do not fit its arrays")
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables with changed rows."""
+        return tuple(self._shapes)
+
+    def lay_over(self, table: str, array: str, start: int, values: NDArray[np.float32]) -> None:
+        """Replace the changed ones of `values`, the rows of an array of a table from `start` on.
+
+        Raises CheckpointError.
+        """
+        if table not in self._shapes:
+            return
+        rows = self._changed_rows(table)
+        first, stop = np.searchsorted(rows, [start, start + len(values)])
+        if first < stop:
+            changed = self._reader.read_rows(f"{table}.{array}", int(first), int(stop))
+            if changed.dtype != values.dtype:
+                raise self._error(f"{table}.{array} is {changed.dtype}, not {values.dtype}")
+            values[rows[first:stop] - start] = changed
+
+    def _changed_rows(self, table: str) -> NDArray[np.int64]:
+        stop = self._stops.get(table, 0)
+        rows = self._rows.get(table)
+        if rows is None:
+            rows = self._reader.read(f"{table}.{CHANGED_ROWS}")
+            in_order = rows.dtype == np.int64 and len(rows) > 0 and bool(np.all(rows[1:] > rows[:-1]))
+            if not in_order or rows[0] < 0 or rows[-1] >= stop:
+                raise self._error(f"the changed rows of table {table} are not in order")
+            self._rows[table] = rows
+        return rows
+
+    def _error(self, what: str) -> CheckpointError:
+        return CheckpointError(what, where=self._where, remedy="restore the file, or use another checkpoint")

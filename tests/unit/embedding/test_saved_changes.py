@@ -1,0 +1,116 @@
+"""Changed rows in a checkpoint: laid over all rows, for any number of nodes; what does not fit is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.pipeline.checkpoint.files import FileEntry, write_tensors
+from shadowsync.pipeline.embedding.storage import store as store_module
+from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.saved_changes import parse_role, part_role
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
+from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.tests.support.batches import batch_id
+from shadowsync.tests.support.embedding_cluster import EmbeddingCluster, draw_rows
+from shadowsync.tests.support.saved_shards import manifest_of_files
+from shadowsync.tests.support.tables import make_table
+
+TABLES = (
+    make_table("user id", 300, 4, optimizer="adagrad"),
+    make_table("a.weights", 40, 4, optimizer="rowwise_adagrad", storage="bfloat16"),
+    make_table("bags", 500, 3, pooling="mean", optimizer="rowwise_adagrad"),
+)
+GOOD = {"a.weights": np.ones((2, 3), np.float32), "a.changed_rows": np.array([1, 4])}
+
+
+def train(cluster: EmbeddingCluster, step: int) -> None:
+    requests, vectors = cluster.forward(draw_rows(TABLES, 10, step))
+    sum(e.square().sum() for e in vectors.embeddings).backward()  # type: ignore[union-attr]
+    cluster.push(requests, vectors.gradients())
+
+
+@pytest.mark.parametrize("restores", [1, 2, 3])
+def test_any_number_of_nodes_restores_what_was_written_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restores: int
+) -> None:
+    # In chunks that end within the tables.
+    monkeypatch.setattr(store_module, "FILL_ROWS", 17)
+    cluster, files = EmbeddingCluster(TABLES, 2), list[FileEntry]()
+    for store in cluster.stores:
+        files += ShardPart.of(store, AppliedBatches()).write(tmp_path)
+        store.end_moment()
+    for number in (1, 2, 3):
+        train(cluster, number)
+        for store in cluster.stores:
+            applied = AppliedBatches()
+            applied.add(batch_id(number))
+            changed = store.changed_since(store.end_moment() - 1)
+            files += ShardPart.of_changes(store, applied, changed, number).write(tmp_path)
+    saved = SavedTables(tmp_path, manifest_of_files(files))
+    assert saved.nodes == 2
+    assert saved.placement_digest == cluster.plan.placement_digest
+    assert [batch_id(3) in saved.applied(node) for node in (0, 1)] == [True, True]
+    other = EmbeddingCluster(TABLES, restores)
+    for store in other.stores:
+        assert store.restore(saved) == []
+    for number in range(len(TABLES)):
+        np.testing.assert_array_equal(other.table(number), cluster.table(number))
+    # The control: without the last changes it is of an earlier moment.
+    earlier = [entry for entry in files if parse_role(entry.role) not in ((0, 3), (1, 3))]
+    for store in other.stores:
+        store.restore(SavedTables(tmp_path, manifest_of_files(earlier)))
+    assert any(not np.array_equal(other.table(n), cluster.table(n)) for n in range(len(TABLES)))
+
+
+def test_roles_are_read_as_they_are_written() -> None:
+    for node, number in ((0, 0), (12, 0), (3, 7)):
+        assert parse_role(part_role(node, number)) == (node, number)
+    assert [parse_role(role) for role in ("dense", "embedding", "embedding-x", "embedding-0-changes-")] == [
+        None
+    ] * 4
+
+
+def write(folder: Path, tensors: dict[str, Any]) -> SavedTables:
+    """Five rows of a table, and changes with these tensors instead of the good ones."""
+    base = {"a.weights": np.zeros((5, 3), np.float32)}
+    changes = {name: values for name, values in (GOOD | tensors).items() if values is not None}
+    files = [
+        entry
+        for number, part in enumerate((base, changes))
+        for entry in write_tensors(folder, part_role(0, number), part, {"role": part_role(0, number)})
+    ]
+    return SavedTables(folder, manifest_of_files(files))
+
+
+def test_only_changed_rows_are_replaced(tmp_path: Path) -> None:
+    saved = write(tmp_path, {})
+    np.testing.assert_array_equal(saved.read("a", 0, 5).any(axis=1), [False, True, False, False, True])
+    np.testing.assert_array_equal(saved.read("a", 1, 4).any(axis=1), [True, False, False])
+    assert not saved.read("a", 2, 4).any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"a.changed_rows": np.array([1, 2, 4])}, "changed rows of table a do not fit together"),
+        ({"a.changed_rows": None}, "changed rows of table a do not fit together"),
+        ({"a.changed_rows": np.array([[1], [4]])}, "changed rows of table a do not fit together"),
+        ({"a.changed_rows": np.array([4, 1])}, "changed rows of table a are not in order"),
+        ({"a.changed_rows": np.array([1, 1])}, "changed rows of table a are not in order"),
+        ({"a.changed_rows": np.array([1, 5])}, "changed rows of table a are not in order"),
+        ({"a.changed_rows": np.array([-1, 4])}, "changed rows of table a are not in order"),
+        ({"a.changed_rows": np.array([1.0, 4.0])}, "changed rows of table a are not in order"),
+        ({"a.weights": np.ones((2, 2), np.float32)}, "changed rows of table a do not fit its arrays"),
+        ({"a.weights": np.ones((2, 3))}, "a.weights is float64, not float32"),
+        ({"a.sums": np.ones(2, np.float32)}, "changed rows of table a do not fit its arrays"),
+        ({"b.weights": np.ones((1, 3), np.float32), "b.changed_rows": np.array([0])}, "of table b"),
+    ],
+)
+def test_changes_that_do_not_fit_are_refused(tmp_path: Path, wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(CheckpointError, match=why) as refused:
+        write(tmp_path, wrong).read("a", 0, 5)
+    assert str(refused.value).startswith(str(tmp_path))
