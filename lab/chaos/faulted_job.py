@@ -156,7 +156,7 @@ class Stopped:
 
     def inject(self, supervisor: int, fault: ProcessFault, now: float) -> bool:
         """Inject a fault into one of the supervisor's processes; return whether there was one."""
-        found = _processes(supervisor, fault.role)
+        found = processes_of_role(supervisor, fault.role)
         if not found:
             return False
         victim = found[fault.place % len(found)]
@@ -196,7 +196,7 @@ def _open(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
 
 
-def _processes(supervisor: int, role: str) -> list[psutil.Process]:
+def processes_of_role(supervisor: int, role: str) -> list[psutil.Process]:
     """Return the living processes of a role, oldest first."""
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):

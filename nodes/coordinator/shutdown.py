@@ -182,8 +182,14 @@ class JobFinalizer:
         part = WriteCheckpoint(str(directory), self._model.origin)
         saver, written = await self._save_model(trainers, part)
         syncs = self._present("sync", self._outcome.syncs)
-        others = [*(trainer for trainer in trainers if trainer is not saver), *shards, *syncs]
-        answers = await self._server.call_all(others, part, self._part_seconds)
+        others = [*(trainer for trainer in trainers if trainer is not saver), *syncs]
+        # In a hurry there may be no time for more than the rows that changed since the last checkpoint.
+        rows = replace(part, running=self._hurry)
+        calls = (
+            self._server.call_all(nodes, p, self._part_seconds)
+            for nodes, p in ((others, part), (shards, rows))
+        )
+        answers = {name: reply for replies in await asyncio.gather(*calls) for name, reply in replies.items()}
         missing = [shard.info.name for shard in shards if shard.info.name not in answers]
         if missing:
             raise checkpoint_failed(missing, "its part", self._server.unmet)

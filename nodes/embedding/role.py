@@ -146,7 +146,7 @@ class EmbeddingRole(ServingRole[ShardService]):
     async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
         """Write rows and the batches applied to them, of one moment.
 
-        At the end of a job on the service thread, since nothing is to be served.
+        If nothing is to be served, all rows, on the service thread.
         """
         if running:
             files, pause_seconds = await self._checkpoints.write(directory)

@@ -268,7 +268,7 @@ class WriteCheckpoint(Request["WriteCheckpointReply"]):
     """A node writes its part.
 
     Attributes:
-        running: training goes on meanwhile.
+        running: training goes on meanwhile; of a shard, changed rows are enough.
         dense: a trainer also writes the model that `model` names, and the algorithm's state.
     """
 
