@@ -232,7 +232,8 @@ class DataSection(BaseModel):
     fsspec supports ("s3://bucket/day-*.csv.gz").
 
     "csv" and "tsv" need `columns`; so does "parquet", unless its columns are those of Criteo. Text may be
-    compressed (.gz, .zst). A quoted field may contain the delimiter, but no line break.
+    compressed (.gz, .zst). A quoted field may contain the delimiter; one that contains a line break stops the
+    job.
     """
 
     model_config = STRICT
@@ -262,6 +263,10 @@ class DataSection(BaseModel):
     )
     quote: Literal['"', "'", ""] = Field(
         default='"', description='csv, tsv: quote character around a field; "" means none.'
+    )
+    encoding: Literal["utf-8", "latin-1", "cp1252"] = Field(
+        default="utf-8",
+        description="csv, tsv: encoding of the files. A row whose text is not UTF-8 is malformed.",
     )
     missing: list[str] = Field(default=[""], description="With `columns`: texts that count as missing.")
     strip: bool = Field(default=False, description="csv, tsv: remove the blanks around a field.")
@@ -318,6 +323,8 @@ class DataSection(BaseModel):
     def _check_columns(self) -> None:
         if self.columns and self.format == "criteo_tsv":
             raise ValueError('data.columns: given; data.format = "criteo_tsv" has its own, "tsv" takes them')
+        if self.encoding != "utf-8" and self.format not in ("csv", "tsv"):
+            raise ValueError(f'data.encoding: given; it is for "csv" and "tsv", this is "{self.format}"')
         if not self.columns and self.format in ("csv", "tsv"):
             raise ValueError(f'[data.columns]: is missing; data.format = "{self.format}" needs it')
         if self.columns:

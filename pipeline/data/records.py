@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from ..types import Float64Array
 from .bad_rows import BadRows, printable
 from .fields import display_bytes
+from .line_parser import FOLLOWING_BYTES, LineParser, ParsedLines
 from .parquet import check_parquet, parquet_rows
 from .record_schema import ColumnFault, Records, RecordSchema
 from .schema import Examples
 from .schema_check import columns_of, delimiter_of
 from .span import Span
-from .text import LineBlock, LineParser, ParsedLines, line_blocks, line_numbers, without_first_line
+from .text import LineBlock, bytes_after, line_blocks, line_numbers, without_first_line
 
 # Each column needs some calls into Arrow, which cost as much as a hundred rows.
 RECORD_BLOCK_BYTES = 1 << 21
@@ -53,10 +54,11 @@ def read_records(
 
     `block_bytes` changes only the chunks.
 
-    Text: a row is bad that has another number of columns, quotes that do not match, or a carriage return
-    within it; an empty line is not a row. Every row is bad whose label, weight or timestamp is missing or
-    does not fit the schema, or that has text where a number is expected. Raises DataError for a file that
-    cannot be read or lacks columns, and past the limit of `bad_rows`.
+    Text: a row is bad that has another number of columns, quotes that do not match, a carriage return
+    within it, or a text that is not UTF-8; an empty line is not a row. Every row is bad whose label, weight
+    or timestamp is missing or does not fit the schema, or that has text where a number is expected. Raises
+    DataError for a file that cannot be read or lacks columns, for a line break within quotes, and past the
+    limit of `bad_rows`.
     """
     if schema.data.format == "parquet":
         yield from _parquet_chunks(span, schema, bad_rows)
@@ -69,10 +71,10 @@ def _text_chunks(
 ) -> Iterator[RecordChunk]:
     data = schema.data
     names = columns_of(span.path, schema)
-    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote)
+    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path)
     line_number = line_numbers(span)
     lines_before = 0
-    for block in line_blocks(span, block_bytes):
+    for block in line_blocks(span, block_bytes, encoding=data.encoding):
         if not lines_before and data.header and span.start == 0:
             block, lines_before = without_first_line(block), 1
             if not block.stop:
@@ -84,6 +86,9 @@ def _text_chunks(
         )
         yield RecordChunk(*records.good())
         lines_before += len(parsed.starts) - 1
+    if parser.unfinished:
+        # The next line is in another span, where it may look like a row.
+        parser.finish(bytes_after(span, FOLLOWING_BYTES))
 
 
 def _numbered(line_number: Callable[[int], int], lines_before: int, line: int) -> int:

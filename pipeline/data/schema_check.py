@@ -15,10 +15,11 @@ from ..config.data import DataSection, column_fault
 from ..errors import DataError
 from .bad_rows import printable
 from .fields import display_bytes
+from .line_parser import LineParser
 from .paths import open_for_arrow, read_errors
 from .record_schema import ColumnFault, RecordSchema
 from .span import Span
-from .text import LineBlock, LineParser, first_line, line_blocks, without_first_line
+from .text import LineBlock, decoded, first_line, line_blocks, without_first_line
 
 PEEK_BYTES = 1 << 16
 PEEK_ROWS = 1000
@@ -41,7 +42,7 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
     line = first_line(path)
     parser = LineParser(["a"], ["a"], delimiter_of(data), data.quote)
     try:
-        names = parser.split_line(line)
+        names = parser.split_line(decoded(line, data.encoding, path).encode())
     except ValueError as error:
         raise DataError(f"the header has {error}: {printable(line)}", where=path) from error
     if data.strip:
@@ -68,7 +69,7 @@ def check_text(path: str, schema: RecordSchema) -> None:
     """
     names = columns_of(path, schema)
     block = _first_rows(path, schema)
-    parser = LineParser(names, schema.sources, delimiter_of(schema.data), schema.data.quote)
+    parser = LineParser(names, schema.sources, delimiter_of(schema.data), schema.data.quote, path)
     parsed = parser.parse(block)
     lines = len(parsed.lines) + len(parsed.bad)
     if len(parsed.bad) > MISFIT_SHARE * lines:
@@ -78,7 +79,8 @@ def check_text(path: str, schema: RecordSchema) -> None:
             f"{len(parsed.bad)} of its first {lines} lines do not fit; the first has {parsed.bad[line]}: "
             f"{printable(text)}",
             where=path,
-            remedy=f"change [data.columns], data.delimiter or data.quote; the columns are {_some(names)}",
+            remedy="change [data.columns], data.delimiter, data.quote or data.encoding; the columns are"
+            f" {_some(names)}",
         )
     _check_values(path, parsed.columns, schema)
 
@@ -92,7 +94,8 @@ def check_groups(path: str, schema: RecordSchema) -> None:
 
 
 def _first_rows(path: str, schema: RecordSchema) -> LineBlock:
-    for at, block in enumerate(line_blocks(Span(0, path, "stream", 0, 1), PEEK_BYTES)):
+    whole = Span(0, path, "stream", 0, 1)
+    for at, block in enumerate(line_blocks(whole, PEEK_BYTES, encoding=schema.data.encoding)):
         rows = without_first_line(block) if schema.data.header and at == 0 else block
         if rows.stop:
             return rows

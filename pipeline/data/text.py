@@ -1,12 +1,7 @@
-"""Blocks of lines of plain or compressed text, and their columns.
-
-Memory is bounded. For lines that cannot be parsed the reason is stated.
-"""
+"""Blocks of lines of plain or compressed text, in bounded memory."""
 
 from __future__ import annotations
 
-import csv
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +9,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pcsv
-from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..types import IndexArray, Uint8Array
+from ..types import Uint8Array
 from .hashing import PADDING_BYTES
 from .paths import open_raw, read_errors, suffix_of
 from .span import Span
@@ -28,7 +21,9 @@ MAX_LINE_BYTES = 1 << 20
 _NEWLINE = 10
 
 Compression = Literal["gzip", "zstd"]
+Encoding = Literal["utf-8", "latin-1", "cp1252"]
 _SUFFIXES: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_UTF_16 = "text in UTF-16"
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -36,9 +31,9 @@ _MAGIC = {
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"PK\x03\x04": "zip",
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
 }
-
-_RETURN = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,8 @@ def compression_of(path: str) -> Compression | None:
             remedy = f"drop {suffix_of(path)} from its name, or copy it anew"
         elif found == "Parquet":
             remedy = 'set data.format = "parquet"'
+        elif found == _UTF_16:
+            remedy = "convert it to UTF-8: iconv -f utf-16 -t utf-8"
         else:
             remedy = f"give it {kinds[found]}" if found in kinds else "decompress it, or use gzip or zstd"
         raise DataError(f"is {found or f'not {named}'}, by its first bytes", where=path, remedy=remedy)
@@ -90,15 +87,23 @@ def too_long(path: str) -> DataError:
     )
 
 
-def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBlock]:
-    """Yield the lines of a text span, in blocks of about `block_bytes`.
+def line_blocks(
+    span: Span, block_bytes: int = BLOCK_BYTES, *, encoding: Encoding = "utf-8"
+) -> Iterator[LineBlock]:
+    """Yield the lines of a text span as UTF-8, in blocks of about `block_bytes`.
 
     The span is of kind "bytes" or "stream"; blocks end at line ends.
 
     A line belongs to the byte range in which its first byte lies. A last line without a newline gets one.
-    All blocks share one buffer of `block_bytes` + MAX_LINE_BYTES. Raises DataError for a file that cannot
-    be read or decompressed, or became shorter, and for a line that does not fit the buffer.
+    All blocks share one buffer of `block_bytes` + MAX_LINE_BYTES, unless `encoding` is another than UTF-8,
+    from which they are converted. Raises DataError for a file that cannot be read or decompressed, or became
+    shorter, for a line that does not fit the buffer, and for bytes that are no character of `encoding`.
     """
+    for block in _line_blocks(span, block_bytes):
+        yield block if encoding == "utf-8" else _to_utf_8(block, encoding, span.path)
+
+
+def _line_blocks(span: Span, block_bytes: int) -> Iterator[LineBlock]:
     memory = bytearray(MAX_LINE_BYTES + block_bytes + 1 + PADDING_BYTES)
     buffer, view = np.frombuffer(memory, np.uint8), memoryview(memory)
     held_bytes = 0
@@ -115,6 +120,35 @@ def line_blocks(span: Span, block_bytes: int = BLOCK_BYTES) -> Iterator[LineBloc
         if held_bytes:
             buffer[held_bytes] = _NEWLINE
             yield LineBlock(buffer, held_bytes + 1)
+
+
+def _to_utf_8(block: LineBlock, encoding: Encoding, path: str) -> LineBlock:
+    text = decoded(block.buffer[: block.stop].tobytes(), encoding, path).encode()
+    return LineBlock(np.frombuffer(text + bytes(PADDING_BYTES), np.uint8), len(text))
+
+
+def decoded(text: bytes, encoding: Encoding, path: str) -> str:
+    """Return a text in one of the encodings. Raises DataError for bytes that are no character of it."""
+    try:
+        return text.decode(encoding)
+    except UnicodeDecodeError as error:
+        found = text[error.start : error.start + 1].hex()
+        raise DataError(
+            f"has a byte {found} that is no character of {encoding}",
+            where=path,
+            remedy="set data.encoding to the encoding of the file, or convert the file",
+        ) from error
+
+
+def bytes_after(span: Span, limit: int) -> bytes:
+    """Return up to `limit` bytes after the last line of a span; none after one that ends with its file."""
+    if span.kind != "bytes" or span.stop == 0:
+        return b""
+    with read_errors(span.path), open_raw(span.path) as file:
+        file.seek(span.stop - 1)
+        found = bytes(file.read(limit + MAX_LINE_BYTES))
+    end = found.find(b"\n")
+    return found[end + 1 :][:limit] if end >= 0 else b""
 
 
 def first_line(path: str) -> bytes:
@@ -160,131 +194,6 @@ def count_newlines(path: str, stop: int) -> int:
             count += block.count(b"\n")
             left -= len(block)
     return count
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedLines:
-    """Hold the parsed lines of a block.
-
-    Attributes:
-        columns: by name, strings [n], not checked to be UTF-8.
-        lines: int64 [n], which line of the block, from 0, each row is.
-        bad: the reason, by the index of the line.
-        starts: int64 [lines + 1], where each line of the block starts, and where one after the last would.
-    """
-
-    columns: dict[str, pa.Array]
-    lines: IndexArray
-    bad: dict[int, str]
-    starts: IndexArray
-
-
-class LineParser:
-    """Parse lines that have the columns `names`; return the columns `wanted`.
-
-    A field in quotes may hold the delimiter, and a doubled quote for one quote. A quoted field ends on its
-    line. An empty line is skipped. One thread at a time.
-
-    Args:
-        delimiter, quote: one ASCII character each; no quote: "".
-    """
-
-    def __init__(self, names: list[str], wanted: list[str], delimiter: str, quote: str) -> None:
-        self._wanted, self._width = wanted, len(names)
-        places = {name: f"f{index}" for index, name in enumerate(names)}
-        fields = [places[name] for name in wanted]
-        self._convert = pcsv.ConvertOptions(
-            check_utf8=False,
-            strings_can_be_null=False,
-            include_columns=fields,
-            column_types=dict.fromkeys(fields, pa.string()),
-        )
-        self._names = list(places.values())
-        self._delimiter, self._quote = delimiter, quote.encode()
-        d, q = re.escape(delimiter.encode()), re.escape(self._quote)
-        quoted = rb"%s(?:[^%s]|%s%s)*%s|" % (q, q, q, q, q) if quote else b""
-        # With quotes a field is a whole quoted one, or one that does not begin with a quote.
-        plain = rb"(?:[^%s%s][^%s]*)?" % (d, q, d)
-        field = rb"(?:%s%s)" % (quoted, plain)
-        self._line = re.compile(rb"%s(?:%s%s)*" % (field, d, field), re.DOTALL)
-
-    def split_line(self, line: bytes) -> list[str]:
-        """Return the fields of one line, for a header.
-
-        Raises ValueError where quotes do not match.
-        """
-        if not self._line.fullmatch(line):
-            raise ValueError("quotes that do not match")
-        text = line.decode("utf-8", "backslashreplace").removeprefix("\ufeff")
-        if not self._quote:
-            return text.split(self._delimiter)
-        return next(csv.reader([text], delimiter=self._delimiter, quotechar=self._quote.decode()), [])
-
-    def parse(self, block: LineBlock) -> ParsedLines:
-        """Parse all lines of a block."""
-        data = block.buffer[: block.stop]
-        starts = np.concatenate([[0], np.flatnonzero(data == _NEWLINE) + 1])
-        bad: dict[int, str] = {}
-        lines = np.arange(len(starts) - 1)
-        odd = self._odd_lines(data, starts)
-        if len(odd):
-            lines = lines[~np.isin(lines, self._exclude_lines(data, starts, odd, bad))]
-            kept = [data[starts[line] : starts[line + 1]] for line in lines.tolist()]
-            data = np.concatenate(kept) if kept else data[:0]
-        ragged: list[int] = []
-
-        def skip(row: pcsv.InvalidRow) -> str:
-            line = int(lines[row.number - 1])
-            ragged.append(row.number - 1)
-            bad[line] = f"{row.actual_columns} columns, not {row.expected_columns}"
-            return "skip"
-
-        if not len(data):
-            return ParsedLines({name: pa.array([], pa.string()) for name in self._wanted}, lines, bad, starts)
-        options = pcsv.ReadOptions(
-            use_threads=False, block_size=max(len(data), 1 << 16), column_names=self._names
-        )
-        table = pcsv.read_csv(pa.py_buffer(data), options, self._parse_options(skip), self._convert)
-        columns = [column.combine_chunks() for column in table.columns]
-        rows = np.delete(lines, ragged) if ragged else lines
-        return ParsedLines(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
-
-    def _odd_lines(self, data: NDArray[np.uint8], starts: IndexArray) -> IndexArray:
-        """Return lines with a quote or carriage return, and empty lines."""
-        returns = np.flatnonzero(data == _RETURN)
-        marks = [returns[(data[returns + 1] != _NEWLINE) | np.isin(returns, starts)]]
-        if self._quote:
-            marks.append(np.flatnonzero(data == self._quote[0]))
-        marks.append(starts[:-1][np.diff(starts) == 1])
-        return np.unique(np.searchsorted(starts, np.concatenate(marks), side="right") - 1)
-
-    def _exclude_lines(
-        self, data: NDArray[np.uint8], starts: IndexArray, odd: IndexArray, bad: dict[int, str]
-    ) -> list[int]:
-        """Return the odd lines to leave out; add reasons to `bad`."""
-        excluded = []
-        for line in odd.tolist():
-            text = data[starts[line] : starts[line + 1]].tobytes()
-            text = text.removesuffix(b"\n").removesuffix(b"\r")
-            if not text:
-                excluded.append(line)
-            elif b"\r" in text:
-                bad[line] = "a carriage return inside the line"
-            elif not self._line.fullmatch(text):
-                bad[line] = "quotes that do not match, or a line break inside quotes"
-            else:
-                continue
-            excluded.append(line)
-        return excluded
-
-    def _parse_options(self, skip: object) -> pcsv.ParseOptions:
-        return pcsv.ParseOptions(
-            delimiter=self._delimiter,
-            quote_char=self._quote.decode() or False,
-            newlines_in_values=False,
-            ignore_empty_lines=False,
-            invalid_row_handler=skip,
-        )
 
 
 class _Readable(Protocol):

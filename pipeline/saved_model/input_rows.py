@@ -18,12 +18,13 @@ from ..config.data import ColumnSection, DataSection, column_fault
 from ..config.job import Job
 from ..data.bad_rows import printable
 from ..data.fields import display_bytes, plain_type
+from ..data.line_parser import LineParser, ParsedLines
 from ..data.parquet import IdClass, check_parquet, id_class, parquet_rows
 from ..data.record_schema import Records, RecordSchema
 from ..data.schema import LABEL, Examples
 from ..data.schema_check import delimiter_of
 from ..data.span import Span
-from ..data.text import LineParser, ParsedLines, first_line, line_blocks, line_numbers, without_first_line
+from ..data.text import decoded, first_line, line_blocks, line_numbers, without_first_line
 from ..errors import DataError
 from ..types import Float32Array, IndexArray
 
@@ -154,10 +155,10 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
     data = schema.data
     delimiter = delimiter_of(data)
     names = _text_names(span.path, schema, delimiter)
-    parser = LineParser(names, _wanted(span.path, schema, names, keep), delimiter, data.quote)
+    parser = LineParser(names, _wanted(span.path, schema, names, keep), delimiter, data.quote, span.path)
     line_number = line_numbers(span)
     passed = 0
-    for block in line_blocks(span):
+    for block in line_blocks(span, encoding=data.encoding):
         if not passed and data.header and span.start == 0:
             block, passed = without_first_line(block), 1
             if not block.stop:
@@ -194,7 +195,7 @@ def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
     line = first_line(path)
     parser = LineParser(["a"], ["a"], delimiter, data.quote)
     try:
-        fields = parser.split_line(line)
+        fields = parser.split_line(decoded(line, data.encoding, path).encode())
     except ValueError as error:
         raise DataError(f"its first line has {error}: {printable(line)}", where=path) from error
     if not data.header:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.hashing import PADDING_BYTES
-from shadowsync.pipeline.data.text import LineBlock, LineParser, ParsedLines
+from shadowsync.pipeline.data.line_parser import LineParser, ParsedLines
+from shadowsync.pipeline.data.text import LineBlock
+from shadowsync.pipeline.errors import DataError
 
 NAMES = ["a", "b", "c"]
 
@@ -42,8 +44,17 @@ def test_what_python_writes_is_read_as_it_was(rows: list[tuple[str, ...]], end: 
 
 @given(st.lists(st.text(st.sampled_from('a,"\r'), max_size=9), max_size=8), st.integers(0, 8))
 def test_a_line_is_read_alike_whatever_is_around_it(lines: list[str], cut: int) -> None:
-    """A quote that is not closed must not swallow the lines after it."""
+    """A quote that is not closed must not swallow the lines after it.
+
+    Where a later line closes it, that is an error, and never half a row.
+    """
     first, second = lines[:cut], lines[cut:]
+    try:
+        _parse("".join(f"{line}\n" for line in lines).encode())
+    except DataError:
+        file = io.StringIO("".join(f"{line}\n" for line in lines), newline="")
+        assert any("\n" in field for row in csv.reader(file) for field in row)
+        return
 
     def read(part: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
         text = "".join(f"{line}\n" for line in part).encode()
@@ -59,7 +70,7 @@ def test_bad_lines_are_told_with_their_place() -> None:
     parsed = _parse(text)
     assert _rows(parsed) == [("1", "2", "3"), ("9", "x,y", "z"), ('a"b', "", "")]
     assert parsed.lines.tolist() == [0, 4, 6]
-    quotes = "quotes that do not match, or a line break inside quotes"
+    quotes = "quotes that do not match"
     assert parsed.bad == {
         2: "2 columns, not 3",
         3: quotes,
@@ -67,6 +78,54 @@ def test_bad_lines_are_told_with_their_place() -> None:
         7: "4 columns, not 3",
         8: quotes,
     }
+
+
+BROKEN = b'1,2,3\n4,"5\n6",7\n8,9,0\n'
+
+
+def test_a_quoted_field_that_goes_on_in_the_next_line_is_refused() -> None:
+    with pytest.raises(DataError, match=r"a quoted field goes on in the next line: 4,\"5; remove the line"):
+        _parse(BROKEN)
+    with pytest.raises(DataError, match="goes on in the next line"):
+        _parse(b'1,"2\r\n\r\nand ""more"" of it",3\r\n')
+    # Two fields of a row with a line break each.
+    with pytest.raises(DataError, match="goes on in the next line"):
+        _parse(b'1,"2\n2","3\n3"\n')
+    # The control: these are as many quotes, and no field that goes on.
+    assert _rows(_parse(b'1,2,3\n4,"5\n6,"7",8\n8,9,0\n')) == [
+        ("1", "2", "3"),
+        ("6", "7", "8"),
+        ("8", "9", "0"),
+    ]
+
+
+@pytest.mark.parametrize("cut", [b'1,2,3\n4,"5\n', b'1,2,3\n4,"5\n and\n'])
+def test_it_is_noticed_where_blocks_or_spans_meet(cut: bytes) -> None:
+    text = cut + b'6",7\n8,9,0\n'
+    parser = LineParser(NAMES, NAMES, ",", '"', "a.csv")
+    assert _rows(parser.parse(_block(cut))) == [("1", "2", "3")]
+    assert parser.unfinished
+    with pytest.raises(DataError, match=r"^a\.csv: a quoted field goes on"):
+        parser.parse(_block(text[len(cut) :]))
+    parser.parse(_block(cut))
+    with pytest.raises(DataError, match="goes on in the next line"):
+        parser.finish(text[len(cut) :])
+    # The control: what follows has no such end, or there is nothing.
+    for following in (b"", b'6,7\n8,"9",0\n'):
+        parser.parse(_block(cut))
+        parser.finish(following)
+        assert not parser.unfinished
+
+
+def test_what_is_not_utf_8_is_a_bad_row() -> None:
+    parsed = _parse(b"1,caf\xe9,3\n1,caf\xc3\xa9,3\n\xff,2,3\n")
+    assert _rows(parsed) == [("1", "caf\u00e9", "3")]
+    assert parsed.bad == {
+        0: "text in column b that is not UTF-8",
+        2: "text in column a that is not UTF-8",
+    }
+    # A column that is not read may be anything.
+    assert LineParser(NAMES, ["a"], ",", '"').parse(_block(b"1,\xe9,3\n")).bad == {}
 
 
 def test_without_quotes_a_quote_is_a_character() -> None:
@@ -88,5 +147,7 @@ def test_headers() -> None:
     parser = LineParser(NAMES, NAMES, ",", '"')
     assert parser.split_line(b'a,"b,c",1') == ["a", "b,c", "1"]
     assert parser.split_line("\ufeffa,b".encode()) == ["a", "b"]
+    with pytest.raises(ValueError, match=r"carriage returns; if lines end with these alone"):
+        parser.split_line(b"a,b,c\r1,2,3\r")
     with pytest.raises(ValueError, match=r"quotes that do not match"):
         parser.split_line(b'a,"b')

@@ -16,9 +16,10 @@ from shadowsync.pipeline.data.hashing import column_number, hash_bytes, table_ro
 from shadowsync.pipeline.data.record_schema import RecordSchema
 from shadowsync.pipeline.data.records import read_records
 from shadowsync.pipeline.data.schema import Examples, log_transform
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.schemas import COLUMNS, HEADER, read_all, schema_job, write_lines
+from shadowsync.tests.support.schemas import COLUMNS, HEADER, read_all, read_spans, schema_job, write_lines
 
 LINES = ("5,30,ann,a|b,2026-01-01,1", '1,,"b,ob",,86400,0.5', "4,-2.5,,c,1970-01-01T00:00:09,2")
 
@@ -149,7 +150,7 @@ BAD = [
     ("5,1,u,,1,", "w '' is below 0 or not numeric"),
     ("5,1,u,,1,3e38", "w '3e38' is above 1e+30"),
     ("5,1,u,,1", "5 columns, not 6"),
-    ('5,1,"u,,1,1', "quotes that do not match, or a line break inside quotes"),
+    ('5,1,"u,,1,1', "quotes that do not match"),
 ]
 
 
@@ -241,16 +242,15 @@ NO_UTF8 = b"\xff\xe9"
 
 
 def test_bad_lines_that_are_no_utf8(tmp_path: Path) -> None:
-    """Each is told, and an id of any bytes is none of them."""
-    path = write_lines(tmp_path / "log.csv", *LINES)
+    """Each is told, in the first column where that is so."""
+    path = write_lines(tmp_path / "log.csv", *LINES, *LINES)
     lines = [b"5,%s,u,,1,1" % NO_UTF8, b"%s,1,u,,1,1" % NO_UTF8, b"5,1,u,,%s,1" % NO_UTF8]
     path.write_bytes(path.read_bytes() + b"\n".join([*lines, b"5,1,%s,a|%s,1,1\n" % (NO_UTF8, NO_UTF8)]))
-    bad = BadRows(3)
-    assert len(read_all(schema_job(path), bad)) == 4
+    bad = BadRows(4)
+    assert len(read_all(schema_job(path), bad)) == 6
     assert [(row.line, row.why) for row in bad.first] == [
-        (5, r"age '\\xff\\xe9' is not numeric"),
-        (6, r"y '\\xff\\xe9' is not numeric"),
-        (7, r"at '\\xff\\xe9' is not in seconds or ISO 8601"),
+        (line, f"text in column {name} that is not UTF-8")
+        for line, name in ((8, "age"), (9, "y"), (10, "at"), (11, "user"))
     ]
 
 
@@ -319,3 +319,53 @@ def test_only_multi_hot(tmp_path: Path) -> None:
     assert got.bags.lengths.tolist() == [[2, 0], [1, 3]]
     want = [("a", "x"), ("a", "y"), ("b", "p"), ("b", "q"), ("b", "r"), ("b", "s")]
     assert got.bags.rows.tolist() == [_row(name, value) for name, value in want]
+
+
+def test_a_line_break_in_quotes_is_refused_wherever_spans_are_cut(tmp_path: Path) -> None:
+    """Otherwise the second half of the row would be taken for a row."""
+    lines = [*LINES, '1,,"b', 'ob",,86400,0.5', *LINES]
+    path = write_lines(tmp_path / "log.csv", *lines)
+    job, size = schema_job(path), path.stat().st_size
+    for cut in range(len(HEADER) + 2, size):
+        spans = [Span(0, str(path), "bytes", 0, cut), Span(1, str(path), "bytes", cut, size)]
+        with pytest.raises(DataError, match=r"log\.csv: a quoted field goes on in the next line: 1,,\"b"):
+            read_spans(job, spans, BadRows(10))
+    # The control: without the line break all of them are read.
+    path = write_lines(path, *LINES, '1,,"bob",,86400,0.5', *LINES)
+    for cut in range(len(HEADER) + 2, path.stat().st_size, 5):
+        spans = [
+            Span(0, str(path), "bytes", 0, cut),
+            Span(1, str(path), "bytes", cut, path.stat().st_size),
+        ]
+        assert len(read_spans(job, spans)) == 7
+
+
+def test_other_encodings_are_read_rightly_or_refused(tmp_path: Path) -> None:
+    line = "5,30,caf\u00e9,\u00e4|b,9,1"
+    utf_8 = read_all(schema_job(write_lines(tmp_path / "log.csv", line)))
+    path = tmp_path / "latin.csv"
+    path.write_bytes(f"{HEADER}\n{line}\n".encode("latin-1"))
+    for encoding in ("latin-1", "cp1252"):
+        _same(read_all(schema_job(path, encoding=encoding)), utf_8)
+    mixed = tmp_path / "mixed.csv"
+    mixed.write_bytes(path.read_bytes() + f"{LINES[0]}\n{LINES[1]}\n".encode())
+    bad = BadRows(1)
+    assert len(read_all(schema_job(mixed), bad)) == 2
+    assert [row.why for row in bad.first] == ["text in column user that is not UTF-8"]
+    with pytest.raises(
+        DataError, match=r"1 of its first 1 lines do not fit; .* data\.quote or data\.encoding"
+    ):
+        read_all(schema_job(path))
+    path.write_bytes(f"{HEADER}\n5,30,\x81,a,9,1\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"has a byte 81 that is no character of cp1252; set data\.encoding"):
+        read_all(schema_job(path, encoding="cp1252"))
+    path.write_bytes(f"{HEADER}\n{line}\n".encode("utf-16"))
+    with pytest.raises(DataError, match="is text in UTF-16, by its first bytes; convert it to UTF-8: iconv"):
+        read_all(schema_job(path))
+
+
+def test_a_file_whose_lines_end_with_carriage_returns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    path.write_bytes("\r".join([HEADER, *LINES, ""]).encode())
+    with pytest.raises(DataError, match="the header has carriage returns; if lines end with these alone"):
+        read_all(schema_job(path))
