@@ -34,6 +34,8 @@ def run_watched(
     if report is not None and folder is not None and not quiet:
         print_report(report, Console())
         click.echo(f"report: {shown(folder / 'report.md')}")
+    if report is not None and quiet and report.examples.bad_rows:
+        click.echo(f"shadowsync {command}: {report.warnings[0]}", err=True)
     end(command, code, text)
 
 

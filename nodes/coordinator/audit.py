@@ -33,7 +33,9 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
     """
     totals = state.ledger.totals
     given_up = _given_up(state, stored)
-    reasons = {"malformed rows": totals.bad_rows} if totals.bad_rows else {}
+    # A reader that fails because of them has not reported the span in which they are.
+    bad_rows = max(totals.bad_rows, state.bad_rows_of_failed_reader)
+    reasons = {"malformed rows": bad_rows} if bad_rows else {}
     for why, number in stored.untrained_examples_by_reason.items():
         reasons[f"of a batch left out because {why}"] = number
     if given_up:
@@ -51,7 +53,7 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
         returned=totals.returned_examples,
         in_flight=total(outcome.trainers, "in_flight"),
         dropped=given_up + totals.untrained_examples,
-        bad_rows=totals.bad_rows,
+        bad_rows=bad_rows,
         reasons=reasons,
     )
 

@@ -28,6 +28,7 @@ from ...pipeline.report.model import (
 from ...pipeline.report.placement import LoadedNode, Placement
 from ...pipeline.report.quality_warnings import (
     FIRST_ITERATIONS,
+    bad_row_warnings,
     control_warnings,
     first_gap_warnings,
     link_warnings,
@@ -176,6 +177,7 @@ def build_report(
         ledger=ledger,
         warnings=[
             *warnings,
+            *bad_row_warnings(examples.bad_rows, state.ledger.totals.parsed_examples),
             *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
             *control_warnings(job, sync.control),
             *link_warnings(sync.link_codecs),

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ...pipeline.data.bad_rows import too_many_bad_rows
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
-from ...pipeline.text.format import counted
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import (
     ChildExited,
@@ -199,6 +199,7 @@ class RequestHandler:
         return StatusReply(answer_status(self._state, request), tuple(dead) if is_supervisor else ())
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
+        self._state.reader_failed(request.bad_rows)
         if request.exit_code is ExitCode.OK:
             raise ProtocolError("a failure needs an exit code other than 0")
         # A node whose part has died is only dead itself, and one that joins and fails too; other failures end
@@ -230,10 +231,12 @@ class RequestHandler:
             self._idle_readers.add(member.info.token)
 
     def _after_span_read(self, member: Member, request: SpanRead, reply: Reply) -> None:  # noqa: ARG002
-        bad_rows, limit = self._state.ledger.totals.bad_rows, self._state.job.data.max_bad_rows
-        if bad_rows > limit:
-            text = f"{counted(bad_rows, 'malformed row')} in all readers; data.max_bad_rows allows {limit:,}"
-            self._server.request_stop(Stop("failed", text, ExitCode.DATA))
+        totals, data = self._state.ledger.totals, self._state.job.data
+        text = too_many_bad_rows(totals.bad_rows, totals.parsed_examples + totals.bad_rows, data)
+        if text:
+            remedy = "correct the rows or the job file's [data], or allow more"
+            whole = f"{text}; the first is {request.first_bad_row}; {remedy}"
+            self._server.request_stop(Stop("failed", whole, ExitCode.DATA))
         self._wake_readers()
 
     def _after_trained(self, member: Member, request: TrainedBatches, reply: Reply) -> None:  # noqa: ARG002

@@ -157,6 +157,7 @@ class ReaderRole(Role):
             totals.examples,
             totals.bad_rows,
             replay=work.replay,
+            first_bad_row=str(next(iter(self._parser.bad_rows.first), "")),
         )
         if totals.bad_rows:
             for row in self._parser.bad_rows.first:

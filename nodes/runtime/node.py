@@ -339,7 +339,8 @@ class Node:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
         if self._joined:
             with contextlib.suppress(ConnectionLost, RemoteError):
-                await self._channel.call(NodeFailed(describe(error), code), timeout_seconds=2.0)
+                failed = NodeFailed(describe(error), code, int(self._metrics().get("bad_rows", 0)))
+                await self._channel.call(failed, timeout_seconds=2.0)
 
     def _install_signals(self) -> None:
         self._process.on_interrupt(self._loop, partial(self._on_signal, Interrupt), self._on_terminated)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..config.data import DataSection
 from ..errors import DataError
-from ..text.format import counted
+from ..text.format import counted, percent
 
 SAMPLES_KEPT = 5
 TEXT_CHARACTERS = 80
@@ -37,6 +38,20 @@ class BadRow:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.why}: {self.text}"
+
+
+def too_many_bad_rows(bad_rows: int, rows: int, data: DataSection) -> str:
+    """Say that more rows are malformed than [data] allows; "" if not.
+
+    `rows` are all rows read, malformed ones included.
+    """
+    found = counted(bad_rows, "malformed row")
+    if bad_rows > data.max_bad_rows:
+        return f"{found}; data.max_bad_rows allows {data.max_bad_rows:,}"
+    if bad_rows > data.max_bad_fraction * rows:
+        share = f"{percent(bad_rows / rows, 1)} of {rows:,} rows"
+        return f"{found}, {share}; data.max_bad_fraction allows {data.max_bad_fraction:g} of them"
+    return ""
 
 
 class BadRows:
@@ -78,5 +93,6 @@ class BadRows:
                 f"{counted(self.count, 'malformed row')}, more than data.max_bad_rows = {self.limit}; the"
                 f" first is {self.first[0]}",
                 where=path,
-                remedy="correct the rows or the job file's [data], or raise data.max_bad_rows",
+                remedy="correct the rows or the job file's [data] (texts that stand for no value belong in"
+                " data.missing), or raise data.max_bad_rows",
             )

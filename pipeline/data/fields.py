@@ -41,8 +41,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether values of this type are integers, floats or booleans."""
-    return any(check(kind) for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean))
+    """Return whether values of this type are integers, floats, decimals or booleans."""
+    checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
+    return any(check(kind) for check in checks)
 
 
 def display_bytes(value: pa.Scalar) -> bytes:
@@ -59,6 +60,15 @@ def display_bytes(value: pa.Scalar) -> bytes:
     except UnicodeDecodeError:
         # A list with such a text.
         return b"[" + b", ".join(display_bytes(item) for item in value) + b"]"
+
+
+def without_nan(column: pa.Array) -> pa.Array:
+    """Return the column with decimals as floats, and nulls for what is not a number (NaN)."""
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
 
 
 def to_float64(column: pa.Array, missing: float) -> NDArray[np.float64]:
@@ -136,11 +146,11 @@ class TextRules:
     strip: bool = False
 
     def clean(self, column: pa.Array) -> pa.Array:
-        """Return the column with nulls for missing values; decode a dictionary."""
+        """Return the column with nulls for missing values and NaN; decode a dictionary."""
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if not is_text(column.type):
-            return column
+            return without_nan(column)
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             column = column.cast(pa.large_binary()).view(pa.large_string())
         if self.strip:
@@ -176,13 +186,17 @@ def parse_number_column(column: pa.Array) -> Float64Array:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def parse_times(column: pa.Array) -> Float64Array:
+def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
     """Return float64 [n] of a cleaned column: seconds since 1970.
 
-    Times and dates are typed or in ISO 8601, in UTC without a zone; numbers are taken as they are; NaN for
-    nulls and for everything else.
+    Times and dates are typed, or texts in ISO 8601, in UTC without a zone; numbers are taken as they are.
+    With `time_format`, as for `strptime`, texts and numbers have that format. NaN for nulls and for
+    everything else.
     """
     kind = column.type
+    if time_format and (is_text(kind) or is_number(kind)):
+        texts = column if is_text(kind) else column.cast(pa.string())
+        return _seconds(pc.strptime(texts, format=time_format, unit="us", error_is_null=True))
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         values = _seconds(column)
     elif is_text(kind) or is_number(kind):

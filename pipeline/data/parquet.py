@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..config.data import ColumnSection, column_fault
+from ..config.columns import ColumnSection, column_fault
 from ..errors import DataError
 from .bad_rows import BadRows
-from .fields import hash_ids, is_number, is_text, null_mask, plain_type, to_float64
+from .fields import hash_ids, is_number, is_text, null_mask, plain_type, to_float64, without_nan
 from .hashing import table_rows_of
 from .paths import open_for_arrow, read_errors
 from .record_schema import RecordSchema
@@ -246,10 +246,10 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
 def _examples(
     rows: Any, path: str, done: int, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None
 ) -> Examples:
-    labels = to_float64(rows.column(LABEL), missing=np.nan)
+    labels = to_float64(without_nan(rows.column(LABEL)), missing=np.nan)
     dense = np.empty((shape.dense, len(rows)))
     for index, name in enumerate(shape.dense_names):
-        dense[index] = to_float64(rows.column(name), missing=0.0)
+        dense[index] = to_float64(without_nan(rows.column(name)), missing=0.0)
     valid = (labels == 0) | (labels == 1)
     # A finite sum has finite terms only, and takes a fraction of the time.
     with np.errstate(over="ignore", invalid="ignore"):

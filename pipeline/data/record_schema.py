@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..config.data import ColumnSection, DataSection
+from ..config.columns import ColumnSection
+from ..config.data import DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, Int32Array, Mask, Uint64Array
 from .batch import Bags, no_weights
@@ -35,13 +36,14 @@ class ColumnFault:
     """Bad rows of one column, and what is wrong with them.
 
     `rows` is bool [n].
-    `wanted` completes a sentence after "is" or "are".
+    `wanted` completes a sentence after "is" or "are"; `remedy` is what may help, "" for nothing special.
     """
 
     name: str
     source: str
     wanted: str
     rows: Mask
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class RecordSchema:
                 bag_rows.append(rows)
                 bag_lengths.append(lengths)
             elif section.kind == "timestamp":
-                times = parser.times(name)
+                times = parser.times(name, section)
             elif section.kind == "weight":
                 weights = parser.weights(name).astype(np.float32)
         examples = Examples(
@@ -171,8 +173,8 @@ class _ChunkParser:
     def _column(self, name: str) -> pa.Array:
         return self._columns[self._schema.source_of(name)]
 
-    def _fault(self, name: str, wanted: str, rows: Mask) -> None:
-        self.faults.append(ColumnFault(name, self._schema.source_of(name), wanted, rows))
+    def _fault(self, name: str, wanted: str, rows: Mask, remedy: str = "") -> None:
+        self.faults.append(ColumnFault(name, self._schema.source_of(name), wanted, rows, remedy))
 
     def label(self, name: str, section: ColumnSection, expression: LabelExpression | None) -> Float64Array:
         """Return labels, 1.0 or 0.0."""
@@ -189,7 +191,8 @@ class _ChunkParser:
         if section.threshold is not None:
             self._fault(name, "not numeric", np.isnan(values))
             return (values >= section.threshold).astype(np.float64)
-        self._fault(name, "neither 0 nor 1", (values != 0) & (values != 1))
+        remedy = f'name the values that count as 1: {name} = {{ kind = "label", positive = [...] }}'
+        self._fault(name, "neither 0 nor 1", (values != 0) & (values != 1), remedy)
         return np.nan_to_num(values)
 
     def _by_expression(
@@ -216,8 +219,8 @@ class _ChunkParser:
         column = self._column(name)
         missing = self._missing[name] = null_mask(column)
         if section.transform == "time":
-            values = np.where(missing, 0.0, parse_times(column))
-            self._fault(name, "not in seconds or ISO 8601", np.isnan(values))
+            values = np.where(missing, 0.0, parse_times(column, section.format))
+            self._time_fault(name, section, np.isnan(values))
         else:
             values = parse_number_column(column)
             self._fault(name, "not numeric", np.isnan(values))
@@ -254,11 +257,23 @@ class _ChunkParser:
             {name: missing[good] for name, missing in self._missing.items()},
         )
 
-    def times(self, name: str) -> Float64Array:
-        """Return seconds since 1970, or what the column's numbers count."""
-        values = parse_times(self._column(name))
-        self._fault(name, "not in seconds or ISO 8601", np.isnan(values))
+    def times(self, name: str, section: ColumnSection) -> Float64Array:
+        """Return seconds since 1970, or what the column's numbers count.
+
+        NaN where the time is missing, if rows are not read in the order of time; otherwise such a row is bad.
+        """
+        column = self._column(name)
+        values = parse_times(column, section.format)
+        wrong = np.isnan(values)
+        if self._schema.data.order != "time":
+            wrong &= ~null_mask(column)
+        self._time_fault(name, section, wrong)
         return values
+
+    def _time_fault(self, name: str, section: ColumnSection, rows: Mask) -> None:
+        wanted = f"not in the format {section.format}" if section.format else "not in seconds or ISO 8601"
+        remedy = f'state the format of the times: {name} = {{ ..., format = "%d/%m/%Y %H:%M" }}'
+        self._fault(name, wanted, rows, remedy)
 
     def weights(self, name: str) -> Float64Array:
         """Return sample weights, 0 to MAX_WEIGHT."""

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..config.data import DataSection, column_fault
+from ..config.columns import column_fault
+from ..config.data import DataSection
 from ..errors import DataError
 from .bad_rows import printable
 from .fields import display_bytes
@@ -109,7 +110,7 @@ def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSche
             raise DataError(
                 f"column {fault.name}: {_samples(fault, columns)} are {fault.wanted}",
                 where=path,
-                remedy=_REMEDY,
+                remedy=f"{fault.remedy}; or {_REMEDY}" if fault.remedy else _REMEDY,
             )
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 from ..checkpoint.atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
 from ..config.job import Job
-from ..data.bad_rows import BadRows
+from ..data.bad_rows import BadRows, too_many_bad_rows
 from ..data.prepared.manifest import MANIFEST_NAME, ROLES, DataRole, PreparedManifest, PreparedPart
 from ..errors import DataError
 from .folder import SavedProgress, clear_unfinished
@@ -70,9 +70,18 @@ class PreparationRun:
             self._status = PreparationStatus(sum(sizes[:at]), sum(sizes), self._progress.rows)
             if at >= self._progress.pieces:
                 self._piece(piece)
+            self._check_bad_rows(piece)
         self._save()
         self._status = PreparationStatus(sum(sizes), sum(sizes), self._progress.rows)
         self._tell(self._status)
+
+    def _check_bad_rows(self, piece: SourcePiece) -> None:
+        bad = self._progress.bad_rows.get(piece.role, BadRows(0)).count
+        rows = sum(part.rows for part in self._progress.parts if part.role == piece.role) + bad
+        if text := too_many_bad_rows(bad, rows, self._job.data):
+            first = self._progress.bad_rows[piece.role].first[0]
+            remedy = "correct the rows or the job file's [data], or raise data.max_bad_fraction"
+            raise DataError(f"{text}; the first is {first}", where=piece.span.path, remedy=remedy)
 
     def _piece(self, piece: SourcePiece) -> None:
         progress, span = self._progress, piece.span

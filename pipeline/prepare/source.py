@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..config.data import ColumnSection
+from ..config.columns import ColumnSection
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.hashing import column_number

@@ -7,7 +7,7 @@ from typing import Final
 
 from ..config.job import Job
 from ..config.sections import SyncSection
-from ..text.format import count, counted, number
+from ..text.format import count, counted, number, percent
 from .adaptation import Control, LinkChoice
 
 FIRST_ITERATIONS: Final = 100
@@ -39,6 +39,17 @@ def first_gap_warnings(
     return [
         f"{name} synchronized {_times(rounds)} in its first {FIRST_ITERATIONS} iterations{more}. Such gaps at"
         f" the start can cost quality, in some runs more than in others: {_remedy(sync)}."
+    ]
+
+
+def bad_row_warnings(bad_rows: int, examples: int) -> list[str]:
+    """Return a warning if rows were malformed, and so skipped, beside so many examples."""
+    if not bad_rows:
+        return []
+    share = percent(bad_rows / (bad_rows + examples), 1)
+    return [
+        f"{counted(bad_rows, 'malformed row')} ({share}) skipped: the readers' logs show the first. Correct"
+        " them, or [data] of the job file."
     ]
 
 

@@ -39,12 +39,13 @@ _HASH_RULE = [
     "row = ((h >> 32) * rows) >> 32",
 ]
 _MISSING_RULE = [
-    "a value is missing if it is null, or a text that is in columns_of.missing; if columns_of.strip is true,"
-    " blanks around the text are removed first",
+    "a value is missing if it is null, NaN, or a text that is in columns_of.missing; if columns_of.strip is"
+    " true, blanks around the text are removed first",
 ]
 _DENSE_RULE = [
     "x is the number in the column source; with transform time it is the seconds since 1970 of a time or of"
-    " an ISO 8601 text (UTC if it names no zone), or a number as it is",
+    " an ISO 8601 text (UTC if it names no zone), or a number as it is; with format, of a text in that"
+    " format of strptime",
     "y = (x - shift) / scale, in float64",
     "transform log: sign(y) * log(1 + |y|); transform none or time: y; then rounded to float32",
     "if x is missing, the input is missing_number, without shift, scale or transform",
@@ -115,6 +116,7 @@ def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
             "name": name,
             "source": column.source or name,
             "transform": column.transform,
+            **({"format": column.format} if column.format else {}),
             "shift": column.shift,
             "scale": column.scale,
         }

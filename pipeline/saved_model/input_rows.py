@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..config.data import ColumnSection, DataSection, column_fault
+from ..config.columns import ColumnSection, column_fault
+from ..config.data import DataSection
 from ..config.job import Job
 from ..data.bad_rows import printable
 from ..data.fields import display_bytes, plain_type

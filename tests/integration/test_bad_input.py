@@ -110,6 +110,9 @@ def test_a_number_that_is_none_past_the_limit(
     # Within the first 1000 rows nothing was trained, and that is no model to keep.
     assert own.run.report.examples.trained == 0
     assert own.run.report.model_saved is None
+    # The span in which they are was not read to its end.
+    assert own.run.report.examples.bad_rows == 100
+    assert own.run.report.examples.reasons == {"malformed rows": 100}
     assert not (own.run.folder / "checkpoint").exists()
     assert "Traceback" not in own.coordinator.text()
 
@@ -120,7 +123,7 @@ def test_bad_rows_below_the_limit_are_counted_and_logged(
     path = tmp_path / "bad.tsv"
     bad = GOOD.replace("5", "five", 1)
     path.write_text("".join(f"{bad if line % 10 == 3 else GOOD}\n" for line in range(1000)))
-    data: dict[str, object] = TEXT | {"path": str(path), "max_bad_rows": 100}
+    data: dict[str, object] = TEXT | {"path": str(path), "max_bad_rows": 100, "max_bad_fraction": 0.1}
     own = cluster(FEW | {"data": data}).start()
     assert own.wait() == 0, own.coordinator.text()
     counted = own.run.report.examples
@@ -129,6 +132,13 @@ def test_bad_rows_below_the_limit_are_counted_and_logged(
     logged = [line["text"] for line in own.run.log("reader-0") if "bad row" in line["text"]]
     assert f"{path}:4:" in logged[0]
     assert "five" in logged[0]
+    assert own.run.report.warnings[0].startswith("100 malformed rows (10.0%) skipped")
+    # A little less is allowed, and the same rows stop the job.
+    own = cluster(FEW | {"data": data | {"max_bad_fraction": 0.099}}).start()
+    assert own.wait() == 3, own.coordinator.text()
+    said = "100 malformed rows, 10.0% of 1,000 rows; data.max_bad_fraction allows 0.099 of them; the first is"
+    assert f"{said} {path}:4: I1 'five' is not a number" in own.coordinator.text()
+    assert own.run.report.examples.bad_rows == 100
 
 
 def test_no_good_row_is_an_error_and_no_result(
@@ -136,7 +146,7 @@ def test_no_good_row_is_an_error_and_no_result(
 ) -> None:
     path = tmp_path / "all-bad.tsv"
     path.write_text(f"{GOOD.replace('5', 'five', 1)}\n" * 50)
-    own = cluster(FEW | {"data": TEXT | {"path": str(path)}}).start()
+    own = cluster(FEW | {"data": TEXT | {"path": str(path), "max_bad_fraction": 1.0}}).start()
     assert own.wait() == 3, own.coordinator.text()
     line = own.coordinator.text().strip().splitlines()[-1]
     assert "no example could be read" in line

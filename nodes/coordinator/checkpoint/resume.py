@@ -27,8 +27,8 @@ from .running import describe_input, input_differences
 FIXED_SECTIONS = ("data", "model", "tables")
 FIXED_KEYS = ("run.seed", "trainer.batch", "trainer.optimizer", "embedding.optimizer")
 FREE_KEYS = {
-    "data.epochs", "data.readers", "data.max_bad_rows", "data.retain_bytes", "data.path", "data.eval_path",
-    "data.validation_path", "data.sort_limit_bytes", "data.prepared",
+    "data.epochs", "data.readers", "data.max_bad_rows", "data.max_bad_fraction", "data.retain_bytes",
+    "data.path", "data.eval_path", "data.validation_path", "data.sort_limit_bytes", "data.prepared",
 }  # fmt: skip
 SHOWN = 5
 

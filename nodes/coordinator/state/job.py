@@ -96,6 +96,7 @@ class JobState:
         self.outcome = "ended"
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
+        self.bad_rows_of_failed_reader = 0
         # CPU seconds of each node when training began, by name; None before.
         self.training_began: dict[str, float] | None = None
         # Why training ended before its input did, or empty; None before its end.
@@ -278,6 +279,10 @@ class JobState:
     def replace_coordinator(self) -> None:
         """Record that another coordinator goes on."""
         self.takeovers += 1
+
+    def reader_failed(self, bad_rows: int) -> None:
+        """Record how many malformed rows a reader had found that failed, perhaps because of them."""
+        self.bad_rows_of_failed_reader = max(self.bad_rows_of_failed_reader, bad_rows)
 
     def checkpoint_written(self) -> None:
         """Record that a checkpoint was written while the job trains."""

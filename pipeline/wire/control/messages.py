@@ -113,7 +113,11 @@ class NextSpanReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class SpanRead(Request[Done]):
-    """A reader has cut a whole span."""
+    """A reader has cut a whole span.
+
+    Attributes:
+        first_bad_row: where the reader's first malformed row is, and why it is one; "" for none.
+    """
 
     epoch: Count
     span: Count
@@ -121,6 +125,7 @@ class SpanRead(Request[Done]):
     examples: Count
     bad_rows: Count
     replay: bool = False
+    first_bad_row: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +197,15 @@ class RejoinGroup(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed(Request[Done]):
-    """A node ends with an error."""
+    """A node ends with an error.
+
+    Attributes:
+        bad_rows: of a reader, how many malformed rows it has found.
+    """
 
     what: str
     exit_code: ExitCode
+    bad_rows: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

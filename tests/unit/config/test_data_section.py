@@ -123,6 +123,15 @@ X = Y + 'x = "categorical"\n'
             '[data.columns]\nx = "categorical"\ny = { kind = "label", positive = ["a", 1] }\n',
             "data.columns.y: positive and negative mix texts and numbers; give texts or numbers",
         ),
+        (
+            X + 't = { kind = "dense", format = "%Y" }\n',
+            'data.columns.t.format: given; it is for transform "time", this is "log"',
+        ),
+        (
+            X + 't = { kind = "timestamp", format = "%H:%M" }\n',
+            "data.columns.t.format: '%H:%M' has no year; write it as in %Y-%m-%d %H:%M",
+        ),
+        (X + 'z = { kind = "categorical", format = "%Y" }\n', "data.columns.z.format: given; it is for kind"),
     ],
 )
 def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -> None:

@@ -38,6 +38,7 @@ OTHER: dict[str, Any] = {
     "data.columns": {"y": "label", "x": "categorical"},
     "data.header": False,
     "data.delimiter": ";",
+    "data.encoding": "cp1252",
     "data.quote": "",
     "data.missing": ["?"],
     "data.strip": True,
@@ -47,6 +48,7 @@ OTHER: dict[str, Any] = {
     "data.epochs": 2,
     "data.shuffle_window": 1,
     "data.max_bad_rows": 1,
+    "data.max_bad_fraction": 0.5,
     "data.readers": 2,
     "data.span_bytes": 1 << 20,
     "data.dense_features": 12,
@@ -138,6 +140,10 @@ NEEDED = {
     "data.order": (
         'data.columns={y="label", x="categorical", t="timestamp"}',
         "data.shuffle_window=0",
+    ),
+    "data.encoding": (
+        "data.format=csv",
+        'data.columns={y="label", x="categorical"}',
     ),
     "start.resume": ("start.checkpoint=/run",),
     "validation.patience": ("validation.every_seconds=60",),

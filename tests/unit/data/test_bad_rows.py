@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.pipeline.data.bad_rows import SAMPLES_KEPT, BadRow, BadRows, printable
+from shadowsync.pipeline.data.bad_rows import SAMPLES_KEPT, BadRow, BadRows, printable, too_many_bad_rows
 from shadowsync.pipeline.errors import DataError
+from shadowsync.tests.support.schemas import schema_job
 
 
 def test_the_first_are_kept_and_all_are_counted() -> None:
@@ -44,6 +45,17 @@ def test_past_the_limit_it_stops_and_says_all_that_helps() -> None:
 def test_limit_zero_stops_at_the_first() -> None:
     with pytest.raises(DataError, match=r"a\.tsv:3"):
         BadRows(0).add("a.tsv", lambda: 3, "why", b"")
+
+
+def test_a_fraction_of_all_rows_is_a_limit_too() -> None:
+    data = schema_job("a.csv", max_bad_rows=100, max_bad_fraction=0.01).data
+    assert too_many_bad_rows(0, 0, data) == ""
+    assert too_many_bad_rows(10, 1000, data) == ""
+    told = "11 malformed rows, 1.1% of 1,000 rows; data.max_bad_fraction allows 0.01 of them"
+    assert too_many_bad_rows(11, 1000, data) == told
+    assert too_many_bad_rows(101, 10**6, data) == "101 malformed rows; data.max_bad_rows allows 100"
+    everything = data.model_copy(update={"max_bad_fraction": 1.0})
+    assert too_many_bad_rows(100, 100, everything) == ""
 
 
 @pytest.mark.parametrize("text", [b"\x1b[31mred\x07", b"\xff\xfe", "ä€".encode(), b"a\tb\r\n", b"x" * 10**6])

@@ -139,7 +139,7 @@ def test_bad_rows(tmp_path: Path, shape: FeatureShape, batch_rows: int | None) -
     path = tmp_path / "a.parquet"
     table = {
         "label": pa.array([0.0, 2.0, None, 1.0, 1.0, 0.0, 0.5, 1.0]),
-        "I1": pa.array([1.0, 1.0, 1.0, 1.0, math.nan, None, 1.0, 1.0]),
+        "I1": pa.array([1.0, 1.0, 1.0, 1.0, math.inf, None, math.nan, 1.0]),
         "I2": pa.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -math.inf]),
         **{name: pa.array(list("abcdefgh")) for name in NAMES[3:]},
     }

@@ -32,7 +32,7 @@ def _refused(path: Path, data_format: str = "csv", columns: dict[str, Any] = COL
             "column age: 'abc', 'x', '?' are not numeric; change its kind or options in [data.columns]",
         ),
         (["yes,1,u,,8,1", "no,1,u,,8,1", "yes,1,u,,8,1"], "column y: 'yes', 'no' are not numeric; change"),
-        (["5,1,u,,soon,1"], "column at: 'soon' are not in seconds or ISO 8601; change"),
+        (["5,1,u,,soon,1"], "column at: 'soon' are not in seconds or ISO 8601; state"),
         (["5,1,u,,8,-1"], "column w: '-1' are below 0 or not numeric; change"),
         (
             ["5;30;ann;a;8;1", "5;30;ann;a;8;1"],

@@ -120,7 +120,7 @@ def test_spans_without_a_good_row_keep_their_numbers(tmp_path: Path) -> None:
     lines = csv_lines(4000).splitlines(keepends=True)
     lines[1500:3000] = ["not,a,row\n" * 12] * 1500
     (tmp_path / "all.csv").write_text("".join(lines))
-    tree = csv_job(tmp_path / "all.csv", max_bad_rows=100_000)
+    tree = csv_job(tmp_path / "all.csv", max_bad_rows=100_000, max_bad_fraction=1.0)
     job = job_of_tree(tree)
     done = prepare(job, tmp_path / "prepared")
     other = on_folder(tree, tmp_path / "prepared")

@@ -1,0 +1,162 @@
+"""`[data.columns]`: what each column of the input is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, Field, model_validator
+
+from .sections import STRICT
+
+Kind: TypeAlias = Literal["label", "dense", "categorical", "multi_hot", "timestamp", "weight", "ignored"]
+Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+Value: TypeAlias = str | int | float | bool
+
+_LABEL_RULES = ("threshold", "positive", "expression")
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "label": (*_LABEL_RULES, "negative", "type"),
+    "dense": ("transform", "shift", "scale", "format"),
+    "timestamp": ("format",),
+    "multi_hot": ("delimiter", "pooling", "max_ids"),
+}
+
+
+class ColumnSection(BaseModel):
+    """A column of the examples: a kind, or a table of settings.
+
+    Written `NAME = "dense"` or `NAME = { kind = "dense", ... }`. A column of the file may be used more than
+    once, under other names: `hour = { kind = "dense", source = "time" }`.
+    """
+
+    model_config = STRICT
+
+    kind: Kind = Field(description="What the column is.")
+    source: str = Field(default="", description="Name of the column in the file, if it differs.")
+    threshold: Finite | None = Field(
+        default=None, description="label: the label is 1 if the number is at least this."
+    )
+    positive: list[Value] = Field(
+        default=[], description="label: the label is 1 if the value is one of these."
+    )
+    negative: list[Value] = Field(
+        default=[],
+        description="label: with `positive`, the label is 0 if the value is one of these; any other value"
+        " makes a bad row.",
+    )
+    expression: str = Field(
+        default="", description="label: the label is 1 if this SQL expression of the column is true."
+    )
+    type: Literal["number", "text"] = Field(
+        default="number", description="label: type of the column in `expression`."
+    )
+    transform: Literal["log", "none", "time"] = Field(
+        default="log",
+        description="dense: with y = (x - shift) / scale, `log` gives sign(y) log(1 + |y|) and `none` gives"
+        " y; `time` gives y with x a timestamp in seconds since 1970.",
+    )
+    format: str = Field(
+        default="",
+        description='timestamp, and dense with transform "time": format of the times, as in'
+        ' "%d/%m/%Y %H:%M" (see strftime); without it they are seconds, or ISO 8601.',
+    )
+    shift: Finite = Field(default=0.0, description="dense: subtracted from the number first.")
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="dense: the number is then divided by this."
+    )
+    delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
+        default="|", description="multi_hot: separator of the ids in a text field; Parquet may have lists."
+    )
+    pooling: Literal["sum", "mean"] = Field(
+        default="sum", description="multi_hot: how the vectors of a bag are combined into one."
+    )
+    max_ids: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=1000, description="multi_hot: of a longer bag only this many ids, the first ones, are used."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+
+def _check_options(name: str, column: ColumnSection) -> None:
+    allowed = _OPTIONS.get(column.kind, ())
+    where = f"data.columns.{name}"
+    for option in sorted({option for options in _OPTIONS.values() for option in options} - set(allowed)):
+        if getattr(column, option) != ColumnSection.model_fields[option].default:
+            owner = next(kind for kind, options in _OPTIONS.items() if option in options)
+            raise ValueError(f'{where}.{option}: given; it is for kind "{owner}", this is "{column.kind}"')
+    if column.format:
+        _check_format(name, column)
+    rules = [rule for rule in _LABEL_RULES if getattr(column, rule) not in (None, [], "")]
+    if len(rules) > 1:
+        raise ValueError(f"{where}: {' and '.join(rules)} given; a label has one rule")
+    if column.negative and not column.positive:
+        raise ValueError(f"{where}.negative: given without positive; give both, or positive alone")
+    if len({isinstance(value, str) for value in (*column.positive, *column.negative)}) > 1:
+        raise ValueError(f"{where}: positive and negative mix texts and numbers; give texts or numbers")
+
+
+def _check_format(name: str, column: ColumnSection) -> None:
+    where = f"data.columns.{name}.format"
+    if column.kind == "dense" and column.transform != "time":
+        raise ValueError(f'{where}: given; it is for transform "time", this is "{column.transform}"')
+    if not any(year in column.format for year in ("%Y", "%y", "%D", "%F", "%s")):
+        raise ValueError(f"{where}: {column.format!r} has no year; write it as in %Y-%m-%d %H:%M")
+
+
+def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None:
+    """Raise ValueError for a schema that no file could match.
+
+    The error names the columns.
+
+    Args:
+        columns: by name, in the order of the file.
+        header: whether a file names its own columns; otherwise each entry without `source` is the next one.
+    """
+    by_kind: dict[str, list[str]] = {}
+    for name, column in columns.items():
+        if not name or len(name) > 200:
+            raise ValueError(f"data.columns: a name of {len(name)} characters; give 1 to 200")
+        _check_options(name, column)
+        by_kind.setdefault(column.kind, []).append(name)
+    labels = by_kind.get("label", [])
+    if len(labels) != 1:
+        problem = f"columns {' and '.join(labels)} are labels" if labels else "no column is a label"
+        raise ValueError(f'data.columns: {problem}; give exactly one of kind "label"')
+    for kind in ("timestamp", "weight"):
+        if len(by_kind.get(kind, [])) > 1:
+            raise ValueError(
+                f"data.columns: {' and '.join(by_kind[kind])} are of kind {kind!r}; give at most one"
+            )
+    if not by_kind.get("categorical") and not by_kind.get("multi_hot"):
+        raise ValueError('data.columns: no column is "categorical" or "multi_hot"; give at least one')
+    if header:
+        return
+    in_file = [name for name, column in columns.items() if column.source in ("", name)]
+    for name, column in columns.items():
+        if column.source and column.source not in in_file:
+            raise ValueError(
+                f"data.columns.{name}.source: {column.source!r} is not a column; "
+                f"{suggest(column.source, in_file)}"
+            )
+
+
+def column_fault(name: str, names: list[str]) -> str:
+    """Say that a column is missing or repeated.
+
+    Returns "" if it is there once.
+    """
+    times = names.count(name)
+    if times == 1:
+        return ""
+    return f"column {name!r} {times} times" if times else f"no column {name!r}; {suggest(name, names)}"
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """Suggest the nearest known name, or list a few of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    some = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"did you mean {close[0]!r}?" if close else f"there are {some}"

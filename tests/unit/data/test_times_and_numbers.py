@@ -1,0 +1,90 @@
+"""Times of a stated format, rows without a time, decimals, NaN, and labels that are words."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.data.schema import log_transform
+from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.tests.support.schemas import COLUMNS, read_all, schema_job, write_lines
+
+LINES = ("5,30,ann,a|b,2026-01-01,1", '1,,"b,ob",,86400,0.5', "4,-2.5,,c,1970-01-01T00:00:09,2")
+
+
+TIMED = {**COLUMNS, "at": {"kind": "timestamp", "format": "%d/%m/%Y %H:%M"}}
+HOUR = {"kind": "dense", "source": "at", "transform": "time", "format": "%d/%m/%Y %H:%M"}
+
+
+def _times(job: Job, bad: BadRows) -> list[float]:
+    source = JobInput(job)
+    (chunk,) = source.chunks(source.plan(job.data.path)[0], bad)
+    return [float(time) for time in chunk.times]
+
+
+def test_times_of_a_stated_format(tmp_path: Path) -> None:
+    at = datetime(2017, 11, 7, 9, 30, tzinfo=UTC).timestamp()
+    lines = [f"5,30,u,,{text},1" for text in ("07/11/2017 9:30", "7/11/2017 09:30", "2017-11-07T09:30")]
+    path = write_lines(tmp_path / "log.csv", *lines)
+    bad = BadRows(2)
+    assert _times(schema_job(path, columns=TIMED), bad) == [at, at]
+    assert [row.why for row in bad.first] == ["at '2017-11-07T09:30' is not in the format %d/%m/%Y %H:%M"]
+    dense = read_all(schema_job(path, columns=TIMED | {"hour": HOUR}), BadRows(2)).dense[:, 1]
+    assert dense.tolist() == [np.float32(at)] * 2
+    # The control: without the format none of them is a time but the last.
+    with pytest.raises(
+        DataError, match=r"'07/11/2017 9:30', .* not in seconds or ISO 8601; state the format"
+    ):
+        _times(schema_job(path), bad)
+
+
+def test_a_row_without_a_time_is_bad_only_where_rows_are_read_in_the_order_of_time(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "log.csv", *LINES, "1,2,u,,,1", "1,2,u,,soon,1")
+    bad = BadRows(5)
+    assert len(read_all(schema_job(path), bad)) == 4
+    assert [row.why for row in bad.first] == ["at 'soon' is not in seconds or ISO 8601"]
+    bad = BadRows(5)
+    assert len(read_all(schema_job(path, order="time"), bad)) == 3
+    assert [row.why for row in bad.first] == [
+        f"at '{text}' is not in seconds or ISO 8601" for text in ("", "soon")
+    ]
+
+
+def test_nan_is_missing_and_decimals_are_numbers(tmp_path: Path) -> None:
+    columns = {
+        "y": pa.array([Decimal("5.0"), Decimal("1.0"), Decimal("4.0"), None], pa.decimal128(5, 1)),
+        "age": pa.array([Decimal("30.5"), None, Decimal("-2.5"), Decimal("1.0")], pa.decimal128(9, 2)),
+        "user": pa.array(["a"] * 4),
+        "tags": pa.array([["a"]] * 4),
+        "at": pa.array([1] * 4),
+        "w": pa.array([1.0, 0.5, 2.0, math.nan]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    bad = BadRows(1)
+    got = read_all(schema_job(tmp_path / "log.parquet", "parquet"), bad)
+    assert got.labels.tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(got.dense[:, 0], log_transform(np.array([30.5, 0, -2.5])))
+    # Without a label it is no example; a weight that is not a number is none either.
+    assert [row.line for row in bad.first] == [4]
+    columns |= {"y": pa.array([5.0, 1.0, 4.0, 1.0]), "age": pa.array([30.5, math.nan, -2.5, math.inf])}
+    columns["w"] = pa.array([1.0] * 4)
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    bad = BadRows(1)
+    again = read_all(schema_job(tmp_path / "log.parquet", "parquet"), bad)
+    np.testing.assert_array_equal(again.dense, got.dense)
+    assert [row.why for row in bad.first] == ["age 'inf' is not numeric"]
+
+
+def test_words_as_labels_are_told_to_be_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "log.csv", "yes,30,u,,9,1", "no,30,u,,9,1")
+    with pytest.raises(DataError, match=r"'yes', 'no' are neither 0 nor 1; name the values .*positive = \["):
+        read_all(schema_job(path, columns=COLUMNS | {"y": "label"}))
