@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def checkpoint_option(flag: str) -> Callable[[F], F]:
-    """Make the option `flag`; the command gets "last" or "best" as `which`."""
+def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> Callable[[F], F]:
+    """Make the option `flag`; the command gets "last" or "best" as `which`, or "auto" if that is the default.
+
+    "auto" is the best checkpoint by validation if there is one, else the last.
+    """
     return click.option(
         flag,
         "which",
-        type=click.Choice(["last", "best"]),
-        default="last",
+        type=click.Choice(["auto", "last", "best"] if default == "auto" else ["last", "best"]),
+        default=default,
         show_default=True,
-        help="The last checkpoint, or the best by validation.",
+        help="The last checkpoint, or the best by validation"
+        + ('; "auto": the best, if there is one.' if default == "auto" else "."),
     )

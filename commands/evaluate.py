@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from .checkpoint_option import checkpoint_option
+
+if TYPE_CHECKING:
+    from ..pipeline.checkpoint.manifest import Which
 
 
 @click.command(name="eval")
@@ -21,7 +24,7 @@ from .checkpoint_option import checkpoint_option
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
-def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool, which: Literal["last", "best"]) -> None:
+def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool, which: Which) -> None:
     """Score the model that RUN saved on data files, without a cluster."""
     import json
 

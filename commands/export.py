@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from .checkpoint_option import checkpoint_option
+
+if TYPE_CHECKING:
+    from ..pipeline.checkpoint.manifest import Which
 
 
 @click.command()
@@ -34,7 +37,7 @@ def export(
     form: Literal["torch-export", "onnx"],
     tables: Literal["parquet", "safetensors", "none"],
     out: Path,
-    which: Literal["last", "best"],
+    which: Which,
 ) -> None:
     """Write the model that RUN saved as files that others can serve.
 
@@ -48,4 +51,4 @@ def export(
     manifest = export_model(model, out, form, tables)
     for file in manifest["files"]:
         click.echo(f"{file['bytes']:>15,} bytes  {file['name']}")
-    click.echo(f"{manifest['model']} of {manifest['run']}: {out}")
+    click.echo(f"{model.description}, of {manifest['run']}: {out}")

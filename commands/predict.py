@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from .checkpoint_option import checkpoint_option
+
+if TYPE_CHECKING:
+    from ..pipeline.checkpoint.manifest import Which
 
 
 @click.command()
@@ -22,9 +25,7 @@ from .checkpoint_option import checkpoint_option
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The Parquet file to write.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
 @checkpoint_option("--which")
-def predict(
-    run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Literal["last", "best"]
-) -> None:
+def predict(run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which) -> None:
     """Score files with the model that RUN saved.
 
     The output has one row per input row, in order, with the columns file, row (from 1: a line of text, a row
@@ -40,4 +41,5 @@ def predict(
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
         click.echo(f"no score for {line}", err=True)
+    click.echo(f"{model.description}, of {model.manifest.run}")
     click.echo(f"{counted(done.rows, 'row')}, {done.without_score:,} of them without a score: {out}")

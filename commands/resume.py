@@ -20,7 +20,7 @@ from .key import security_options
     metavar="SECTION.KEY=VALUE",
     help="Override a setting of its job; data, model and batches must stay as they are.",
 )
-@checkpoint_option("--from")
+@checkpoint_option("--from", "last")
 @security_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], quiet: bool) -> None:

@@ -82,14 +82,16 @@ def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: Restore
 
 
 def _require_torch_for_validation(job: Job) -> None:
-    """Raise JobFileError if `[validation]` needs a scoring process here and torch is missing.
+    """Raise JobFileError if validation needs a scoring process here and torch is missing.
 
     The coordinator itself does without torch.
     """
-    if job.validation.enabled and find_spec("torch") is None:
+    split = job.data.split
+    has_data = job.data.validation_path or split.validation or split.validation_from is not None
+    if (job.validation.enabled or has_data) and find_spec("torch") is None:
         raise JobFileError(
-            "[validation] is set, but the coordinator's machine has no torch to score checkpoints with",
-            remedy="install torch there, use the image for all roles, or remove [validation]",
+            "the job has validation data, but there is no torch on the coordinator's machine to score with",
+            remedy="install torch there, use the image for all roles, or remove the data and [validation]",
         )
 
 

@@ -251,6 +251,7 @@ def _validation(saved: SavedCheckpoints | None) -> Validation | None:
         metric=state.settings.metric,
         count=len(state.points),
         failed=state.failed,
+        skipped=state.skipped,
         best=None if best is None else best.value,
         best_examples=None if best is None else best.examples,
         folder=None if best is None else BEST,

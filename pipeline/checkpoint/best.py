@@ -36,13 +36,21 @@ class BestNote:
     input_digest: str
 
 
-def pin(checkpoint: Path) -> Path:
-    """Link RUN/checkpoint as RUN/best.candidate, the manifest last.
+def read_note(folder: Path) -> BestNote | None:
+    """Return why a checkpoint is the best; None for another one, or a note that cannot be read."""
+    try:
+        return BestNote(**json.loads((folder / NOTE_NAME).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def pin(checkpoint: Path, number: int = 0) -> Path:
+    """Link RUN/checkpoint as RUN/best.candidate-NUMBER, the manifest last.
 
     The files are hard links, or copies if the file system has no links. Files of a checkpoint are never
     written again, so a link is as good as a copy. One thread of one process at a time. Raises ResourceError.
     """
-    candidate = checkpoint.with_name(CANDIDATE)
+    candidate = checkpoint.with_name(f"{CANDIDATE}-{number}")
     _copy(checkpoint, candidate)
     return candidate
 
@@ -66,11 +74,8 @@ def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> Best
     as other values cannot be compared. Returns why it is the best, or None if it was not taken over. Raises
     ResourceError.
     """
-    try:
-        note = BestNote(**json.loads((old_run / BEST / NOTE_NAME).read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return None
-    if (note.metric, note.input_digest) != (metric, input_digest):
+    note = read_note(old_run / BEST)
+    if note is None or (note.metric, note.input_digest) != (metric, input_digest):
         return None
     candidate = run / CANDIDATE
     _copy(old_run / BEST, candidate)
@@ -84,6 +89,12 @@ def drop(candidate: Path) -> None:
     Other links to its files stay. Anything that cannot be removed makes the next `pin` fail with an error.
     """
     shutil.rmtree(candidate, ignore_errors=True)
+
+
+def drop_all(run: Path) -> None:
+    """Remove all pinned checkpoints of a run."""
+    for candidate in run.glob(f"{CANDIDATE}*"):
+        drop(candidate)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,7 +23,8 @@ FORMAT_VERSION: Final = 3
 # Its embedding nodes always wrote all their rows.
 _OLDEST_FORMAT_VERSION: Final = 2
 MANIFEST_NAME: Final = "manifest.json"
-_FOLDERS: Final = {"last": "checkpoint", "best": "best"}
+Which: TypeAlias = Literal["auto", "last", "best"]
+_FOLDERS: Final[dict[str, str]] = {"last": "checkpoint", "best": "best"}
 _PARTIAL: Final = "checkpoint.partial-"
 _GONE: Final = ".gone"
 _OLD: Final = ".old"
@@ -145,14 +146,14 @@ def put_in_place(folder: Path, current: Path) -> None:
 
 
 def open_checkpoint(
-    path: Path, *, verify: bool = False, which: Literal["last", "best"] = "last"
+    path: Path, *, verify: bool = False, which: Which = "last"
 ) -> tuple[Path, CheckpointManifest]:
     """Open a checkpoint; return its folder and its manifest.
 
     `path` is the folder of a checkpoint, or of a run; of a run, `which` chooses the last checkpoint or the
-    best by validation. Sizes are always checked; with `verify` also the SHA-256 of every file, which reads
-    them all. Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another
-    format.
+    best by validation; "auto" is the best if there is one. Sizes are always checked; with `verify` also the
+    SHA-256 of every file, which reads them all. Raises CheckpointError for a checkpoint that is absent,
+    truncated, altered, or of another format.
     """
     while True:
         folder = _locate(path, which)
@@ -189,7 +190,9 @@ def _identity(folder: Path) -> int | None:
         return None
 
 
-def _locate(path: Path, which: Literal["last", "best"]) -> Path:
+def _locate(path: Path, which: Which) -> Path:
+    if which == "auto":
+        which = "best" if (path / _FOLDERS["best"] / MANIFEST_NAME).is_file() else "last"
     # The old one is found while the new one is being put in place, also by the path of the checkpoint itself.
     name = _FOLDERS[which]
     candidates = [path, path / name, path / f"{name}{_OLD}"]

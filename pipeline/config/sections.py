@@ -260,7 +260,9 @@ class ValidationSection(BaseModel):
     """Validation during training: a separate process scores a checkpoint that was just written.
 
     The best checkpoint so far is kept in the run's folder as `best/`. Validation needs validation data:
-    `data.validation_path` or `data.split.validation`.
+    `data.validation_path` or `data.split.validation`. A job with such data scores its last checkpoint even if
+    no key of this section is set. Training does not wait for a validation: up to 8 checkpoints wait for
+    theirs, and a further one is skipped, which the report says.
     """
 
     model_config = STRICT
@@ -271,6 +273,9 @@ class ValidationSection(BaseModel):
     )
     every_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=0.0, description="Validate after every this many seconds of training. 0: never."
+    )
+    every_epochs: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Validate after every this many epochs. 0: never."
     )
     metric: Literal["ne", "auc", "logloss"] = Field(
         default="ne",
@@ -292,15 +297,15 @@ class ValidationSection(BaseModel):
     def _consistent(self) -> ValidationSection:
         if self.patience and not self.enabled:
             raise ValueError(
-                f"validation.patience: {self.patience} given; set validation.every_examples or "
-                "validation.every_seconds, or nothing is ever validated"
+                f"validation.patience: {self.patience} given; set validation.every_examples, "
+                "validation.every_seconds or validation.every_epochs, or only the end is validated"
             )
         return self
 
     @property
     def enabled(self) -> bool:
         """Whether checkpoints are validated during training."""
-        return self.every_examples > 0 or self.every_seconds > 0
+        return self.every_examples > 0 or self.every_seconds > 0 or self.every_epochs > 0
 
 
 class WatchSection(BaseModel):

@@ -102,12 +102,14 @@ class Validation(ReportPart):
 
     `best` is the metric's best value, of the checkpoint that was taken after `best_examples` and is kept in
     `folder` of the run's folder; None where none could be scored. `best_is_last`: the last checkpoint is the
-    best one, too. `failed` validations gave no score; the events say why.
+    best one, too. `failed` validations gave no score; the events say why. `skipped` ones were due while too
+    many others waited.
     """
 
     metric: Literal["ne", "auc", "logloss"]
     count: NonNegativeInt
     failed: NonNegativeInt = 0
+    skipped: NonNegativeInt = 0
     best: NonNegativeFloat | None
     best_examples: NonNegativeInt | None
     folder: str | None

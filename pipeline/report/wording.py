@@ -58,7 +58,7 @@ def auc(evaluation: Evaluation) -> str:
 
 def quality(report: Report) -> str:
     """Describe the quality of the model."""
-    evaluation = report.eval
+    evaluation = report.eval_best or report.eval
     if evaluation is None:
         return "The model was not evaluated: no held-out data was scored in this run."
     if evaluation.ne is None:
@@ -176,15 +176,21 @@ def checkpoints(report: Report) -> list[str]:
         )
     if validation is not None and validation.failed:
         found.append(f"{counted(validation.failed, 'validation')} failed; the events say why.")
+    if validation is not None and validation.skipped:
+        found.append(
+            f"{counted(validation.skipped, 'validation')} skipped, since training was faster than scoring:"
+            " validate less often, or fewer examples."
+        )
     if report.checkpoints is not None and report.checkpoints.failed:
         total = report.checkpoints.written + report.checkpoints.failed
         found.append(
             f"{count(report.checkpoints.failed)} of {counted(total, 'checkpoint')} while training failed;"
             " the events say why."
         )
-    if report.eval_best is not None:
-        best = report.eval_best
-        found.append(f"NE {number(best.ne)} on the held-out examples, of {best.model}.")
+    if report.eval_best is not None and report.eval is not None:
+        # The headline is of the best.
+        last = report.eval
+        found.append(f"NE {number(last.ne)} on the held-out examples, of the last model, {last.model}.")
     return found
 
 

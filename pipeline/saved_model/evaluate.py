@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.manifest import Which
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
 from ..data.generator.manifest import teacher_ne
@@ -15,7 +16,7 @@ from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
 from ..metrics import QualitySums, gain_ratio
-from .model import SavedModel, Which
+from .model import SavedModel
 
 SCORE_BATCH = 4096
 
@@ -33,7 +34,7 @@ class SpanScores:
     bad_rows: int
 
 
-def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -> dict[str, Any]:
+def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "auto") -> dict[str, Any]:
     """Compute the quality of a run's saved model on files.
 
     The files have the job's format; the figures are NE, AUC, logloss and calibration. Raises CheckpointError,
@@ -50,16 +51,17 @@ def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "last") -
             remedy="give files with rows that fit the job's [data]",
         )
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
+    # Of generated logs only.
+    taught = {} if teacher is None else {"teacher_ne": teacher, "gain_ratio": gain_ratio(sums.ne, teacher)}
     return {
-        "model": model.manifest.model,
+        "model": model.description,
         "examples": sums.examples,
         "bad_rows": scores.bad_rows,
         "ne": sums.ne,
         "auc": sums.auc,
         "logloss": sums.logloss,
         "calibration": sums.calibration,
-        "teacher_ne": teacher,
-        "gain_ratio": gain_ratio(sums.ne, teacher),
+        **taught,
     }
 
 

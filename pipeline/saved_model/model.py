@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..checkpoint.manifest import CheckpointManifest, open_checkpoint
+from ..checkpoint.best import read_note
+from ..checkpoint.manifest import CheckpointManifest, Which, open_checkpoint
 from ..checkpoint.reader import TensorReader
 from ..config.job import Job
 from ..data.batch import Batch
@@ -27,8 +28,6 @@ from ..types import Float32Array
 from .table import Table
 
 REMEDY = "use the code of the model that it was trained with, or another checkpoint"
-
-Which: TypeAlias = Literal["last", "best"]
 
 
 def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Module:
@@ -77,12 +76,13 @@ class SavedModel:
     _loaded: LoadedTables
 
     @classmethod
-    def open(cls, path: str | PathLike[str], which: Which = "last") -> SavedModel:
+    def open(cls, path: str | PathLike[str], which: Which = "auto") -> SavedModel:
         """Open the model in a run's or a checkpoint's folder.
 
         Args:
             path: for example "runs/latest".
-            which: the "last" checkpoint of the run, or the "best" one by validation.
+            which: the "last" checkpoint of the run, or the "best" one by validation; "auto": the best one, if
+                there is one.
 
         Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
         its job; ResourceError if its tables do not fit into memory; JobFileError if its model's code cannot
@@ -103,6 +103,15 @@ class SavedModel:
             for table in job.tables
         }
         return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
+
+    @property
+    def description(self) -> str:
+        """Say which model this is, and whether it is the best by validation or the last of its run."""
+        trained = f"after {self.manifest.examples_trained:,} examples"
+        note = read_note(self.folder)
+        if note is None:
+            return f"{self.manifest.model}, {trained}"
+        return f"{self.manifest.model}, {trained}, the best by validation ({note.metric} {note.value:.4f})"
 
     def logits(self, batch: Batch) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels."""
@@ -130,7 +139,7 @@ class SavedModel:
         return predict_columns(self, data)
 
 
-def load(path: str | PathLike[str], which: Which = "last") -> SavedModel:
+def load(path: str | PathLike[str], which: Which = "auto") -> SavedModel:
     """Open the model that a run saved, as `SavedModel.open`: `shadowsync.load("runs/latest")`."""
     return SavedModel.open(path, which)
 

@@ -15,6 +15,7 @@ from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.report.wording import quality
 from shadowsync.pipeline.saved_model.evaluate import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Starter
@@ -84,7 +85,10 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert report.checkpoints.failed == 0
     # The last one is the checkpoint of the end.
     assert report.validation is not None
-    assert report.validation.count == len(points) == report.checkpoints.written + 1
+    assert report.validation.count == len(points)
+    # Each of the others was scored, or skipped because it waited when the decision fell.
+    scored = len(points) - 1
+    assert scored <= report.checkpoints.written <= scored + report.validation.skipped
     assert [at for at, _ in points] == sorted({at for at, _ in points})
     assert points[-1][0] == counted.distinct
     # The best is the lowest, it is the one in best/, and it scores there what was said of it.
@@ -96,6 +100,13 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     offline = evaluate_run(own.run.folder, [validation_file], "best")
     assert offline["ne"] == pytest.approx(best, abs=1e-12)
     assert offline["examples"] == EVAL_EXAMPLES
+    # It is what is used where nothing is said, and what the report is headed by.
+    assert evaluate_run(own.run.folder, [validation_file]) == offline
+    assert f"after {best_at:,} examples, the best by validation (ne {best:.4f})" in offline["model"]
+    assert quality(report).startswith(f"NE {best:.4f} on ")
+    last = evaluate_run(own.run.folder, [validation_file], "last")
+    assert last["ne"] == pytest.approx(points[-1][1], abs=1e-12)
+    assert "best" not in last["model"]
     # Both are scored on the test part, and the last one is worse: that is what it was for.
     assert report.eval is not None
     assert report.eval_best is not None
@@ -112,14 +123,9 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
 ) -> None:
     """By hard links, where there are some: the best one costs no second copy while it is the last, too.
 
-    It is, where only the last one is validated.
+    It is, where only the last one is validated, as it is where there is data for it and nothing else is said.
     """
-    own = cluster(
-        {
-            "data": {"validation_path": validation_file},
-            "validation": {"every_examples": 100 * EXAMPLES, "metric": "auc"},
-        }
-    ).start()
+    own = cluster({"data": {"validation_path": validation_file}, "validation": {"metric": "auc"}}).start()
     assert own.wait(120.0) == 0, own.coordinator.text()
     report = own.run.report
     assert report.outcome == "finished"

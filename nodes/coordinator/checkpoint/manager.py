@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ....pipeline.checkpoint.best import BEST, CANDIDATE, BestNote, adopt_best, drop, pin, promote
+from ....pipeline.checkpoint.best import BEST, BestNote, adopt_best, drop, drop_all, pin, promote
 from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ShadowSyncError
@@ -22,35 +23,42 @@ from .running import RunningCheckpoint, input_digest
 
 
 class IntervalTrigger:
-    """A trigger at multiples of `every_examples`, and `every_seconds` after the last.
+    """A trigger at multiples of `every_examples` and `every_epochs`, and `every_seconds` after the last.
 
     0 switches that condition off.
 
-    It has no clock: the caller gives the examples and seconds so far.
+    It has no clock: the caller gives the examples, seconds and complete epochs so far.
     """
 
-    def __init__(self, every_examples: int, every_seconds: float) -> None:
+    def __init__(self, every_examples: int, every_seconds: float, every_epochs: int = 0) -> None:
         self._every_examples = every_examples
         self._every_seconds = every_seconds
+        self._every_epochs = every_epochs
         self._next_examples = 0
+        self._next_epochs = 0
         self._last_seconds: float | None = None
 
-    def now(self, examples: int, seconds: float) -> bool:
+    def now(self, examples: int, seconds: float, epochs: int = 0) -> bool:
         """Return whether it is due."""
         if self._last_seconds is None:
-            self.done(examples, seconds)
+            self.done(examples, seconds, epochs)
         assert self._last_seconds is not None
         by_examples = self._every_examples > 0 and examples >= self._next_examples
-        return by_examples or 0 < self._every_seconds <= seconds - self._last_seconds
+        by_epochs = self._every_epochs > 0 and epochs >= self._next_epochs
+        return by_examples or by_epochs or 0 < self._every_seconds <= seconds - self._last_seconds
 
-    def done(self, examples: int, seconds: float) -> None:
-        """Record that it was done, or tried, at so many examples and seconds."""
+    def done(self, examples: int, seconds: float, epochs: int = 0) -> None:
+        """Record that it was done, or tried, at so many examples, seconds and epochs."""
         self._last_seconds = seconds
         if self._every_examples:
             self._next_examples = (examples // self._every_examples + 1) * self._every_examples
+        if self._every_epochs:
+            self._next_epochs = (epochs // self._every_epochs + 1) * self._every_epochs
 
 
 LOOK_SECONDS = 0.1
+MOST_WAITING = 8
+"""So many pinned checkpoints wait for their validation; each holds its files on the disk."""
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +67,7 @@ class CheckpointManager:
     """Take and validate checkpoints when they are due. Runs on the coordinator's loop.
 
     A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
-    a time, in a process of its own. A failure is an event; training continues.
+    a time, in a process of its own, and the others wait for it. A failure is an event; training continues.
 
     Args:
         spans: of the validation part.
@@ -78,7 +86,10 @@ class CheckpointManager:
         job = server.state.job
         self._checkpoint_due = IntervalTrigger(job.checkpoint.every_examples, job.checkpoint.every_seconds)
         self._validated_examples = -1
-        self._validation_due = IntervalTrigger(job.validation.every_examples, job.validation.every_seconds)
+        every = job.validation
+        self._validation_due = IntervalTrigger(every.every_examples, every.every_seconds, every.every_epochs)
+        self._waiting: deque[Path] = deque()
+        self._pinned = 0
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         for scored in self._state.scored:
@@ -112,28 +123,33 @@ class CheckpointManager:
         """
         if not self._validates:
             return
+        if self.ended_early:
+            # They are of later models than the one that was no better.
+            for _ in range(len(self._waiting)):
+                self.validation.skip()
+                await run_in_thread_uncancellable(drop, self._waiting.popleft())
         if self._scoring is not None:
             await self._server.unless_stopped(self._wait())
         if self._state.stop is None:
             before = self.validation.best
-            await self._server.unless_stopped(
-                self._validate(await self._pin(self._state.folder / "checkpoint"))
-            )
+            await self._pin(self._state.folder / "checkpoint")
+            await self._server.unless_stopped(self._score_waiting())
             self.best_is_last = self.validation.best is not before
 
     async def cancel(self) -> None:
-        """End the current validation and its process; remove its pinned checkpoint."""
+        """End the current validation and its process; remove all pinned checkpoints."""
         if self._scoring is not None:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
-        await run_in_thread_uncancellable(drop, self._state.folder / CANDIDATE)
+        await run_in_thread_uncancellable(drop_all, self._state.folder)
 
     @property
     def _validates(self) -> bool:
-        return bool(self._spans) and self._state.job.validation.enabled
+        return bool(self._spans)
 
     async def _adopt(self) -> None:
-        """Take over the resumed run's best checkpoint."""
+        """Take over the resumed run's best checkpoint; drop what a dead coordinator had pinned."""
+        await run_in_thread_uncancellable(drop_all, self._state.folder)
         start = self._state.job.start
         if not (start.resume and self._validates):
             return
@@ -159,22 +175,34 @@ class CheckpointManager:
         if not self._state.ledger.owed.has_all_shards:
             # A checkpoint waits until it is known what the new shard lacks.
             return
-        examples, seconds = self._state.ledger.examples_so_far, self._state.seconds()
-        idle = self._scoring is None or self._scoring.done()
+        ledger = self._state.ledger
+        examples, seconds, epochs = ledger.examples_so_far, self._state.seconds(), ledger.complete_epochs
         # A model that has not learned anything since does not fail to improve.
         learned = examples > self._validated_examples
-        validate = self._validates and idle and learned and self._validation_due.now(examples, seconds)
+        validate = self._validates and learned and self._validation_due.now(examples, seconds, epochs)
+        if validate:
+            self._validation_due.done(examples, seconds, epochs)
+            if len(self._waiting) >= MOST_WAITING:
+                self._skip(examples)
+                validate = False
         if not self._checkpoint_due.now(examples, seconds) and not validate:
             return
         manifest = await self._take()
         if manifest is not None and validate:
-            self._scoring = self._server.spawn(
-                self._validate(await self._pin(self._state.folder / "checkpoint"))
-            )
+            await self._pin(self._state.folder / "checkpoint")
+            if self._scoring is None or self._scoring.done():
+                self._scoring = self._server.spawn(self._score_waiting())
         self._checkpoint_due.done(examples, seconds)
         if validate:
-            self._validation_due.done(examples, seconds)
             self._validated_examples = examples
+
+    def _skip(self, examples: int) -> None:
+        if not self.validation.skipped:
+            others = f"{MOST_WAITING} others wait: training is faster than scoring"
+            self._server.event(
+                "coordinator", f"the validation at {examples:,} examples is skipped, since {others}"
+            )
+        self.validation.skip()
 
     async def _take(self) -> CheckpointManifest | None:
         try:
@@ -184,18 +212,21 @@ class CheckpointManager:
             self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
             return None
 
-    async def _pin(self, checkpoint: Path) -> Path | None:
+    async def _pin(self, checkpoint: Path) -> None:
+        """Have a checkpoint wait for its validation."""
+        self._pinned += 1
         try:
-            return await run_in_thread_uncancellable(pin, checkpoint)
+            self._waiting.append(await run_in_thread_uncancellable(pin, checkpoint, self._pinned))
         except ShadowSyncError as error:
             self._server.event("coordinator", f"a checkpoint could not be validated: {error}")
             self.validation.fail()
-            return None
 
-    async def _validate(self, candidate: Path | None) -> None:
+    async def _score_waiting(self) -> None:
+        while self._waiting:
+            await self._validate(self._waiting.popleft())
+
+    async def _validate(self, candidate: Path) -> None:
         """Score a pinned checkpoint; keep it if it is the best."""
-        if candidate is None:
-            return
         try:
             score = await score_checkpoint(candidate, self._spans)
             value = metric_of(score.sums, self.validation.settings.metric) if score.sums.examples else None

@@ -57,6 +57,7 @@ class LedgerState:
         self._read_again: set[tuple[int, int]] = set()
         self._lost_spans: set[tuple[int, int]] = set()
         self._incomplete = 0
+        self._complete_of = Counter(epoch for epoch, _ in self.restored.complete)
         self._seed = seed
         self.owed = OwedBatches()
         self.totals = LedgerTotals()
@@ -81,6 +82,18 @@ class LedgerState:
     def complete(self) -> bool:
         """Whether all spans are read and all batches settled."""
         return self._next is None and self._incomplete == 0 and self.owed.is_settled
+
+    @property
+    def complete_epochs(self) -> int:
+        """How many of the first epochs have all their spans read and settled."""
+        epoch = 0
+        while 0 < self._complete_of[epoch] == len(self._spans):
+            epoch += 1
+        return epoch
+
+    def _complete(self, epoch: int) -> None:
+        self._incomplete -= 1
+        self._complete_of[epoch] += 1
 
     def trained_ranges(self) -> list[BatchRange]:
         """Return the batches that this run has trained so far."""
@@ -212,7 +225,7 @@ class LedgerState:
         self.totals.parsed_examples += examples - span.restored_examples
         self.totals.bad_rows += bad_rows
         if span.complete:
-            self._incomplete -= 1
+            self._complete(epoch)
 
     def acknowledge(self, trainer: str, batch: BatchId, examples: int) -> Acknowledged:
         """Record a batch that a trainer trained and all shards have applied.
@@ -237,7 +250,7 @@ class LedgerState:
             self.totals.distinct_examples += examples
             self.totals.distinct_batches += 1
             if span.complete and not was_complete:
-                self._incomplete -= 1
+                self._complete(batch.epoch)
         return Acknowledged(batch, examples, trainer, repeated)
 
     def leave_out(self, trainer: str, batch: BatchId, examples: int, why: str) -> LeftOut:
@@ -258,7 +271,7 @@ class LedgerState:
             span.left_out[batch.number] = examples
             totals.untrained_examples += examples
             if span.complete and not was_complete:
-                self._incomplete -= 1
+                self._complete(batch.epoch)
         return LeftOut(batch, examples, trainer, why)
 
     def return_batches(

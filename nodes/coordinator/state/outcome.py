@@ -71,6 +71,7 @@ class ValidationState:
     best: Scored | None = None
     without_improvement: int = 0
     failed: int = 0
+    skipped: int = 0
 
     def improves(self, value: float) -> bool:
         """Return whether a checkpoint of this value would be the best so far.
@@ -100,6 +101,10 @@ class ValidationState:
     def fail(self) -> None:
         """Count a validation that failed."""
         self.failed += 1
+
+    def skip(self) -> None:
+        """Count a validation that was due, and is not done."""
+        self.skipped += 1
 
     @property
     def exhausted(self) -> bool:

@@ -101,7 +101,7 @@ def test_a_full_volume_without_links_leaves_no_part_of_a_copy(
     with pytest.raises(ResourceError, match="no space left"):
         pin(checkpoint)
     # The control: a file was there already.
-    assert copied == [tmp_path / "best.candidate" / "dense-00000.safetensors"]
+    assert copied == [tmp_path / "best.candidate-0" / "dense-00000.safetensors"]
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 

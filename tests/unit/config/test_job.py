@@ -126,6 +126,7 @@ OTHER: dict[str, Any] = {
     "checkpoint.every_seconds": 9.0,
     "validation.every_examples": 9,
     "validation.every_seconds": 9.0,
+    "validation.every_epochs": 2,
     "validation.metric": "auc",
     "validation.patience": 9,
     "validation.min_delta": 0.1,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from shadowsync.nodes.coordinator.checkpoint import manager as checkpoint_manager
-from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
+from shadowsync.nodes.coordinator.checkpoint.manager import MOST_WAITING, CheckpointManager
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore
-from shadowsync.pipeline.checkpoint.best import BestNote, promote
+from shadowsync.pipeline.checkpoint.best import CANDIDATE, BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
@@ -111,7 +112,9 @@ def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
         await validated(c, manager, 2)
         assert manager.validation.best is best
         assert manager.validation.failed == 1
-        assert [text for _, text in c.told] == ["a validation failed: best.candidate of 10 cannot be written"]
+        assert [text for _, text in c.told] == [
+            "a validation failed: best.candidate-2 of 10 cannot be written"
+        ]
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await manager.cancel()
@@ -119,6 +122,57 @@ def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
     asyncio.run(asyncio.wait_for(body(), 60.0))
     assert scores == []
     assert open_checkpoint(tmp_path, verify=True, which="best")[1].examples_trained == 20
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
+
+
+def test_those_that_are_due_while_one_is_scored_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training is faster: the best model of all is an early one, and it is found."""
+    begun: list[int] = []
+
+    async def body() -> tuple[CheckpointManager, list[str]]:
+        go_on = asyncio.Event()
+
+        async def score_when_told(candidate: Path, _: list[Span]) -> CheckpointScore:
+            examples = open_checkpoint(candidate)[1].examples_trained
+            begun.append(examples)
+            await go_on.wait()
+            return replace(score(BETTER if examples == 40 else GOOD), examples_trained=examples)
+
+        monkeypatch.setattr(checkpoint_manager, "score_checkpoint", score_when_told)
+        clock = Clock()
+        c = job(tmp_path, clock)
+        manager = manager_of(c)
+        running = await started(clock, manager)
+        for number in range(1, MOST_WAITING + 4):
+            c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
+            pinned = [f"{CANDIDATE}-{at + 1}" for at in range(min(number, MOST_WAITING + 1))]
+            skipped = max(0, number - MOST_WAITING - 1)
+            await until(
+                lambda pinned=pinned, skipped=skipped: (  # type: ignore[misc]
+                    all((tmp_path / name / "manifest.json").exists() for name in pinned)
+                    and manager.validation.skipped == skipped
+                ),
+                f"checkpoint {number} waits, or is skipped",
+            )
+        assert begun == [20]
+        go_on.set()
+        await until(lambda: len(manager.validation.points) == MOST_WAITING + 1, "all are scored")
+        await ended(running)
+        await manager.cancel()
+        return manager, [text for _, text in c.told]
+
+    manager, told = asyncio.run(asyncio.wait_for(body(), 60.0))
+    assert begun == [20 + 10 * at for at in range(MOST_WAITING + 1)]
+    assert manager.validation.best is not None
+    assert manager.validation.best.examples == 40
+    assert manager.validation.skipped == 2
+    assert told == [
+        "the validation at 110 examples is skipped, since 8 others wait: training is faster than scoring"
+    ]
+    assert open_checkpoint(tmp_path, verify=True, which="auto")[1].examples_trained == 40
+    assert open_checkpoint(tmp_path, verify=True)[1].examples_trained == 100
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "checkpoint"]
 
 

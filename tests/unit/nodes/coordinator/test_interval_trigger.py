@@ -40,6 +40,17 @@ def test_whichever_comes_first() -> None:
     assert due.now(1, 10.0)
 
 
+def test_by_epochs() -> None:
+    due = IntervalTrigger(0, 0.0, 2)
+    assert not due.now(0, 0.0, 0)
+    assert not due.now(10**9, 1e9, 1)
+    assert due.now(0, 0.0, 2)
+    assert due.now(0, 0.0, 3)
+    due.done(0, 0.0, 3)
+    assert not due.now(0, 0.0, 3)
+    assert due.now(0, 0.0, 4)
+
+
 def test_never() -> None:
     due = IntervalTrigger(0, 0.0)
     assert not due.now(0, 0.0)

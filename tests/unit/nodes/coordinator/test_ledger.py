@@ -59,6 +59,19 @@ def test_it_is_complete_when_all_is_granted_read_and_trained() -> None:
     assert state.complete
 
 
+def test_epochs_are_complete_in_order() -> None:
+    state = ledger(2, epochs=3)
+    done = [state.complete_epochs]
+    for epoch, span in ((0, 0), (1, 1), (1, 0), (0, 1), (2, 0)):
+        read(state, 1, epoch=epoch, span=span)
+        state.acknowledge("trainer-0", batch_id(0, epoch=epoch, span=span), 10)
+        done.append(state.complete_epochs)
+    # The second is done before the first; both are when the first is.
+    assert done == [0, 0, 0, 0, 2, 2]
+    again = LedgerState(spans(2), epochs=3, seed=SEED, shuffled=False, restored=state.saved())
+    assert again.complete_epochs == 2
+
+
 def test_a_span_without_batches_is_complete_when_read() -> None:
     state = ledger()
     assert not state.complete
