@@ -330,6 +330,12 @@ class WatchSection(BaseModel):
         " `shadowsync run` this is the coordinator's port, and the nodes use the ports after it.",
     )
 
+    @field_validator("web", mode="before")
+    @classmethod
+    def _port(cls, value: Any) -> Any:
+        # So that `--set watch.web=8080` needs no quotes within quotes.
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
     @field_validator("web")
     @classmethod
     def _address(cls, text: str) -> str:

@@ -211,3 +211,7 @@ def test_refused_parts(refusal: Callable[..., str], changes: tuple[str, ...], sa
 )
 def test_moments(moment: str | float, seconds: float) -> None:
     assert seconds_of(moment) == seconds
+
+
+def test_a_port_needs_no_quotes(load: Load) -> None:
+    assert _job(load, "watch.web=8098").watch.web == _job(load, 'watch.web="8098"').watch.web == "8098"
