@@ -19,6 +19,7 @@ from .commands.evaluate import evaluate
 from .commands.export import export
 from .commands.generate import generate
 from .commands.health import health
+from .commands.init import init
 from .commands.job_arguments import job_of, job_options, web_option, web_override
 from .commands.key import key, security_options
 from .commands.network_options import network_options, network_overrides
@@ -130,7 +131,22 @@ def profile(
 
 
 COMMANDS = (
-    *(algos, chaos, compare, evaluate, export, generate, health, key, predict, prepare, resume, scale, top),
+    *(
+        algos,
+        chaos,
+        compare,
+        evaluate,
+        export,
+        generate,
+        health,
+        init,
+        key,
+        predict,
+        prepare,
+        resume,
+        scale,
+        top,
+    ),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

@@ -64,13 +64,17 @@ def test_a_job_says_in_one_line_what_it_leaves_out(monkeypatch: pytest.MonkeyPat
     assert "metrics" not in left_out(watched, metrics_port=0)
 
 
-def test_validation_is_refused_by_a_coordinator_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("validation", [{}, {"every_examples": 1000}])
+def test_validation_is_refused_by_a_coordinator_without_torch(
+    monkeypatch: pytest.MonkeyPatch, validation: dict[str, int]
+) -> None:
+    """With data for it the last checkpoint is validated in any case."""
     data = {"format": "parquet", "path": ["/absent"], "validation_path": ["/absent-too"]}
-    job = Job.model_validate({"data": data, "validation": {"every_examples": 1000}})
+    job = Job.model_validate({"data": data, "validation": validation})
     settings = NodeSettings(job=job, bind="127.0.0.1")
     with monkeypatch.context() as without:
         block(without, "torch")
-        with pytest.raises(JobFileError, match=r"^\[validation\] is set, .* has no torch"):
+        with pytest.raises(JobFileError, match=r"^the job has validation data, but there is no torch on"):
             asyncio.run(run_coordinator(settings))
     with pytest.raises(DataError, match="absent"):
         asyncio.run(run_coordinator(settings))

@@ -1,0 +1,35 @@
+"""`shadowsync init`: a first job file for one's own data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("source", metavar="DATA")
+@click.option("--label", default="", metavar="COLUMN", help="The label's column, where it is not clear.")
+@click.option("--out", default="job.toml", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+def init(source: str, label: str, out: Path, force: bool) -> None:
+    """Draft a job file for DATA: a file, a quoted glob, a folder, or a URL of one.
+
+    It looks at the first rows, guesses what the columns are, and writes a comment beside each guess. The
+    draft runs as it is; read it before.
+    """
+    from ..pipeline.checkpoint.atomic_file import atomic_file
+    from ..pipeline.errors import JobFileError
+    from ..pipeline.jobfile.draft import draft_job
+    from ..pipeline.jobfile.load import load_job
+
+    if out.exists() and not force:
+        raise JobFileError("exists already", where=str(out), remedy="give another --out, or --force")
+    text = draft_job(source, out.parent, name=out.stem, label=label)
+    with atomic_file(out) as file:
+        file.write(text.encode())
+    job = load_job(out)
+    kinds = [column.kind for column in job.data.columns.values()]
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    click.echo(f"columns: {counts}; read the comments beside them")
+    click.echo(f"written: {out}; next: shadowsync run {out}")

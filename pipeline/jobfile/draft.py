@@ -1,0 +1,120 @@
+"""A first job file for data that nobody has described yet, with a comment on every guess."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ..errors import JobFileError
+from ..text.format import counted
+from .draft_columns import DraftColumn, draft_columns, missing_words
+from .draft_sample import InputSample, read_sample
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_SMALL_ROWS: Final = 100_000
+_LARGE_ROWS: Final = 2_000_000
+_SORT_LIMIT_BYTES: Final = 256 << 20
+
+
+def draft_job(source: str, folder: Path, *, name: str, label: str = "") -> str:
+    """Return a job file for `source`: a file, a glob, a folder, or a URL of one.
+
+    `folder` is that of the job file: paths below it are written as relative ones. `label` names the label's
+    column, where it cannot be guessed. Raises DataError for files that cannot be
+    read, JobFileError where the columns are not clear.
+    """
+    sample = read_sample(source)
+    if Path(sample.pattern).is_relative_to(folder.absolute()):
+        sample = replace(sample, pattern=str(Path(sample.pattern).relative_to(folder.absolute())))
+    columns = draft_columns(sample, label)
+    if not any(column.table_rows for column in columns):
+        raise JobFileError(
+            "no column looks like an id or a category",
+            remedy="write [data.columns] by hand, with at least one",
+        )
+    return "\n".join(_lines(source, name, sample, columns)) + "\n"
+
+
+def _lines(source: str, name: str, sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
+    looked = "all" if sample.whole else f"the first {len(sample.frame):,}"
+    yield f"# Drafted by `shadowsync init` from {looked} of about {counted(sample.rows, 'row')} of {source}."
+    yield "# Every line with a comment is a guess: check it. docs/job-file.md has all keys."
+    yield "[run]"
+    yield f"name = {json.dumps(name)}"
+    yield ""
+    timed = any(column.kind == "timestamp" for column in columns)
+    by_time = timed and sample.bytes <= _SORT_LIMIT_BYTES
+    yield from _data(sample, by_time=by_time, timed=timed)
+    yield ""
+    yield "[data.split]"
+    yield f'by = "{"time" if by_time else "fraction"}"'
+    yield "validation = 0.1  # scored while and after training; the best model is kept"
+    yield "test = 0.1  # scored once, at the end"
+    yield ""
+    yield "[data.columns]"
+    yield from _columns(sample, columns)
+    yield ""
+    yield from _model(sample, columns)
+
+
+def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
+    yield "[data]"
+    yield f'format = "{sample.format}"'
+    yield f"path = {json.dumps(sample.pattern)}"
+    if sample.format != "parquet":
+        if sample.delimiter:
+            yield f"delimiter = {json.dumps(sample.delimiter)}"
+        if not sample.header:
+            yield "header = false  # the first line looks like a row; give the columns their names below"
+        if sample.encoding != "utf-8":
+            yield f'encoding = "{sample.encoding}"  # it is not UTF-8'
+        if words := missing_words(sample.frame):
+            yield f"missing = {json.dumps(['', *words])}  # words that stand for no value"
+    if by_time:
+        yield 'order = "time"  # trained in the order of time, and tested on the last rows'
+    elif timed:
+        yield '# order = "time" would train in the order of time, but sorts all rows in memory.'
+    # With the order of time a second pass would see the first rows after the last.
+    epochs = 3 if sample.rows < _SMALL_ROWS and not by_time else 1
+    yield f"epochs = {epochs}"
+
+
+def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
+    left_out_names = sample.header or sample.format == "parquet"
+    for column in columns:
+        key = column.name if _BARE.fullmatch(column.name) else json.dumps(column.name)
+        if column.kind:
+            yield f"{key} = {column.setting}  # {column.why}"
+        elif left_out_names:
+            yield f"# {key} is left out: {column.why}"
+        else:
+            # The columns of a file without a header are found by their place.
+            yield f'{key} = "ignored"  # {column.why}'
+
+
+def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
+    small, large = sample.rows < _SMALL_ROWS, sample.rows > _LARGE_ROWS
+    dim = 8 if small else 16
+    top = 32 if small else 128
+    yield "[model]"
+    yield f"embedding_dim = {dim}"
+    yield f"bottom = [{top}]"
+    yield f"top = [{top}]"
+    yield ""
+    yield "[trainer]"
+    yield f"count = {2 if large else 1}"
+    yield f"batch = {64 if small else 256 if not large else 512}"
+    yield ""
+    yield "[validation]"
+    yield "every_epochs = 1" if small else f"every_examples = {max(10_000, sample.rows // 10)}"
+    yield "patience = 3  # stops after so many validations without a better one"
+    for column in columns:
+        if column.table_rows:
+            key = column.name if _BARE.fullmatch(column.name) else json.dumps(column.name)
+            yield ""
+            yield f"[tables.{key}]"
+            yield f"rows = {column.table_rows}"

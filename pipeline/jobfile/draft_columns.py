@@ -1,0 +1,286 @@
+"""What the columns of a sample are, guessed from their names and values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import JobFileError
+from .draft_sample import InputSample
+
+MISSING_WORDS: Final = ("NULL", "null", "NA", "N/A", "n/a", "NaN", "nan", "None", "none", "?", "\\N", "-")
+_LABELS: Final = re.compile(
+    r"(is_?)?(label|target|click(s|ed)?|clk|convert(ed)?|conversion|buy|bought|purchase[d]?|like[d]?|y|class|outcome)",
+    re.IGNORECASE,
+)
+_POSITIVE: Final = {
+    "1",
+    "true",
+    "t",
+    "yes",
+    "y",
+    "click",
+    "clicked",
+    "positive",
+    "pos",
+    "buy",
+    "purchase",
+    "like",
+}
+_IDS: Final = re.compile(
+    r"(.*[_ .-])?(id|ids|uid|code|key|hash|zip|device|ip|sku|isbn)|.*[a-z]I[dD]|"
+    r"(user|item|product|movie|song|ad|advertiser|campaign|banner|creative|site|app|category|brand|store|city)s?"
+)
+_LARGEST_NUMBER: Final = 10_000_000
+_TIMES: Final = re.compile(r".*(time|date|timestamp|_at|_ts|^ts|^at|hour|day)$", re.IGNORECASE)
+_FORMATS: Final = (
+    "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d",
+    "%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y",
+    "%d.%m.%Y %H:%M", "%d.%m.%Y", "%y%m%d%H", "%Y%m%d%H", "%Y%m%d",
+)  # fmt: skip
+_YEARS: Final = pa.array(range(1990, 2101), pa.int64())
+_LIST_DELIMITERS: Final = ("|", ";", " ", ",")
+_FEW: Final = 50
+_EPOCH_SECONDS: Final = (500_000_000, 4_000_000_000)
+LARGEST_TABLE: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class DraftColumn:
+    """A column of the draft.
+
+    Attributes:
+        kind: of `ColumnSection`; "" for one that is left out.
+        setting: its value in the job file, as TOML.
+        why: what was seen.
+        table_rows: of a column with a table.
+    """
+
+    name: str
+    kind: str
+    setting: str
+    why: str
+    table_rows: int = 0
+
+
+def draft_columns(sample: InputSample, label: str) -> list[DraftColumn]:
+    """Guess the columns of a sample, in order; `label` is the label's name, "" if that is to be guessed.
+
+    Raises JobFileError if the label is not there, or cannot be guessed.
+    """
+    frame = _without_missing_words(sample.frame)
+    chosen = _label_of(frame, label)
+    found = [
+        _label_column(frame[name]) if name == chosen else _column(name, frame[name], sample)
+        for name in frame.columns
+    ]
+    times = [column.name for column in found if column.kind == "timestamp"]
+    # A job has one; the others are ids, of which there may be many.
+    return [
+        DraftColumn(column.name, "", "", "another time; a job has one")
+        if column.name in times[1:]
+        else column
+        for column in found
+    ]
+
+
+def missing_words(frame: pl.DataFrame) -> list[str]:
+    """Return the words that stand for no value somewhere in columns of text."""
+    found: set[str] = set()
+    for name in frame.columns:
+        if frame[name].dtype == pl.String:
+            found |= set(frame[name].filter(frame[name].is_in(MISSING_WORDS)).unique().to_list())
+    return sorted(found)
+
+
+def _without_missing_words(frame: pl.DataFrame) -> pl.DataFrame:
+    texts = [name for name in frame.columns if frame[name].dtype == pl.String]
+    gone = ["", *MISSING_WORDS]
+    return frame.with_columns(
+        pl.when(pl.col(name).is_in(gone)).then(None).otherwise(pl.col(name)).alias(name) for name in texts
+    )
+
+
+def _label_of(frame: pl.DataFrame, label: str) -> str:
+    if label:
+        if label not in frame.columns:
+            raise JobFileError(f"there is no column {label!r}; there are {', '.join(frame.columns)}")
+        return label
+    two = [
+        name for name in frame.columns if _is_flat(frame[name]) and frame[name].drop_nulls().n_unique() == 2
+    ]
+    named = [name for name in two if _LABELS.fullmatch(name)]
+    for found in (named, two):
+        if len(found) == 1:
+            return found[0]
+    several = f"columns with two values: {', '.join(named or two)}" if two else "no column has two values"
+    raise JobFileError(f"the label is not clear ({several})", remedy="name it: --label COLUMN")
+
+
+def _is_flat(values: pl.Series) -> bool:
+    return not isinstance(values.dtype, pl.List | pl.Array | pl.Struct)
+
+
+def _label_column(values: pl.Series) -> DraftColumn:
+    known = values.drop_nulls()
+    distinct = known.unique().sort().to_list()
+    numbers = _numbers(values)
+    if numbers is not None and set(numbers.drop_nulls().unique().to_list()) <= {0.0, 1.0}:
+        return DraftColumn(values.name, "label", '"label"', f"{_share(numbers.mean())} are 1")
+    if len(distinct) == 2:
+        # If neither is a word for yes, the rarer one is what is to be predicted.
+        times = {value: int((known == value).sum()) for value in distinct}
+        negative, positive = sorted(
+            distinct, key=lambda value: (str(value).lower() in _POSITIVE, -times[value])
+        )
+        text = f'{{ kind = "label", positive = [{_toml(positive)}], negative = [{_toml(negative)}] }}'
+        return DraftColumn(values.name, "label", text, f"{_share((known == positive).mean())} are {positive}")
+    if numbers is None:
+        shown = ", ".join(str(value) for value in distinct[:5])
+        rule = f'{values.name} = {{ kind = "label", positive = [...] }}'
+        raise JobFileError(
+            f"the label {values.name!r} has {len(distinct)} texts ({shown})",
+            remedy=f"write the job file by hand, and which of them count as 1: {rule}",
+        )
+    middle = numbers.mean()
+    assert isinstance(middle, float)
+    text = f'{{ kind = "label", threshold = {middle:.6g} }}'
+    return DraftColumn(
+        values.name, "label", text, f"{len(distinct)} numbers: 1 from their mean on; check this"
+    )
+
+
+def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
+    known = values.drop_nulls()
+    if isinstance(values.dtype, pl.List):
+        return _bag(name, known.explode().drop_nulls(), "", "lists", sample)
+    if not _is_flat(values):
+        return DraftColumn(name, "", "", f"of type {values.dtype}, which no kind can read")
+    distinct = known.n_unique()
+    if not name or name.startswith("Unnamed:"):
+        return DraftColumn(name, "", "", "without a name, as the index that a data frame writes")
+    if distinct < 2:
+        return DraftColumn(name, "", "", "always the same" if distinct else "always empty")
+    if (time := _time(name, values)) is not None:
+        return time
+    numbers = None if _IDS.fullmatch(name) else _numbers(values)
+    if numbers is not None:
+        return _number(name, numbers, distinct, sample)
+    texts = known.cast(pl.String)
+    for delimiter in _LIST_DELIMITERS:
+        split = texts.str.split(delimiter)
+        lists = int((split.list.len() > 1).sum())
+        if lists >= 0.2 * len(split) and split.explode().n_unique() < distinct:
+            return _bag(name, split.explode(), delimiter, f"texts with {delimiter!r} in them", sample)
+    if distinct > 0.95 * len(known) and len(known) >= 1000:
+        return DraftColumn(name, "", "", "another value in almost every row: nothing can be learned of it")
+    return _categorical(name, distinct, sample)
+
+
+def _numbers(values: pl.Series) -> pl.Series | None:
+    """Return the column as float64; None if some known value is no number."""
+    if values.dtype == pl.Boolean or values.dtype.is_numeric():
+        return values.cast(pl.Float64)
+    if values.dtype != pl.String:
+        return None
+    numbers = values.str.strip_chars().cast(pl.Float64, strict=False)
+    return numbers if numbers.null_count() == values.null_count() else None
+
+
+def _time(name: str, values: pl.Series) -> DraftColumn | None:
+    if values.dtype.is_temporal():
+        return DraftColumn(name, "timestamp", '"timestamp"', f"of type {values.dtype}")
+    known = values.drop_nulls()
+    numbers = _numbers(values)
+    if numbers is not None and not numbers.drop_nulls().is_between(*_EPOCH_SECONDS).all():
+        numbers = None
+    if numbers is not None and _TIMES.fullmatch(name) and not _format_of(known):
+        return DraftColumn(name, "timestamp", '"timestamp"', "seconds since 1970")
+    if values.dtype == pl.String and (_TIMES.fullmatch(name) or _numbers(values) is None):
+        time_format = _format_of(known)
+        if time_format and _is_iso(known):
+            return DraftColumn(name, "timestamp", '"timestamp"', "times in ISO 8601")
+        if time_format:
+            text = f'{{ kind = "timestamp", format = "{time_format}" }}'
+            return DraftColumn(name, "timestamp", text, f"times in the format {time_format}")
+    return None
+
+
+def _is_iso(known: pl.Series) -> bool:
+    """Return whether hours and days have two digits, as ISO 8601 wants."""
+    return bool(known.str.contains(r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?$").all())
+
+
+def _format_of(known: pl.Series) -> str:
+    if known.dtype != pl.String or not len(known):
+        return ""
+    # Parsed as in training.
+    some = known.head(1000).to_arrow()
+    for time_format in _FORMATS:
+        parsed = pc.strptime(some, format=time_format, unit="s", error_is_null=True)
+        if not parsed.null_count and pc.all(pc.is_in(pc.year(parsed), value_set=_YEARS)).as_py():
+            return time_format
+    return ""
+
+
+def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
+    known = numbers.drop_nulls()
+    whole = bool((known == known.floor()).all())
+    if whole and distinct == len(known) and bool((known.diff().drop_nulls() == 1).all()):
+        return DraftColumn(name, "", "", "the number of the row")
+    values = known.to_numpy()
+    low, high, middle = float(values.min()), float(values.max()), float(np.median(values))
+    if whole and (distinct <= _FEW or high > _LARGEST_NUMBER):
+        return _categorical(name, distinct, sample)
+    mean, spread = float(values.mean()), float(values.std())
+    seen = f"{low:g} to {high:g}, median {middle:g}"
+    if low >= 0 and high > 20 * (middle + 1):
+        return DraftColumn(name, "dense", '"dense"', f"{seen}: in logarithms")
+    text = f'{{ kind = "dense", transform = "none", shift = {mean:.4g}, scale = {max(spread, 1e-6):.4g} }}'
+    return DraftColumn(name, "dense", text, seen)
+
+
+def _categorical(name: str, distinct: int, sample: InputSample) -> DraftColumn:
+    rows = _table_rows(distinct, sample)
+    return DraftColumn(name, "categorical", '"categorical"', f"{distinct:,} values", rows)
+
+
+def _bag(name: str, ids: pl.Series, delimiter: str, seen: str, sample: InputSample) -> DraftColumn:
+    distinct = ids.n_unique()
+    option = f', delimiter = "{delimiter}"' if delimiter and delimiter != "|" else ""
+    text = f'{{ kind = "multi_hot"{option} }}'
+    why = f"{seen}, {distinct:,} values"
+    return DraftColumn(name, "multi_hot", text, why, _table_rows(distinct, sample))
+
+
+def _table_rows(distinct: int, sample: InputSample) -> int:
+    """Return a power of 2 with room for twice the values that all rows may have."""
+    seen = len(sample.frame)
+    # Where most values came once, further rows bring further ones.
+    growth = max(1.0, sample.rows / seen) if distinct > 0.1 * seen else 1.0
+    wanted = 2 * distinct * growth
+    return min(LARGEST_TABLE, max(16, 1 << int(wanted - 1).bit_length()))
+
+
+def _share(mean: object) -> str:
+    return f"{100 * float(str(mean)):.3g}%"
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str | int | float | bool) else json.dumps(str(value))
+
+
+def described(columns: Sequence[DraftColumn]) -> dict[str, list[DraftColumn]]:
+    """Return the columns by kind, "" for those left out."""
+    found: dict[str, list[DraftColumn]] = {}
+    for column in columns:
+        found.setdefault(column.kind, []).append(column)
+    return found
