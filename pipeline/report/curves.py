@@ -55,6 +55,10 @@ def _ne(report: Report) -> Figure:
     if not points:
         return _empty(axes, figure, "no normalized entropy was measured")
     _line(axes, points, "in training, since the last point")
+    validation = report.validation
+    if validation is not None and validation.metric == "ne" and report.curves.validation:
+        scored = list(zip(*report.curves.validation, strict=True))
+        axes.plot(*scored, linestyle="", marker="D", markersize=5, color="tab:orange", label="validation")
     if report.eval is not None and report.eval.ne is not None:
         label = f"held-out, of {report.eval.model}: {report.eval.ne:.4f}"
         axes.axhline(report.eval.ne, color="tab:green", linestyle="--", label=label)

@@ -31,22 +31,22 @@ def load_pictures() -> None:
 
 
 def write_report(directory: Path, report: Report) -> None:
-    """Write report.json, the pictures and report.md into `directory`.
+    """Write report.json, report.md and the pictures into `directory`.
 
-    They are three pictures, and all is written in this order.
+    They are three pictures, and all is written in this order; then report.md again, with links to them.
     Without matplotlib, or where `report.pictures` is false, there are no pictures, and report.md links none.
 
-    Each file appears whole or not at all and replaces an older one. The numbers come first, so that they
-    are there even if a picture cannot be drawn; report.md comes last, when its pictures exist. Any thread
-    may call; raises ResourceError.
+    Each file appears whole or not at all and replaces an older one. Pictures take seconds on a busy machine,
+    and somebody who ends the process then still has both reports. Any thread may call; raises ResourceError.
     """
     _write_json(directory, report)
+    _write_markdown(directory, report)
     # matplotlib takes half a second and 40 MB: only the process that writes a report pays for it.
     if report.pictures and not missing_modules("plots"):
         from .curves import draw_curves
 
         draw_curves(report, directory)
-    _write_markdown(directory, report)
+        _write_markdown(directory, report)
 
 
 def rewrite_texts(directory: Path, report: Report) -> None:

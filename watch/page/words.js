@@ -26,7 +26,8 @@ export function mark(value) {
   for (const [unit, prefix] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (size >= unit) return `${+(value / unit).toPrecision(6)} ${prefix}`;
   }
-  return `${+value.toFixed(4)}`;
+  // Marks of small figures differ in their first digits only.
+  return `${+value.toPrecision(6)}`;
 }
 
 export const rate = (value) => (value == null ? UNKNOWN : `${size(value)}/s`);

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.report.curves import draw_curves
-from shadowsync.pipeline.report.model import Curves, Report
+from shadowsync.pipeline.report.model import Curves, Report, Validation
 
 NAMES = ["ne.png", "throughput.png", "sync_gap.png"]
 
@@ -71,3 +71,21 @@ def test_odd_curves_are_drawn(full_report: Report, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(full_report: Report, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"ne\.png: cannot be written"):
         draw_curves(full_report, tmp_path / "absent")
+
+
+def test_validations_are_marked_where_their_metric_is_ne(full_report: Report, tmp_path: Path) -> None:
+    curves = full_report.curves.model_copy(update={"validation": [(1e5, 0.9), (2e5, 0.85), (3e5, 0.87)]})
+    record = Validation(
+        metric="ne", count=3, best=0.85, best_examples=200_000, folder="best", best_is_last=False
+    )
+
+    def orange(name: str, metric: str) -> int:
+        validated = full_report.model_copy(
+            update={"curves": curves, "validation": record.model_copy(update={"metric": metric})}
+        )
+        picture = _drawn(validated, tmp_path / name)["ne.png"]
+        return int(
+            ((picture[..., 0] > 0.9) & (abs(picture[..., 1] - 0.5) < 0.1) & (picture[..., 2] < 0.2)).sum()
+        )
+
+    assert orange("ne", "ne") > orange("auc", "auc") + 20

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import JobFileError, ResourceError
+from shadowsync.pipeline.report import curves
 from shadowsync.pipeline.report.model import NE_PICTURE, Report
 from shadowsync.pipeline.report.run_folder import create_run_folder, point_latest
 from shadowsync.pipeline.report.write import describe_hardware, read_report, versions, write_report
@@ -26,6 +27,19 @@ def test_all_files_are_there_and_the_links_lead_to_them(full_report: Report, tmp
     links = re.findall(r"\]\((.+?)\)", (tmp_path / "report.md").read_text())
     assert len(links) == 3
     assert all((tmp_path / link).is_file() for link in links)
+
+
+def test_whoever_ends_the_drawing_has_both_reports(
+    full_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(curves, "draw_curves", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(tmp_path, full_report)
+    assert read_report(tmp_path / "report.json") == full_report
+    assert full_report.run in (tmp_path / "report.md").read_text("utf-8")
 
 
 def test_without_pictures_there_are_none_and_no_link_to_one(full_report: Report, tmp_path: Path) -> None:
