@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     multiple=True,
     help="File, glob or URL to score, in the job's format; the label may be absent. May be repeated.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The Parquet file to write.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="The file to write: .csv, or Parquet."
+)
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
 @checkpoint_option("--which")
 def predict(run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which) -> None:

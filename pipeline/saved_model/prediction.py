@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ..checkpoint.atomic_file import atomic_file
@@ -112,7 +113,7 @@ def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Floa
 def write_predictions(
     model: ScoringModel, patterns: Sequence[str], out: Path, keep: Sequence[str] = ()
 ) -> Predicted:
-    """Score every row of the files and write the Parquet file `out`.
+    """Score every row of the files and write `out`: CSV if its name ends in .csv, else Parquet.
 
     Rows are scored in order and in bounded memory. The columns of `out` are `file`, `row` (from 1: the line
     of a text file, the row of a Parquet file), `probability` and `logit` (null for a row that cannot be read,
@@ -127,26 +128,41 @@ def write_predictions(
         )
     done = Predicted()
     scorer = _Scorer(model)
-    writer: pq.ParquetWriter | None = None
+    schema: pa.Schema | None = None
+    writer: pq.ParquetWriter | pacsv.CSVWriter | None = None
     with atomic_file(out) as file:
         try:
             for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), keep):
                 logits = scorer.logits_of(rows)
                 done.add(rows, logits)
-                chunk = _table(logits, rows, writer.schema if writer is not None else None)
+                chunk = _table(logits, rows, schema)
                 if writer is None:
-                    writer = pq.ParquetWriter(file, chunk.schema, compression="zstd")
+                    schema = chunk.schema
+                    writer = _open_writer(file, out, schema)
                 writer.write_table(chunk)
             if writer is None:
                 raise DataError("the files have no rows", where=", ".join(patterns))
             scorer.check()
             writer.close()
         except BaseException:
-            if writer is not None:
+            if isinstance(writer, pq.ParquetWriter):
                 # Otherwise its finalizer would write the end, to a file that is closed by then.
                 writer.is_open = False
             raise
     return done
+
+
+def _open_writer(file: BinaryIO, out: Path, schema: pa.Schema) -> pq.ParquetWriter | pacsv.CSVWriter:
+    if out.suffix.lower() != ".csv":
+        return pq.ParquetWriter(file, schema, compression="zstd")
+    for column in schema:
+        if pa.types.is_nested(column.type):
+            raise DataError(
+                f"column {column.name} has lists, which CSV cannot have",
+                where=str(out),
+                remedy=f"drop --keep {column.name}, or write a .parquet file",
+            )
+    return pacsv.CSVWriter(file, schema)
 
 
 def probability_of(logits: Float32Array) -> Float32Array:

@@ -82,6 +82,28 @@ def test_the_command_scores_every_row_in_order(
     np.testing.assert_allclose(written["probability"].to_numpy(), expected, rtol=1e-6)
 
 
+def test_csv_has_the_same_rows(model: SavedModel, raw: pa.Table, tmp_path: Path) -> None:
+    pq.write_table(raw, tmp_path / "in.parquet")
+    source, whole, text = str(tmp_path / "in.parquet"), tmp_path / "out.parquet", tmp_path / "out.csv"
+    write_predictions(model, [source], whole, ["C3"])
+    write_predictions(model, [source], text, ["C3"])
+    expected, found = pq.read_table(whole), pcsv.read_csv(text)
+    assert found.column_names == expected.column_names
+    for name in ("file", "row", "C3"):
+        assert [str(value) for value in found[name].to_pylist()] == [
+            str(value or "") if name == "C3" else str(value) for value in expected[name].to_pylist()
+        ]
+    np.testing.assert_allclose(found["logit"].to_numpy(), expected["logit"].to_numpy(), rtol=1e-6)
+    lists = raw.append_column("many", pa.array([[1, 2]] * ROWS))
+    pq.write_table(lists, tmp_path / "lists.parquet")
+    with pytest.raises(
+        DataError, match=r"out\.csv: column many has lists, which CSV cannot have; drop --keep many"
+    ):
+        write_predictions(model, [str(tmp_path / "lists.parquet")], text, ["many"])
+    # The one before stays.
+    assert pcsv.read_csv(text) == found
+
+
 def test_columns_in_memory_are_scored_alike(
     model: SavedModel, raw: pa.Table, logits: NDArray[np.float32]
 ) -> None:
