@@ -11,6 +11,7 @@ from .checkpoint_option import checkpoint_option
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
+    from ..pipeline.saved_model.slices import Slices
 
 
 @click.command(name="eval")
@@ -22,18 +23,57 @@ if TYPE_CHECKING:
     multiple=True,
     help="File or glob to score, in the job's format. May be repeated.",
 )
+@click.option(
+    "--by", default="", metavar="COLUMN", help="Also the quality by the values of this column, and GAUC."
+)
+@click.option(
+    "--slices", default=20, show_default=True, type=click.IntRange(1), help="Values shown with --by."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
-def evaluate(run_folder: Path, data: tuple[str, ...], as_json: bool, which: Which) -> None:
-    """Score the model that RUN saved on data files, without a cluster."""
+def evaluate(
+    run_folder: Path, data: tuple[str, ...], by: str, slices: int, as_json: bool, which: Which
+) -> None:
+    """Score the model that RUN saved on data files, without a cluster.
+
+    With --by COLUMN, any column of the files, the figures follow for each of its values: first those that
+    cost the most logloss beyond that of always predicting the value's own rate.
+    """
     import json
 
     from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.evaluate import evaluate_run
+    from ..pipeline.saved_model.model import SavedModel
+    from ..pipeline.saved_model.slices import score_slices
 
-    scores = evaluate_run(run_folder, [absolute_path(pattern) for pattern in data], which)
+    patterns = [absolute_path(pattern) for pattern in data]
+    scores = evaluate_run(run_folder, patterns, which)
+    found = score_slices(SavedModel.open(run_folder, which), patterns, by) if by else None
     if as_json:
-        click.echo(json.dumps(scores))
+        click.echo(json.dumps(scores if found is None else {**scores, "by": found.as_dict(slices)}))
         return
     for key, value in scores.items():
         click.echo(f"{key:>12}  {value:.6f}" if isinstance(value, float) else f"{key:>12}  {value}")
+    if found is not None:
+        _print_slices(found, slices)
+
+
+def _print_slices(found: Slices, most: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..pipeline.text.format import count, number
+
+    within = f"{count(found.gauc_slices)} of {count(len(found.slices))} values with both labels"
+    click.echo(f"{'gauc':>12}  {number(found.gauc, 6)} by {found.column}, over {within}")
+    table = Table(box=None, pad_edge=False)
+    for name in (found.column, "examples", "rate", "NE", "AUC", "calibration"):
+        table.add_column(name, justify="left" if name == found.column else "right", no_wrap=True)
+    for one in found.slices[:most]:
+        figures = (one.rate, one.ne, one.auc, one.calibration)
+        shown = "missing" if one.value is None else one.value[:40]
+        table.add_row(Text(shown), count(one.examples), *(number(figure, 4) for figure in figures))
+    Console().print(table)
+    if len(found.slices) > most:
+        click.echo(f"{count(len(found.slices) - most)} more values; --slices shows more")

@@ -104,9 +104,20 @@ def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Floa
 
     NaN for a row without a score.
     """
+    for _, logits in score_files(model, patterns):
+        yield probability_of(logits)
+
+
+def score_files(
+    model: ScoringModel, patterns: Sequence[str], keep: Sequence[str] = ()
+) -> Iterator[tuple[InputRows, Float32Array]]:
+    """Yield the rows of files in order, chunk by chunk, with the columns `keep`, and their logits.
+
+    NaN for a row without a score. Raises DataError, and at the end CheckpointError if no logit is finite.
+    """
     scorer = _Scorer(model)
-    for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), ()):
-        yield probability_of(scorer.logits_of(rows))
+    for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), keep):
+        yield rows, scorer.logits_of(rows)
     scorer.check()
 
 
@@ -127,13 +138,11 @@ def write_predictions(
             f"already has a column {taken[0]!r}", where=str(out), remedy=f"drop --keep {taken[0]}"
         )
     done = Predicted()
-    scorer = _Scorer(model)
     schema: pa.Schema | None = None
     writer: pq.ParquetWriter | pacsv.CSVWriter | None = None
     with atomic_file(out) as file:
         try:
-            for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), keep):
-                logits = scorer.logits_of(rows)
+            for rows, logits in score_files(model, patterns, keep):
                 done.add(rows, logits)
                 chunk = _table(logits, rows, schema)
                 if writer is None:
@@ -142,7 +151,6 @@ def write_predictions(
                 writer.write_table(chunk)
             if writer is None:
                 raise DataError("the files have no rows", where=", ".join(patterns))
-            scorer.check()
             writer.close()
         except BaseException:
             if isinstance(writer, pq.ParquetWriter):

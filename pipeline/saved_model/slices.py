@@ -1,0 +1,118 @@
+"""The quality of a saved model by the values of a column: of each slice, and GAUC over all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ..errors import DataError
+from .prediction import ScoringModel, score_files
+
+
+@dataclass(frozen=True)
+class SliceScores:
+    """The quality over the rows with one value of the column.
+
+    Attributes:
+        value: as text; None for rows without one.
+        examples: how many rows.
+        rate: the mean label.
+        ne: logloss divided by that of always predicting `rate`; None where all labels are the same.
+        auc: None where all labels are the same.
+        calibration: the mean prediction divided by `rate`; None without a positive label.
+    """
+
+    value: str | None
+    examples: int
+    rate: float
+    ne: float | None
+    auc: float | None
+    calibration: float | None
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The quality by a column.
+
+    Attributes:
+        column: its name.
+        gauc: the AUC within slices, weighted by their examples, over those with both labels (Zhou et al.,
+            Deep Interest Network, arXiv 1706.06978, section 6.3); None if there is none.
+        gauc_slices, gauc_examples: how many slices and examples it is of.
+        slices: first those with the most logloss, over all their rows, beyond that of predicting their rate.
+    """
+
+    column: str
+    gauc: float | None
+    gauc_slices: int
+    gauc_examples: int
+    slices: list[SliceScores]
+
+    def as_dict(self, most: int) -> dict[str, Any]:
+        """Return all figures, with the first `most` slices, for JSON."""
+        shown = [asdict(one) for one in self.slices[:most]]
+        return {**asdict(self), "slices": shown, "all_slices": len(self.slices)}
+
+
+def score_slices(model: ScoringModel, patterns: Sequence[str], column: str) -> Slices:
+    """Score files by the values of a column of theirs, which may be any.
+
+    Rows without a label or a score are left out; sample weights are not used. Takes about 20 bytes of memory
+    a row besides the values. Raises DataError if no row is left, or a file lacks the column.
+    """
+    chunks = []
+    for rows, logits in score_files(model, patterns, [column]):
+        chunk = pl.DataFrame(
+            {
+                "value": pl.Series(rows.kept[column].to_pylist(), dtype=pl.String, strict=False),
+                "label": rows.labels,
+                "logit": logits,
+            }
+        )
+        chunks.append(chunk.filter(pl.col("label").is_finite() & pl.col("logit").is_finite()))
+    frame = pl.concat(chunks) if chunks else pl.DataFrame()
+    if frame.is_empty():
+        raise DataError(
+            "no row has a label and a score", where=", ".join(patterns), remedy="give files with labels"
+        )
+    return _slices(column, frame)
+
+
+def _slices(column: str, frame: pl.DataFrame) -> Slices:
+    z, y = pl.col("logit").cast(pl.Float64), pl.col("label").cast(pl.Float64)
+    # log(1 + exp(z)) - y z, without overflow.
+    loss = pl.max_horizontal(z, 0.0) - y * z + (1 + (-z.abs()).exp()).log()
+    ranked = frame.with_columns(
+        loss=loss, prediction=1 / (1 + (-z).exp()), rank=z.rank("average").over("value")
+    )
+    by = ranked.group_by("value").agg(
+        examples=pl.len(),
+        positives=y.sum(),
+        loss=pl.col("loss").mean(),
+        prediction=pl.col("prediction").mean(),
+        ranks=(pl.col("rank") * y).sum(),
+    )
+    scored = sorted(map(_scores, by.iter_rows(named=True)), key=lambda one: (-one[0], one[1].value or ""))
+    found = [scores for _, scores in scored]
+    both = [one for one in found if one.auc is not None]
+    examples = sum(one.examples for one in both)
+    gauc = sum(one.examples * (one.auc or 0.0) for one in both) / examples if examples else None
+    return Slices(column, gauc, len(both), examples, found)
+
+
+def _scores(row: dict[str, Any]) -> tuple[float, SliceScores]:
+    """Return the logloss beyond that of predicting the slice's rate, over all its rows, and the figures."""
+    examples, positives = int(row["examples"]), float(row["positives"])
+    negatives, rate = examples - positives, positives / examples
+    entropy, ne, auc = 0.0, None, None
+    if positives and negatives:
+        entropy = float(-(rate * np.log(rate) + (1 - rate) * np.log1p(-rate)))
+        ne = float(row["loss"] / entropy)
+        auc = (float(row["ranks"]) - positives * (positives + 1) / 2) / (positives * negatives)
+    calibration = float(row["prediction"]) / rate if rate else None
+    excess = examples * (float(row["loss"]) - entropy)
+    return excess, SliceScores(row["value"], examples, rate, ne, auc, calibration)

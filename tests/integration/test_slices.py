@@ -1,0 +1,121 @@
+"""The quality by the values of a column: as scikit-learn has it of the same predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.saved_model.evaluate import evaluate_run
+from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.pipeline.saved_model.prediction import write_predictions
+from shadowsync.pipeline.saved_model.slices import Slices, score_slices
+
+
+@pytest.fixture(scope="module")
+def files(click_log: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The held-out examples with a column more, which no model knows: some values have one label only."""
+    (path,) = click_log.glob("eval-*.parquet")
+    frame = pl.read_parquet(path)
+    sites = np.random.default_rng(1).choice(
+        ["a", "b", "c", None, "rare"], len(frame), p=[0.5, 0.3, 0.15, 0.04, 0.01]
+    )
+    named = pl.Series("site", sites.tolist(), dtype=pl.String)
+    clicked = frame["label"].cast(pl.Float64) > 0
+    own = pl.when(pl.Series(clicked) & (pl.Series(named) == "rare")).then(pl.lit("clicked")).otherwise(named)
+    out = tmp_path_factory.mktemp("sites") / "eval.parquet"
+    frame.with_columns(named).with_columns(own.alias("site")).write_parquet(out)
+    return str(out)
+
+
+@pytest.fixture(scope="module")
+def model(saved_run: Path) -> SavedModel:
+    return SavedModel.open(saved_run)
+
+
+@pytest.fixture(scope="module")
+def predicted(model: SavedModel, files: str, tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    out = tmp_path_factory.mktemp("predicted") / "out.parquet"
+    write_predictions(model, [files], out, ["site"])
+    return pl.read_parquet(out).with_columns(pl.col("logit").cast(pl.Float64))
+
+
+@pytest.fixture(scope="module")
+def slices(model: SavedModel, files: str) -> Slices:
+    return score_slices(model, [files], "site")
+
+
+def test_every_slice_has_the_figures_of_its_rows(slices: Slices, predicted: pl.DataFrame) -> None:
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    assert {one.value for one in slices.slices} == {"a", "b", "c", None, "rare", "clicked"}
+    assert sum(one.examples for one in slices.slices) == len(predicted)
+    excess = []
+    for one in slices.slices:
+        own = predicted.filter(pl.col("site").eq_missing(one.value))
+        labels = own["label"].to_numpy()
+        probabilities = 1 / (1 + np.exp(-own["logit"].to_numpy()))
+        rate = labels.mean()
+        assert (one.examples, one.rate) == (len(own), pytest.approx(rate))
+        loss = log_loss(labels, probabilities, labels=[0, 1])
+        entropy = 0.0
+        if 0 < rate < 1:
+            entropy = log_loss(labels, np.full(len(labels), rate))
+            assert one.ne == pytest.approx(loss / entropy, rel=1e-6)
+            assert one.auc == pytest.approx(roc_auc_score(labels, probabilities), abs=1e-9)
+        else:
+            assert (one.ne, one.auc) == (None, None)
+        if rate:
+            assert one.calibration == pytest.approx(probabilities.mean() / rate, rel=1e-6)
+        else:
+            assert one.calibration is None
+        excess.append(len(own) * (loss - entropy))
+    # The worst come first.
+    assert excess == sorted(excess, reverse=True)
+
+
+def test_gauc_is_the_mean_of_those_with_both_labels(slices: Slices, predicted: pl.DataFrame) -> None:
+    both = [one for one in slices.slices if one.auc is not None]
+    assert {one.value for one in both} == {"a", "b", "c", None}
+    assert (slices.gauc_slices, slices.gauc_examples) == (4, sum(one.examples for one in both))
+    expected = sum(one.examples * (one.auc or 0) for one in both) / slices.gauc_examples
+    assert slices.gauc == pytest.approx(expected)
+    # The control: it is not the mean of all slices alike.
+    assert slices.gauc != pytest.approx(np.mean([one.auc or 0 for one in both]))
+    assert len(predicted) > slices.gauc_examples
+
+
+def test_one_slice_of_all_is_the_whole(
+    model: SavedModel, saved_run: Path, files: str, tmp_path: Path
+) -> None:
+    whole = evaluate_run(saved_run, [files])
+    pl.read_parquet(files).with_columns(site=pl.lit("all")).write_parquet(tmp_path / "all.parquet")
+    (one,) = score_slices(model, [str(tmp_path / "all.parquet")], "site").slices
+    assert (one.value, one.examples) == ("all", whole["examples"])
+    assert one.ne == pytest.approx(whole["ne"], abs=1e-6)
+    # That of `eval` is of a histogram.
+    assert one.auc == pytest.approx(whole["auc"], abs=1e-3)
+    assert one.calibration == pytest.approx(whole["calibration"], rel=1e-6)
+
+
+def test_the_command_prints_them(saved_run: Path, files: str) -> None:
+    arguments = ["eval", str(saved_run), "--data", files, "--by", "site", "--slices", "2"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "by site, over 4 of 6 values with both labels" in done.output
+    assert "4 more values; --slices shows more" in done.output
+    found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)["by"]
+    assert (len(found["slices"]), found["all_slices"], found["column"]) == (2, 6, "site")
+
+
+def test_what_cannot_be_sliced_is_told(model: SavedModel, files: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no column 'sites'; did you mean 'site'"):
+        score_slices(model, [files], "sites")
+    pl.read_parquet(files).drop("label").write_parquet(tmp_path / "none.parquet")
+    with pytest.raises(DataError, match="no row has a label and a score"):
+        score_slices(model, [str(tmp_path / "none.parquet")], "site")
