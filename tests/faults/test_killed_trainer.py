@@ -101,9 +101,12 @@ def test_trainers_that_die_while_the_disk_is_slow(in_process: Callable[..., InPr
             commit(self, *writes)
 
         def noted(self: JobJournal, token: str, number: int, request: Request[Any]) -> Any:
-            if armed.is_set() and isinstance(request, TrainedBatches):
+            reply, recorded = apply(self, token, number, request)
+            if isinstance(request, TrainedBatches):
+                # It sends no other before this one is recorded, which may have come before the disk was slow.
                 waiting.add(token)
-            return apply(self, token, number, request)
+                recorded.add_done_callback(lambda _: waiting.discard(token))
+            return reply, recorded
 
         patch.setattr(LedgerStore, "commit", slow)
         patch.setattr(JobJournal, "apply", noted)
