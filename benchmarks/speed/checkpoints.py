@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_runs import job_text, log_or_generated, on_log
+from shadowsync.benchmarks.job_runs import Sections, job_text, log_or_generated, on_log
 
 PAUSE = re.compile(r"wrote \d+ files; pushes waited for (?:at most )?([0-9.]+) s")
 WHOLE = re.compile(r"wrote a checkpoint at (\d+) examples in ([0-9.]+) s")
@@ -45,15 +45,22 @@ def main() -> None:
         options.out.write_text(text + "\n", encoding="utf-8")
 
 
+def large_tables(log: Path, rows: int, every_seconds: float, *, optimizer: str) -> Sections:
+    """The sections of a job with one embedding node and tables of so many rows."""
+    return {
+        **on_log(log, 1),
+        "model": {"table_rows": rows, "embedding_dim": 16},
+        "embedding": {"nodes": 1, "optimizer": optimizer, "placement": "rows"},
+        "trainer": {"count": 1, "batch": 512},
+        "checkpoint": {"every_seconds": every_seconds},
+        "report": {"pictures": False},
+    }
+
+
 def measure(log: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run the job, and return its figures."""
-    sections = on_log(log, 1)
+    sections = large_tables(log, options.rows, options.every_seconds, optimizer="adagrad")
     sections["data"]["epochs"] = options.epochs
-    sections["model"] = {"table_rows": options.rows, "embedding_dim": 16}
-    sections["embedding"] = {"nodes": 1, "optimizer": "adagrad", "placement": "rows"}
-    sections["trainer"] = {"count": 1, "batch": 512}
-    sections["checkpoint"] = {"every_seconds": options.every_seconds}
-    sections["report"] = {"pictures": False}
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         sections["run"]["directory"] = folder
         file = Path(folder) / "job.toml"

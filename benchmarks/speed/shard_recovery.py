@@ -27,8 +27,8 @@ from shadowsync.benchmarks.job_runs import (
     keep_runs,
     kept_runs,
     log_or_generated,
-    on_log,
 )
+from shadowsync.benchmarks.speed.checkpoints import large_tables
 from shadowsync.lab.chaos.faulted_job import processes_of_role
 from shadowsync.pipeline.report.write import read_report
 
@@ -60,14 +60,9 @@ def main() -> None:
 
 def run(log: Path, rows: int, every_seconds: float) -> dict[str, float]:
     """Run the job, kill its embedding node once, and return what is kept."""
-    sections = on_log(log, 1)
+    sections = large_tables(log, rows, every_seconds, optimizer="rowwise_adagrad")
     sections["run"]["node_timeout_seconds"] = 15.0
     sections["data"]["epochs"] = 1000
-    sections["model"] = {"table_rows": rows, "embedding_dim": 16}
-    sections["embedding"] = {"nodes": 1, "optimizer": "rowwise_adagrad", "placement": "rows"}
-    sections["trainer"] = {"count": 1, "batch": 512}
-    sections["checkpoint"] = {"every_seconds": every_seconds}
-    sections["report"] = {"pictures": False}
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         sections["run"]["directory"] = folder
         file = Path(folder) / "job.toml"

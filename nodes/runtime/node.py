@@ -320,10 +320,7 @@ class Node:
         return FinishReply(self._metrics())
 
     async def _handle_once(self, request: Request[Any]) -> Reply:
-        """Handle an order that is given once.
-
-        A coordinator that takes over may not know that it was.
-        """
+        """Handle an order once: a coordinator that takes over may not know that it was given."""
         kind = type(request)
         if kind not in self._handled_once:
             self._handled_once[kind] = asyncio.ensure_future(self.role.handle(request))
@@ -397,8 +394,5 @@ class Node:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line for an error.
-
-    It is the text of an error of this package, else the error's type and text.
-    """
+    """Return one line for an error: of this package its text, of others their type and text."""
     return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

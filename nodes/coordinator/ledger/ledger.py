@@ -104,10 +104,7 @@ class LedgerState:
         ]
 
     def grant(self, reader: str) -> tuple[int, Span] | None:
-        """Return the next span for a reader as (epoch, span).
-
-        None when all are handed out.
-        """
+        """Return the next span for a reader as (epoch, span); None when all are handed out."""
         if self._again:
             epoch, span = self._again.popleft()
             self._open[epoch, span.number].reader = reader
