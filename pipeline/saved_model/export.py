@@ -28,7 +28,7 @@ EXPORT_VERSION = 1
 MANIFEST = "manifest.json"
 # Keys of the job's [data] that state how a row becomes the model's input.
 _PARSING = {
-    *("format", "columns", "header", "delimiter", "quote", "missing", "strip"),
+    *("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "strip"),
     *("dense_features", "categorical_features"),
 }
 _HASH_RULE = [

@@ -25,20 +25,21 @@ def test_every_block_of_the_page(tmp_path: Path) -> None:
     blocks = blocks_of(PAGE)
     kinds = [(block.language, block.file) for block in blocks]
     assert kinds == [
-        *[("python", ""), ("toml", "job.toml"), ("bash", ""), ("bash", "")],
+        *[("python", ""), ("bash", ""), ("toml", "job.toml"), ("bash", ""), ("bash", "")],
         *[("python", ""), ("python", ""), ("bash", "")],
     ]
     said = run_blocks(blocks, tmp_path)
+    assert "written: draft.toml" in said[1]
     report = read_report(tmp_path / "runs" / "job" / "report.json")
     assert report.eval is not None
     assert report.eval.ne is not None
     assert report.eval.ne < 0.95, "it learned what the page planted"
-    assert re.search(r"^ +auc +0\.\d+", said[2], re.M)
+    assert re.search(r"^ +auc +0\.\d+", said[3], re.M)
     scores = pq.read_table(tmp_path / "scores.parquet")
     assert len(scores) == 20_000
     assert scores["probability"].null_count == 0
-    assert re.search(r"torch\.Size\(\[2, 8\]\) row of u1: \d+", said[3])
-    assert str(tmp_path / "runs" / "again") in said[4]
+    assert re.search(r"torch\.Size\(\[2, 8\]\) row of u1: \d+", said[4])
+    assert str(tmp_path / "runs" / "again") in said[5]
     assert (tmp_path / "exported" / "manifest.json").exists()
 
 

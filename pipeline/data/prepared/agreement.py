@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
+from ...config.columns import ColumnSection
 from ...config.data import DataSection
 from ...config.job import Job
 from ...errors import JobFileError
 from ..paths import absolute_path
 from .manifest import PATH_KEYS, ROLES, DataRole, HashSettings, PreparedManifest
 
-ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "missing", "strip")
+ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "strip")
 """The keys of [data] that say what a row is."""
 CLICK_KEYS = ("dense_features", "categorical_features")
 """Further keys that say what a row is, in jobs without columns."""
@@ -51,11 +54,12 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
     order = manifest.order
     found = _hash_differences(order.hash)
     mine = row_settings(job.data)
-    columns = mine.pop("columns"), order.data.get("columns", {})
+    theirs = _with_defaults(order.data, DataSection, mine)
+    columns = mine.pop("columns"), theirs.pop("columns", {})
     found += [
-        f"data.{key} is {mine.get(key)!r}, in the folder {order.data.get(key)!r}"
-        for key in dict.fromkeys([*mine, *order.data])
-        if key != "columns" and mine.get(key) != order.data.get(key)
+        f"data.{key} is {mine.get(key)!r}, in the folder {theirs.get(key)!r}"
+        for key in dict.fromkeys([*mine, *theirs])
+        if mine.get(key) != theirs.get(key)
     ]
     found += _column_differences(*columns)
     tables = {table.name: table.rows for table in job.tables}
@@ -67,10 +71,10 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
     if not found and list(tables) != list(order.tables):
         found.append("the tables are in another order than the folder's")
     for role, paths in role_paths(job.data).items():
-        theirs = order.paths.get(role, [])
+        their_paths = order.paths.get(role, [])
         # Names only: the source may lie elsewhere on this machine, or nowhere any more.
-        if sorted(map(_name, paths)) != sorted(map(_name, theirs)):
-            found.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, in the folder {_few(theirs)}")
+        if sorted(map(_name, paths)) != sorted(map(_name, their_paths)):
+            found.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, in the folder {_few(their_paths)}")
     return found
 
 
@@ -84,17 +88,27 @@ def _hash_differences(theirs: HashSettings) -> list[str]:
     ]
 
 
+def _with_defaults(
+    stated: Mapping[str, Any], section: type[BaseModel], keys: Iterable[str]
+) -> dict[str, Any]:
+    """Return what a folder states, with the defaults of keys that its shadowsync did not have yet."""
+    fields = section.model_fields
+    absent = {key for key in keys if key not in stated and not fields[key].is_required()}
+    return {**{key: fields[key].get_default(call_default_factory=True) for key in absent}, **stated}
+
+
 def _column_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
     found = []
     for name in dict.fromkeys([*mine, *theirs]):
         if name not in mine or name not in theirs:
             found.append(f"column {name} is only in the {'job' if name in mine else 'folder'}")
             continue
+        column = _with_defaults(theirs[name], ColumnSection, mine[name])
         found += [
-            f"data.columns.{name}.{key} is {value!r}, in the folder {theirs[name].get(key)!r}"
+            f"data.columns.{name}.{key} is {value!r}, in the folder {column.get(key)!r}"
             for key, value in mine[name].items()
             # How a bag is pooled is the model's business, and not stored.
-            if key != "pooling" and value != theirs[name].get(key)
+            if key != "pooling" and value != column.get(key)
         ]
     if not found and list(mine) != list(theirs):
         found.append("the columns are in another order than the folder's")

@@ -68,6 +68,7 @@ def test_paths_are_those_of_the_job_file_or_of_the_shell(copy: Path, monkeypatch
         ({"model": {"table_rows": 301}}, "table user has 301 rows, in the folder 300 rows"),
         ({"tables": {"tags": {"rows": 7}}}, "table tags has 7 rows, in the folder 300 rows"),
         ({"data": {"missing": ["?"]}}, r"data.missing is \['\?'\], in the folder \[''\]"),
+        ({"data": {"encoding": "cp1252"}}, "data.encoding is 'cp1252', in the folder 'utf-8'"),
         ({"data": {"format": "tsv"}}, "data.format is 'tsv', in the folder 'csv'"),
         ({"data": {"path": "/other/x-*.csv"}}, r"data.path is /other/x-\*.csv, in the folder .*\*.csv"),
         ({"data": {"eval_path": "/other/*.csv"}}, r"data.eval_path is /other/\*.csv, in the folder none"),
