@@ -53,7 +53,7 @@ def main() -> None:
         while len(made["runs"]) < given.times:
             made["runs"].append(run(log, given.rows, given.every_seconds))
             keep_runs(given.out, made)
-    for name in ("seconds_to_replacement", "seconds_to_first_batch", "batches_lacking"):
+    for name in ("seconds_to_replacement", "seconds_to_first_batch"):
         found = [one[name] for one in made["runs"]]
         print(f"{name}: median {statistics.median(found):.2f}, most {max(found):.2f}, {len(found)} runs")
 
@@ -73,7 +73,7 @@ def run(log: Path, rows: int, every_seconds: float) -> dict[str, float]:
             process.terminate()
         report = read_report(Path(folder) / "latest" / "report.json")
         assert report.ledger.adds_up
-        return {**found, "batches_lacking": report.examples.replayed / 512}
+        return found
 
 
 def _kill_and_watch(supervisor: int, run_folder: Path, every_seconds: float) -> dict[str, float]:
