@@ -131,22 +131,8 @@ def profile(
 
 
 COMMANDS = (
-    *(
-        algos,
-        chaos,
-        compare,
-        evaluate,
-        export,
-        generate,
-        health,
-        init,
-        key,
-        predict,
-        prepare,
-        resume,
-        scale,
-        top,
-    ),
+    *(algos, chaos, compare, evaluate, export, generate, health, init, key),
+    *(predict, prepare, resume, scale, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

@@ -42,13 +42,14 @@ def evaluate(
     import json
 
     from ..pipeline.data.paths import absolute_path
-    from ..pipeline.saved_model.evaluate import evaluate_run
+    from ..pipeline.saved_model.evaluate import evaluate_model
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.slices import score_slices
 
     patterns = [absolute_path(pattern) for pattern in data]
-    scores = evaluate_run(run_folder, patterns, which)
-    found = score_slices(SavedModel.open(run_folder, which), patterns, by) if by else None
+    model = SavedModel.open(run_folder, which)
+    scores = evaluate_model(model, patterns)
+    found = score_slices(model, patterns, by) if by else None
     if as_json:
         click.echo(json.dumps(scores if found is None else {**scores, "by": found.as_dict(slices)}))
         return

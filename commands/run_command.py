@@ -27,6 +27,7 @@ def run_watched(
     """
     from rich.console import Console
 
+    from ..pipeline.report.quality_warnings import bad_row_warnings
     from ..pipeline.report.run_folder import shown
     from ..pipeline.report.terminal import print_report
 
@@ -34,8 +35,9 @@ def run_watched(
     if report is not None and folder is not None and not quiet:
         print_report(report, Console())
         click.echo(f"report: {shown(folder / 'report.md')}")
-    if report is not None and quiet and report.examples.bad_rows:
-        click.echo(f"shadowsync {command}: {report.warnings[0]}", err=True)
+    if report is not None and quiet:
+        for warning in bad_row_warnings(report.examples):
+            click.echo(f"shadowsync {command}: {warning}", err=True)
     end(command, code, text)
 
 

@@ -177,7 +177,7 @@ def build_report(
         ledger=ledger,
         warnings=[
             *warnings,
-            *bad_row_warnings(examples.bad_rows, state.ledger.totals.parsed_examples),
+            *bad_row_warnings(examples),
             *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
             *control_warnings(job, sync.control),
             *link_warnings(sync.link_codecs),

@@ -13,7 +13,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,33 +89,36 @@ class ShardCheckpoints:
         written; JobFileError for rows that are not finite.
         """
         self._longest_seconds = 0.0
-        before = await asyncio.to_thread(self._last_committed, directory.parent)
-        part = None if before is None else await self._write_changes(directory, before)
-        if part is None or before is None:
+        last = await asyncio.to_thread(self._last_committed, directory.parent)
+        part = None if last is None else await self._write_changes(directory, *last)
+        if part is None or last is None:
             part = await self._write_whole(directory)
             self._written = [part]
         else:
-            self._written = [before, part]
+            self._written = [last[1], part]
         return part.files, self._longest_seconds
 
-    def _last_committed(self, run: Path) -> WrittenPart | None:
-        """Return the newest part whose files are all in the run's checkpoint."""
+    def _last_committed(self, run: Path) -> tuple[Path, WrittenPart] | None:
+        """Return the run's checkpoint, and the newest part whose files are all in it."""
         if not self._written or not self._links:
             return None
         try:
-            _, manifest = open_checkpoint(run)
+            folder, manifest = open_checkpoint(run)
         except CheckpointError:
             return None
         files = set(manifest.files)
-        return next((part for part in reversed(self._written) if files.issuperset(part.files)), None)
+        return next(
+            ((folder, part) for part in reversed(self._written) if files.issuperset(part.files)), None
+        )
 
-    async def _write_changes(self, directory: Path, before: WrittenPart) -> WrittenPart | None:
-        """Write what changed since `before`; None if all rows are to be written instead."""
+    async def _write_changes(self, directory: Path, folder: Path, before: WrittenPart) -> WrittenPart | None:
+        """Write what changed since `before`, which is in `folder`; None if all rows are to be written."""
         taken = await self._paused(lambda: self._take_changes(before))
         if taken is None:
             return None
         changes, kept, moment = taken
-        if not await asyncio.to_thread(self._link, directory, before, kept):
+        entries = replace(before, changes=kept).files
+        if not await asyncio.to_thread(self._link, folder, directory, entries):
             return None
         files = await asyncio.to_thread(changes.write, directory)
         parts = (*kept, tuple(files))
@@ -138,12 +141,11 @@ class ShardCheckpoints:
             return None
         return self._copy(changed, before.number + 1), kept, store.end_moment()
 
-    def _link(self, directory: Path, before: WrittenPart, kept: Sequence[tuple[FileEntry, ...]]) -> bool:
-        """Link the files of before; False where that cannot be done."""
+    def _link(self, folder: Path, directory: Path, entries: Iterable[FileEntry]) -> bool:
+        """Link files of the checkpoint in `folder`; False where that cannot be done."""
         linked: list[Path] = []
-        folder, _ = open_checkpoint(directory.parent)
         try:
-            for entry in (*before.whole, *(entry for part in kept for entry in part)):
+            for entry in entries:
                 os.link(folder / entry.name, directory / entry.name)
                 linked.append(directory / entry.name)
             sync_directory(directory)

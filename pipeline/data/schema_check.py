@@ -20,7 +20,7 @@ from .line_parser import LineParser
 from .paths import open_for_arrow, read_errors
 from .record_schema import ColumnFault, RecordSchema
 from .span import Span
-from .text import LineBlock, decoded, first_line, line_blocks, without_first_line
+from .text import LineBlock, first_line, line_blocks, without_first_line
 
 PEEK_BYTES = 1 << 16
 PEEK_ROWS = 1000
@@ -40,10 +40,10 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
     data = schema.data
     if not data.header:
         return schema.places
-    line = first_line(path)
+    line = first_line(path, data.encoding)
     parser = LineParser(["a"], ["a"], delimiter_of(data), data.quote)
     try:
-        names = parser.split_line(decoded(line, data.encoding, path).encode())
+        names = parser.split_line(line)
     except ValueError as error:
         raise DataError(f"the header has {error}: {printable(line)}", where=path) from error
     if data.strip:

@@ -123,11 +123,11 @@ def _line_blocks(span: Span, block_bytes: int) -> Iterator[LineBlock]:
 
 
 def _to_utf_8(block: LineBlock, encoding: Encoding, path: str) -> LineBlock:
-    text = decoded(block.buffer[: block.stop].tobytes(), encoding, path).encode()
+    text = _decoded(block.buffer[: block.stop].tobytes(), encoding, path).encode()
     return LineBlock(np.frombuffer(text + bytes(PADDING_BYTES), np.uint8), len(text))
 
 
-def decoded(text: bytes, encoding: Encoding, path: str) -> str:
+def _decoded(text: bytes, encoding: Encoding, path: str) -> str:
     """Return a text in one of the encodings. Raises DataError for bytes that are no character of it."""
     try:
         return text.decode(encoding)
@@ -151,8 +151,8 @@ def bytes_after(span: Span, limit: int) -> bytes:
     return found[end + 1 :][:limit] if end >= 0 else b""
 
 
-def first_line(path: str) -> bytes:
-    """Return the first line of a text file, without its end.
+def first_line(path: str, encoding: Encoding = "utf-8") -> bytes:
+    """Return the first line of a text file, without its end, as `line_blocks` does.
 
     Raises DataError if it cannot be read or is empty.
     """
@@ -165,7 +165,7 @@ def first_line(path: str) -> bytes:
                 raise too_long(path)
     if not head:
         raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
-    return head.split(b"\n", 1)[0].removesuffix(b"\r")
+    return _decoded(head.split(b"\n", 1)[0].removesuffix(b"\r"), encoding, path).encode()
 
 
 def line_numbers(span: Span) -> Callable[[int], int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -198,19 +197,16 @@ def _numbers(values: pl.Series) -> pl.Series | None:
 def _time(name: str, values: pl.Series) -> DraftColumn | None:
     if values.dtype.is_temporal():
         return DraftColumn(name, "timestamp", '"timestamp"', f"of type {values.dtype}")
-    known = values.drop_nulls()
-    numbers = _numbers(values)
-    if numbers is not None and not numbers.drop_nulls().is_between(*_EPOCH_SECONDS).all():
-        numbers = None
-    if numbers is not None and _TIMES.fullmatch(name) and not _format_of(known):
-        return DraftColumn(name, "timestamp", '"timestamp"', "seconds since 1970")
-    if values.dtype == pl.String and (_TIMES.fullmatch(name) or _numbers(values) is None):
-        time_format = _format_of(known)
-        if time_format and _is_iso(known):
+    known, numbers, named = values.drop_nulls(), _numbers(values), _TIMES.fullmatch(name) is not None
+    time_format = _format_of(known) if named or numbers is None else ""
+    if named and not time_format and numbers is not None:
+        if numbers.drop_nulls().is_between(*_EPOCH_SECONDS).all():
+            return DraftColumn(name, "timestamp", '"timestamp"', "seconds since 1970")
+    elif time_format:
+        if _is_iso(known):
             return DraftColumn(name, "timestamp", '"timestamp"', "times in ISO 8601")
-        if time_format:
-            text = f'{{ kind = "timestamp", format = "{time_format}" }}'
-            return DraftColumn(name, "timestamp", text, f"times in the format {time_format}")
+        text = f'{{ kind = "timestamp", format = "{time_format}" }}'
+        return DraftColumn(name, "timestamp", text, f"times in the format {time_format}")
     return None
 
 
@@ -276,11 +272,3 @@ def _share(mean: object) -> str:
 
 def _toml(value: object) -> str:
     return json.dumps(value) if isinstance(value, str | int | float | bool) else json.dumps(str(value))
-
-
-def described(columns: Sequence[DraftColumn]) -> dict[str, list[DraftColumn]]:
-    """Return the columns by kind, "" for those left out."""
-    found: dict[str, list[DraftColumn]] = {}
-    for column in columns:
-        found.setdefault(column.kind, []).append(column)
-    return found

@@ -76,12 +76,13 @@ class PreparationRun:
         self._tell(self._status)
 
     def _check_bad_rows(self, piece: SourcePiece) -> None:
-        bad = self._progress.bad_rows.get(piece.role, BadRows(0)).count
-        rows = sum(part.rows for part in self._progress.parts if part.role == piece.role) + bad
-        if text := too_many_bad_rows(bad, rows, self._job.data):
-            first = self._progress.bad_rows[piece.role].first[0]
+        bad = self._progress.bad_rows.get(piece.role)
+        if bad is None or not bad.count:
+            return
+        rows = sum(part.rows for part in self._progress.parts if part.role == piece.role) + bad.count
+        if text := too_many_bad_rows(bad.count, rows, self._job.data):
             remedy = "correct the rows or the job file's [data], or raise data.max_bad_fraction"
-            raise DataError(f"{text}; the first is {first}", where=piece.span.path, remedy=remedy)
+            raise DataError(f"{text}; the first is {bad.first[0]}", where=piece.span.path, remedy=remedy)
 
     def _piece(self, piece: SourcePiece) -> None:
         progress, span = self._progress, piece.span

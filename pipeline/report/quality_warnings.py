@@ -9,6 +9,7 @@ from ..config.job import Job
 from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
 from .adaptation import Control, LinkChoice
+from .model import ExampleCounts
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
@@ -42,14 +43,14 @@ def first_gap_warnings(
     ]
 
 
-def bad_row_warnings(bad_rows: int, examples: int) -> list[str]:
-    """Return a warning if rows were malformed, and so skipped, beside so many examples."""
-    if not bad_rows:
+def bad_row_warnings(examples: ExampleCounts) -> list[str]:
+    """Return a warning if rows were malformed, and so skipped."""
+    if not examples.bad_rows:
         return []
-    share = percent(bad_rows / (bad_rows + examples), 1)
+    share = percent(examples.bad_rows / (examples.bad_rows + examples.read), 1)
     return [
-        f"{counted(bad_rows, 'malformed row')} ({share}) skipped: the readers' logs show the first. Correct"
-        " them, or [data] of the job file."
+        f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped: the readers' logs show the first."
+        " Correct them, or [data] of the job file."
     ]
 
 

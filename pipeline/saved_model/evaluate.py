@@ -35,12 +35,18 @@ class SpanScores:
 
 
 def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "auto") -> dict[str, Any]:
-    """Compute the quality of a run's saved model on files.
+    """Do `evaluate_model` for a run's saved model.
 
-    The files have the job's format; the figures are NE, AUC, logloss and calibration. Raises CheckpointError,
-    DataError, ResourceError (the tables do not fit into memory).
+    Raises also CheckpointError, and ResourceError if the tables do not fit into memory.
     """
-    model = SavedModel.open(run_folder, which)
+    return evaluate_model(SavedModel.open(run_folder, which), patterns)
+
+
+def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
+    """Compute the quality of a saved model on files.
+
+    The files have the job's format; the figures are NE, AUC, logloss and calibration. Raises DataError.
+    """
     spans = spans_of(model, patterns)
     scores = score_spans(model, spans)
     sums = scores.sums

@@ -25,7 +25,7 @@ from ..data.record_schema import Records, RecordSchema
 from ..data.schema import LABEL, Examples
 from ..data.schema_check import delimiter_of
 from ..data.span import Span
-from ..data.text import decoded, first_line, line_blocks, line_numbers, without_first_line
+from ..data.text import first_line, line_blocks, line_numbers, without_first_line
 from ..errors import DataError
 from ..types import Float32Array, IndexArray
 
@@ -193,10 +193,10 @@ def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
     The label's column may be missing from a file without a header.
     """
     data = schema.data
-    line = first_line(path)
+    line = first_line(path, data.encoding)
     parser = LineParser(["a"], ["a"], delimiter, data.quote)
     try:
-        fields = parser.split_line(decoded(line, data.encoding, path).encode())
+        fields = parser.split_line(line)
     except ValueError as error:
         raise DataError(f"its first line has {error}: {printable(line)}", where=path) from error
     if not data.header:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,8 +54,7 @@ class Slices:
 
     def as_dict(self, most: int) -> dict[str, Any]:
         """Return all figures, with the first `most` slices, for JSON."""
-        shown = [asdict(one) for one in self.slices[:most]]
-        return {**asdict(self), "slices": shown, "all_slices": len(self.slices)}
+        return {**asdict(replace(self, slices=self.slices[:most])), "all_slices": len(self.slices)}
 
 
 def score_slices(model: ScoringModel, patterns: Sequence[str], column: str) -> Slices:

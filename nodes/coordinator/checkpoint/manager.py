@@ -125,7 +125,7 @@ class CheckpointManager:
             return
         if self.ended_early:
             # They are of later models than the one that was no better.
-            for _ in range(len(self._waiting)):
+            while self._waiting:
                 self.validation.skip()
                 await run_in_thread_uncancellable(drop, self._waiting.popleft())
         if self._scoring is not None:
