@@ -12,6 +12,8 @@ JOBS ?= 4
 PROCESS_JOBS ?= 3
 # What is imported is compiled once: a variable that forbids it would cost every process of the suite a second.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
+# Jobs in a test's own process keep to one core there; `make faults` and whole processes have all of them.
+ONE_CORE = SHADOWSYNC_TESTS_ON_ONE_CORE=1
 BY_FILE = --dist loadfile --no-loadscope-reorder
 WHOLE_JOBS = tests/integration tests/faults
 UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
@@ -58,7 +60,7 @@ unit: install-dev
 	$(UNIT)
 
 test: lint types
-	$(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix"
+	$(ONE_CORE) $(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix"
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix" $(WHOLE_JOBS)
 
 faults: install-dev

@@ -20,6 +20,7 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.resumed import going_on
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
@@ -187,13 +188,15 @@ def test_it_dies_in_every_phase(
 @pytest.mark.parametrize("role", [pytest.param("reader", marks=pytest.mark.matrix), "trainer", "embedding"])
 def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: str) -> None:
     """The next one finds out that it is silent, and recovers from it."""
-    own = in_process(_changed(data=CHANGES["data"] | {"readers": 2})).start()
+    slowed = Slowed(30)
+    own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), faults=(slowed,)).start()
     own.wait_for_batches(30)
     node = own.nodes[role][0]
     own.coordinator.kill()
     node.kill()
     own.take_over()
     wait_until(lambda: own.run.logged(f"{node.name}: was silent for 2 s"), "the next one knows")
+    slowed.release()
     if role == "embedding":
         own.join("embedding")
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()

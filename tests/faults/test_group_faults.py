@@ -14,7 +14,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 EPOCHS = 2
 MODES: list[dict[str, Any]] = [{"duty": 1.0}, {"mode": "fixed", "every": 3}]
 # Short, but not so short that a busy machine alone makes a trainer late.
-SHORT_TIMEOUT = {"timeout_seconds": 3.0}
+SHORT_TIMEOUT = {"timeout_seconds": 5.0}
 
 
 def of(own: AnyCluster, trainer: int) -> int:

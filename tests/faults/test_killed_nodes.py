@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import is_alive, wait_until
 from shadowsync.tests.support.supervised import Supervised
 
 SECONDS = 60.0
@@ -73,7 +73,7 @@ def test_the_supervisor(supervise: Callable[..., Supervised]) -> None:
     assert len(children) == 4
     job.process.kill()
     job.process.wait()
-    wait_until(lambda: not any(child.is_running() for child in children), "all its children end")
+    wait_until(lambda: not any(map(is_alive, children)), "all its children end")
     assert job.run.report.outcome == "interrupted"
     assert job.run.report.ledger.adds_up
 

@@ -10,6 +10,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.faults.conftest import ENDLESS, FEW_NODES, AnyCluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
@@ -81,10 +82,12 @@ def test_a_trainer_dies_with_it(in_process: Callable[..., InProcessCluster]) -> 
 
 
 def test_a_reader_joins_though_none_has_died(in_process: Callable[..., InProcessCluster]) -> None:
-    # So long that there are spans left for it.
-    own = in_process({"run": QUICK, "data": SMALL | {"epochs": 2, "readers": 1}}).start()
+    slowed = Slowed(20)
+    own = in_process({"run": QUICK, "data": SMALL | {"epochs": 2, "readers": 1}}, faults=(slowed,)).start()
     own.wait_for_batches(20)
     own.join("reader")
+    wait_until(lambda: own.run.query("SELECT 1 FROM spans WHERE reader = 'reader-1'"), "it has a span")
+    slowed.release()
     assert own.wait(SECONDS) == 0, own.coordinator.text()
     _require_whole(own.run.report, epochs=2)
     readers = own.run.query("SELECT DISTINCT reader FROM spans ORDER BY reader")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import is_alive, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
@@ -47,14 +47,15 @@ def _require_whole(run: RunFolder, left: str) -> None:
 def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm: str, kind: str) -> None:
     changes = {"sync": {"algorithm": algorithm}, "trainer": {"count": 3, "worker_kind": kind}}
     own = in_process(CHANGES | changes).start()
-    own.wait_for_batches(30)
+    of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-1'"
+    wait_until(lambda: own.run.query(of_it)[0][0] >= 5, "it has trained")
     own.node("trainer-1").terminate()
     assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK, own.node("trainer-1").text()
-    trained = own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-1'")[0][0]
+    trained = own.run.query(of_it)[0][0]
     assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
     _require_whole(own.run, "trainer-1")
     # It trains nothing more, and what it had trained counts.
-    assert own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-1'") == [(trained,)]
+    assert own.run.query(of_it) == [(trained,)]
     assert trained > 0
     if algorithm == "easgd":
         assert own.run.report.ledger.lost_dense_updates == 0, "its last round took them all to the center"
@@ -120,7 +121,7 @@ def test_the_supervisor_starts_no_other(supervise: Callable[..., Supervised]) ->
     wait_until(lambda: job.run.logged(LEFT), "it leaves")
     trained = job.run.batches()
     job.wait_for_batches(trained + 20)
-    wait_until(lambda: not first.is_running(), "its process ends")
+    wait_until(lambda: not is_alive(first), "its process ends")
     assert [node.pid for node in job.nodes("trainer")] == [second.pid]
     job.process.signal(signal.SIGINT)
     assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()

@@ -13,7 +13,7 @@ from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import Process, wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
-TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS = 3.0
 PAUSE_SECONDS = 10 * TIMEOUT_SECONDS
 EPOCHS = 8
 

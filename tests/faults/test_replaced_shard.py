@@ -14,6 +14,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.resumed import going_on
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
@@ -98,9 +99,12 @@ def test_another_one_gets_every_batch(
 def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcessCluster]) -> None:
     # Long enough for a checkpoint in the middle.
     data = CHANGES["data"] | {"epochs": 2}
-    own = in_process(_changed(data=data, checkpoint={"every_examples": 3_000})).start()
+    slowed = Slowed(60)
+    changes = _changed(data=data, checkpoint={"every_examples": 3_000})
+    own = in_process(changes, faults=(slowed,)).start()
     wait_until(lambda: (own.run.folder / "checkpoint").exists(), "a checkpoint is written")
     _replace(own)
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, _dead(own.run), epochs=2)
     joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
@@ -132,9 +136,11 @@ def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -
 def test_it_dies_in_the_only_span(in_process: Callable[..., InProcessCluster], click_log: Path) -> None:
     """What it had applied can be read again when the span is complete; its reader waits for more by then."""
     file = sorted(click_log.glob("train-*.parquet"))[0]
-    own = in_process(_changed(data={"path": str(file), "epochs": 1})).start()
+    slowed = Slowed(20)
+    own = in_process(_changed(data={"path": str(file), "epochs": 1}), faults=(slowed,)).start()
     own.wait_for_batches(20)
     _replace(own)
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -193,12 +199,14 @@ def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(
     in_process: Callable[..., InProcessCluster],
 ) -> None:
     """What the new shard lacks is not in the checkpoint's ledger, so the next run trains it."""
-    own = in_process(CHANGES).start()
+    slowed = Slowed(30)
+    own = in_process(CHANGES, faults=(slowed,)).start()
     own.wait_for_batches(30)
     _replace(own)
     wait_until(lambda: own.run.logged("batches that it lacks will be trained again"), "it is known")
     own.coordinator.interrupt()
     assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    slowed.release()
     first = RunFolder(own.run.folder.resolve())
     assert first.report.ledger.adds_up, first.report.ledger.identities
     again = in_process(going_on(CHANGES, first)).start()

@@ -10,6 +10,7 @@ import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
@@ -34,22 +35,27 @@ MODES: dict[str, dict[str, Any]] = {
 def test_the_center_is_made_again_of_the_replicas(
     in_process: Callable[..., InProcessCluster], mode: str, kind: str
 ) -> None:
+    # Worker processes are not slowed: their jobs are longer.
+    slowed, epochs = Slowed(30), EPOCHS if kind == "thread" else 3 * EPOCHS
     own = in_process(
         {
             "run": QUICK,
-            "data": {"epochs": EPOCHS},
+            "data": {"epochs": epochs},
             "trainer": {"worker_kind": kind},
             "sync": {"nodes": 2} | MODES[mode],
         },
         supervised=True,
+        faults=(slowed,),
     ).start()
     own.wait_for_batches(30)
     own.nodes["sync"][0].kill()
     own.join("sync")
+    wait_until(lambda: own.run.logged("joined the running job"), "it has joined")
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.examples.distinct == epochs * EXAMPLES
     events = [(event.node, event.what) for event in report.events]
     assert ("sync-2", "joined the running job; its slice of the center is the mean of 2 replicas") in events
     # Without it the center would be lost: `test_a_killed_sync_node`.

@@ -14,6 +14,7 @@ from shadowsync.cli import main
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError
 from shadowsync.tests.faults.conftest import ENDLESS
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 from shadowsync.watch.attach import address_of
@@ -42,9 +43,9 @@ def test_up_and_down_under_the_supervisor(
         "trainer-2 joined, trainer-3 joined; the job has 4 trainers\nreader-1 joined; the job has 2 readers\n"
     )
     assert len(job.nodes("trainer")) == 4
-    job.wait_for_batches(job.run.batches() + 200)
     for name in ("trainer-2", "trainer-3"):
-        assert job.run.query(f"SELECT count(*) FROM batches WHERE trainer = '{name}'")[0][0] > 0
+        of_it = f"SELECT count(*) FROM batches WHERE trainer = '{name}'"
+        wait_until(lambda of_it=of_it: job.run.query(of_it)[0][0] > 0, f"{name} trains")  # type: ignore[misc]
     _scale(address, trainer=1, reader=1)
     said = capsys.readouterr().out
     assert said.startswith("trainer-3 left, trainer-2 left, trainer-1 left; the job has 1 trainer\n")

@@ -14,7 +14,7 @@ from shadowsync.nodes.worker.step import LOSS_NOT_FINITE
 from shadowsync.tests.faults.conftest import FEW_NODES
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import is_alive, wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 from shadowsync.tests.support.supervised import Supervised
 
@@ -70,7 +70,7 @@ def test_of_the_only_trainer_it_ends_the_job(supervise: Callable[..., Supervised
     workers[0].kill()
     assert job.process.wait(SECONDS) == 6, job.process.text()
     assert "the last trainer died" in job.last_line()
-    assert not any(worker.is_running() for worker in workers)
+    wait_until(lambda: not any(map(is_alive, workers)), "all workers have ended")
 
 
 @pytest.mark.matrix
@@ -81,7 +81,7 @@ def test_a_killed_trainer_takes_its_workers_with_it(supervise: Callable[..., Sup
     trainer = job.node("trainer")
     workers = workers_of(trainer.pid)
     trainer.kill()
-    wait_until(lambda: not any(worker.is_running() for worker in workers), "both workers end")
+    wait_until(lambda: not any(map(is_alive, workers)), "both workers end")
     assert job.process.wait(SECONDS) == 6, job.process.text()
 
 
@@ -102,7 +102,7 @@ def test_a_worker_process_that_stands_still_is_seen(
     assert job.process.wait(3.0 + SECONDS) == 6, job.process.text()
     died = [event.what for event in job.run.report.events if event.node == "trainer-0"]
     assert f"(pid {still.pid}) died: was silent for 3 s" in died[0]
-    assert not any(worker.is_running() for worker in workers)
+    wait_until(lambda: not any(map(is_alive, workers)), "all workers have ended")
 
 
 @pytest.mark.matrix
@@ -118,7 +118,7 @@ def test_an_interrupt_ends_workers_in_order(supervise: Callable[..., Supervised]
     report = job.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert (job.run.folder / "checkpoint").exists()
-    assert not any(worker.is_running() for worker in workers)
+    wait_until(lambda: not any(map(is_alive, workers)), "all workers have ended")
 
 
 @pytest.mark.matrix

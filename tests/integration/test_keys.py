@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from shadowsync.pipeline.wire.sockets import bind
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.keyless_client import connect_without_key
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import free_ports, wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
 TCP = {"network": {"transport": "tcp"}}
@@ -39,8 +38,7 @@ def key_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def free_port() -> int:
     """One that nothing listens on."""
-    with socket.create_server(("0.0.0.0", 0)) as probe:
-        return int(probe.getsockname()[1])
+    return free_ports(1)
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", pytest.param("ma", marks=pytest.mark.matrix)])

@@ -159,7 +159,7 @@ except shadowsync.RunFailed as error:
         run = RunFolder(tmp_path / "runs" / "latest")
         wait_until(lambda: run.batches() >= 20 or process.poll() is not None, "it trains")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()

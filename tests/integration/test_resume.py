@@ -11,6 +11,7 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.resumed import check_trained_once, going_on, same, tensors, trained_batches
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
@@ -27,10 +28,12 @@ def folder_of(cluster: InProcessCluster) -> RunFolder:
 
 def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunFolder:
     """A run that is interrupted when it has trained so many batches."""
-    own = cluster(settings).start()
+    slowed = Slowed(batches)
+    own = cluster(settings, faults=(slowed,)).start()
     own.wait_for_batches(batches)
     own.coordinator.interrupt()
     assert own.wait(60.0) == 130, own.coordinator.text()
+    slowed.release()
     return folder_of(own)
 
 

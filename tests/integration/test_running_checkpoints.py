@@ -49,6 +49,8 @@ def left_by_a_killed_job(
     wait_until(several, "three checkpoints are written")
     for node in own.everyone():
         node.kill()
+    # A thread of it may be about to give the next checkpoint its name.
+    own.coordinator.wait(60.0)
     return own
 
 

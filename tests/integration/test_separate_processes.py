@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shadowsync.tests.support.cluster import Cluster
-from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker
 
 OTHER_PROTOCOL = Path(__file__).parents[1] / "support" / "other_protocol.py"
@@ -26,6 +26,7 @@ def test_nodes_join_and_strangers_are_refused(processes: Callable[..., Cluster],
         own.join(role)
     for process in own.everyone():
         assert process.poll() is None
+    wait_until(lambda: all(own.run.logged(f"trainer-{n} joined") for n in range(2)), "both trainers joined")
 
     other_seed = job_file({"run": {"seed": 2}}, "other.toml")
     other_job = own.join("reader", job_file=other_seed)

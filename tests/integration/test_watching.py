@@ -6,10 +6,8 @@ import asyncio
 import json
 import os
 import pty
-import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -24,7 +22,7 @@ from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.rpc_channel import RemoteError
 from shadowsync.pipeline.wire.rpc_client import open_channel
 from shadowsync.tests.support.browser import browser, find_browser
-from shadowsync.tests.support.processes import Starting, wait_until
+from shadowsync.tests.support.processes import Starting, free_ports, wait_until
 from shadowsync.tests.support.runs import Settings, small_job, write_job
 from shadowsync.tests.support.supervised import Supervised
 from shadowsync.watch.metric_names import BY_ROLE, EVERY
@@ -37,24 +35,6 @@ RARE = {
     "shadowsync_job_validation_score",
 }
 PHONE, SCREEN = 390, 1280
-
-
-def free_ports(count: int) -> int:
-    """The first of so many that nobody has now; in any order, since others may look for some, too."""
-    starts = range(21_000, 31_000, count)
-    for first in random.sample(starts, len(starts)):
-        sockets = []
-        try:
-            for port in range(first, first + count):
-                sockets.append(socket.create_server(("127.0.0.1", port)))
-        except OSError:
-            continue
-        else:
-            return first
-        finally:
-            for one in sockets:
-                one.close()
-    raise AssertionError("no free ports")
 
 
 class Watched(Supervised):

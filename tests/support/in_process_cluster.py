@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,7 @@ from .runs import RunFolder, Settings
 
 END_SECONDS = 60.0
 SWITCH_SECONDS = 0.0005
+ONE_CORE = "SHADOWSYNC_TESTS_ON_ONE_CORE"
 SUPERVISOR = "supervisor-of-a-cluster"
 # Each belongs to the whole process, to its end: pyzmq's, and that of what reads from URLs. A dummy stands for
 # a thread of a library, or for one that asks for itself as it ends; it cannot be waited for.
@@ -245,6 +247,25 @@ def start_lasting_threads() -> None:
 
 
 @contextmanager
+def one_core() -> Iterator[None]:
+    """Keep what this thread starts on one core, where the environment has ONE_CORE.
+
+    Most of the time one thread of a cluster runs, and the others wait for the interpreter's lock. On several
+    cores handing it over takes as much CPU time again as the job.
+    """
+    if not os.environ.get(ONE_CORE) or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    os.sched_setaffinity(0, {cores[worker % len(cores)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
 def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
     """Makes clusters of job files, with `faults` of `node_faults`; with the block all of them end.
 
@@ -254,6 +275,7 @@ def in_process_clusters() -> Iterator[Callable[..., InProcessCluster]]:
     before = set(threading.enumerate())
     root = logging.getLogger()
     with ExitStack() as stack:
+        stack.enter_context(one_core())
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         # Threads hand work to each other that processes would do at the same time.
         sys.setswitchinterval(SWITCH_SECONDS)

@@ -37,6 +37,7 @@ from .in_process_node import InProcess, current_node
 
 log = logging.getLogger("fault")
 AT = 5
+SLOW_SECONDS = 0.2
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -70,6 +71,8 @@ def discard(patch: pytest.MonkeyPatch) -> None:
 def double(patch: pytest.MonkeyPatch) -> None:
     """A worker that trains a batch twice, and acknowledges it twice."""
     compute, finish, due = Worker._compute, Worker._acknowledge, once("a batch was trained twice")
+    # However long the machine stands still, no push is sent again.
+    patch.setattr(embedding_client, "LOOKUP", RetransmitPolicy(60.0))
     twice: list[InFlightBatch] = []
 
     def faulty(self: Worker, batch: InFlightBatch) -> None:
@@ -249,6 +252,34 @@ def die(where: str, at_step: int) -> Fault:
         patch.setattr(Worker, "_compute", faulty)
 
     return plant
+
+
+class Slowed:
+    """No fault, but training that goes on slowly from the nth batch on, until `release`.
+
+    So what a test does meanwhile does happen while the job trains, on a machine of any speed.
+    """
+
+    def __init__(self, at: int = AT) -> None:
+        self._due = once("training is slowed", at)
+        self._slow = threading.Event()
+        self._released = threading.Event()
+
+    def __call__(self, patch: pytest.MonkeyPatch) -> None:
+        compute = Worker._compute
+
+        def slow(self_: Worker, batch: InFlightBatch) -> None:
+            if batch.training and self._due():
+                self._slow.set()
+            if self._slow.is_set():
+                self._released.wait(SLOW_SECONDS)
+            compute(self_, batch)
+
+        patch.setattr(Worker, "_compute", slow)
+
+    def release(self) -> None:
+        """Train at full speed again."""
+        self._released.set()
 
 
 def is_here(where: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import random
 import select
 import signal
 import socket
@@ -41,6 +42,24 @@ def is_alive(process: psutil.Process) -> bool:
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         # Nobody may look at the files of one that is dead.
         return False
+
+
+def free_ports(count: int) -> int:
+    """The first of so many that nobody has now; in any order, since others may look for some, too."""
+    starts = range(21_000, 31_000, count)
+    for first in random.sample(starts, len(starts)):
+        sockets = []
+        try:
+            for port in range(first, first + count):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue
+        else:
+            return first
+        finally:
+            for one in sockets:
+                one.close()
+    raise AssertionError("no free ports")
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> float:

@@ -92,6 +92,13 @@ class RunFolder:
             return False
         return True
 
+    def partial_checkpoint(self, pattern: str = "*") -> list[Path]:
+        """Files of the checkpoint that is being written, also while its folder is renamed."""
+        try:
+            return sorted(self.folder.glob(f"checkpoint.partial-*/{pattern}"))
+        except FileNotFoundError:
+            return []
+
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Reads the ledger's file, also while the coordinator writes it."""
         path = self.folder / "ledger.sqlite"
