@@ -43,7 +43,6 @@ def prepare(
     Then `shadowsync run JOB.toml --set data.prepared=FOLDER` trains on the same rows.
     """
     from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.extras import require_extra
     from ..pipeline.jobfile.load import load_job
     from ..pipeline.prepare.preparation import prepare as prepare_folder
     from ..pipeline.report.run_folder import shown
@@ -60,7 +59,6 @@ def prepare(
             where=f"--out {out}",
             remedy="give a folder on this machine, copy it there, and set data.prepared to the URL",
         )
-    require_extra("shadowsync prepare", "plots")
     folder = Path(out)
     # The job may already be the one that reads the folder.
     job = load_job(job_file, (*overrides, 'data.prepared=""'))

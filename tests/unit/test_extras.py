@@ -30,7 +30,6 @@ def block(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         ("jinja2", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs jinja2: [lab]"),
         ("scipy", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs scipy: [lab]"),
         ("matplotlib", ["profile", "job.toml"], "shadowsync profile needs matplotlib: [plots]"),
-        ("matplotlib", ["prepare", "job.toml", "--out", "x"], "shadowsync prepare needs matplotlib: [plots]"),
     ],
 )
 def test_a_command_says_which_to_install(
