@@ -78,7 +78,7 @@ def keep_runs(path: Path, made: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
-def ask_ledger(file: Path, question: str) -> Any:
+def query_ledger(file: Path, question: str) -> Any:
     """Return the first value of a query of a run's `ledger.sqlite`, also while the run goes on.
 
     None if there is no row, or if the file cannot be asked yet.

@@ -22,8 +22,8 @@ def health(path: Path, timeout: float, as_json: bool) -> None:
     import json
     from dataclasses import asdict
 
-    from ..nodes.runtime.health import ask_health
+    from ..nodes.runtime.health import request_health
 
-    found = ask_health(path, timeout)
+    found = request_health(path, timeout)
     click.echo(json.dumps(asdict(found)) if as_json else found.text, err=not found.healthy)
     sys.exit(0 if found.healthy else 1)

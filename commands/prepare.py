@@ -63,8 +63,8 @@ def prepare(
     # The job may already be the one that reads the folder.
     job = load_job(job_file, (*overrides, 'data.prepared=""'))
     try:
-        with progress_shown(quiet=quiet) as tell:
-            done = prepare_folder(job, folder, force=force, tell=tell)
+        with progress_shown(quiet=quiet) as on_progress:
+            done = prepare_folder(job, folder, force=force, on_progress=on_progress)
     except KeyboardInterrupt:
         click.echo(f"{shown(folder)} is not complete; the same command resumes where it stopped", err=True)
         raise

@@ -33,7 +33,7 @@ def progress_shown(*, quiet: bool) -> Iterator[Callable[[PreparationStatus], Non
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("prepare", total=None, rows=0, rate=0.0)
 
-        def tell(state: PreparationStatus) -> None:
+        def on_progress(state: PreparationStatus) -> None:
             nonlocal shown, rows_before
             now = time.monotonic()
             if now - shown < _PERIOD_SECONDS:
@@ -45,4 +45,4 @@ def progress_shown(*, quiet: bool) -> Iterator[Callable[[PreparationStatus], Non
             )
             shown = now
 
-        yield tell
+        yield on_progress

@@ -183,7 +183,7 @@ def _probe_needs_center(name: str) -> bool:
     command = python(PROBE, name)
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS)
-        answer = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
+        verdict = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
     except subprocess.TimeoutExpired as error:
         raise JobFileError(
             f"{name!r} could not be imported in {duration(PROBE_SECONDS)}", where="sync.algorithm"
@@ -194,6 +194,6 @@ def _probe_needs_center(name: str) -> bool:
             f"{name!r} ended the process that imported it ({last or f'exit code {done.returncode}'})",
             where="sync.algorithm",
         ) from error
-    if "error" in answer:
-        raise JobFileError(str(answer["error"]))
-    return bool(answer["needs_center"])
+    if "error" in verdict:
+        raise JobFileError(str(verdict["error"]))
+    return bool(verdict["needs_center"])

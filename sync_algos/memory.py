@@ -48,7 +48,7 @@ class _Exchange:
     """
 
     values: torch.Tensor
-    answer: torch.Tensor | None = None
+    reply: torch.Tensor | None = None
 
 
 class MemoryCenter:
@@ -93,16 +93,16 @@ class MemoryCenter:
         if (member, part) not in self._open:
             raise RuntimeError(f"trainer {member}'s last exchange of {part} was answered")
         last, silent = self._open[member, part], self._silent.pop(part, None)
-        if part not in self._lost and silent is not False and last.answer is None:
+        if part not in self._lost and silent is not False and last.reply is None:
             self.exchanges += 1
-            last.answer = self._algorithm.center_rule(self.values[part.start : part.stop], last.values)
+            last.reply = self._algorithm.center_rule(self.values[part.start : part.stop], last.values)
             if part in self._losing:
                 self._lost.add(part)
-        if part in self._lost or silent is not None or last.answer is None:
+        if part in self._lost or silent is not None or last.reply is None:
             what = "gone" if part in self._lost else "silent"
             raise PeerLost(f"the node of elements {part.start} to {part.stop} is {what}")
         del self._open[member, part]
-        return last.answer
+        return last.reply
 
 
 def split_evenly(numel: int, parts: int) -> tuple[Slice, ...]:

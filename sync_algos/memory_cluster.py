@@ -147,18 +147,18 @@ class MemoryCluster:
 
     async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange a slice with the center."""
-        return await self._ask(index, lambda: self.center.exchange(part, values, index))
+        return await self._request(index, lambda: self.center.exchange(part, values, index))
 
     async def settle(self, index: int, part: Slice) -> torch.Tensor:
         """Await the reply to the trainer's last exchange of a slice."""
-        return await self._ask(index, lambda: self.center.settle(part, index))
+        return await self._request(index, lambda: self.center.settle(part, index))
 
-    async def _ask(self, index: int, request: Callable[[], Awaitable[torch.Tensor]]) -> torch.Tensor:
+    async def _request(self, index: int, request: Callable[[], Awaitable[torch.Tensor]]) -> torch.Tensor:
         await self._reach(index, Phase.GIVING)
         await asyncio.sleep(0)
-        answer = await request()
+        reply = await request()
         await self._reach(index, Phase.TAKING)
-        return answer
+        return reply
 
     def _adopt(self, members: tuple[int, ...]) -> None:
         """Copy the state with the most completed rounds to members that lag."""

@@ -21,14 +21,14 @@ def check_center_rule(subject: Subject) -> None:
     harness = Harness(subject, "center rule", 1)
     center, values = harness.first.clone(), torch.randn(harness.first.numel())
     sent, step = values.clone(), "one exchange"
-    answer = subject.make().center_rule(center, values)
+    reply = subject.make().center_rule(center, values)
     if not torch.equal(values, sent):
         harness.fail(
             step, "the values unchanged, since a request may be sent again", "the rule changed the values"
         )
-    if not isinstance(answer, torch.Tensor) or answer.shape != center.shape or answer.dtype != torch.float32:
-        harness.fail(step, f"a reply of float32 {list(center.shape)}", f"{answer!r:.80}")
-    if answer.untyped_storage().data_ptr() in (
+    if not isinstance(reply, torch.Tensor) or reply.shape != center.shape or reply.dtype != torch.float32:
+        harness.fail(step, f"a reply of float32 {list(center.shape)}", f"{reply!r:.80}")
+    if reply.untyped_storage().data_ptr() in (
         center.untyped_storage().data_ptr(),
         values.untyped_storage().data_ptr(),
     ):
@@ -36,7 +36,7 @@ def check_center_rule(subject: Subject) -> None:
     parts = [(harness.first[cut].clone(), sent[cut]) for cut in (slice(0, 10), slice(10, None))]
     pieces = [subject.make().center_rule(*part) for part in parts]
     if not (
-        torch.equal(torch.cat(pieces), answer) and torch.equal(torch.cat([part for part, _ in parts]), center)
+        torch.equal(torch.cat(pieces), reply) and torch.equal(torch.cat([part for part, _ in parts]), center)
     ):
         harness.fail("the same in two slices", "the same values as in one slice", "other values")
 

@@ -117,8 +117,8 @@ def _check_incomplete(harness: Harness, step: str, index: int, fitting: list[Aft
         found = _cut(harness.cluster.replicas[index].values, part)
         if torch.equal(found, _cut(harness.alone[index], part)):
             continue
-        answered = any(torch.equal(found, _cut(one.replicas[index], part)) for one in fitting)
-        if not (harness.subject.cls.needs_center and answered):
+        replied = any(torch.equal(found, _cut(one.replicas[index], part)) for one in fitting)
+        if not (harness.subject.cls.needs_center and replied):
             apart = float((found - _cut(harness.alone[index], part)).abs().max())
             expected = "the replica as its workers left it, since the round is not complete"
             harness.fail(step, expected, f"trainer {index}'s replica off by {apart:.3g}")

@@ -58,7 +58,7 @@ class WatchedJob:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._answered_at = time.monotonic()
+        self._replied_at = time.monotonic()
         self.mirror = Mirror()
         self.ended = asyncio.Event()
         self.outcome = ""
@@ -111,7 +111,7 @@ class WatchedJob:
     def _report_silence(self) -> None:
         latest = self.mirror.latest
         assert latest is not None
-        silent = time.monotonic() - self._answered_at
+        silent = time.monotonic() - self._replied_at
         text = f"no answer for {duration(round(silent))}; {latest.run} was {latest.phase}"
         if silent < latest.node_timeout_seconds:
             click.echo(text, err=True)
@@ -127,7 +127,7 @@ class WatchedJob:
             reply = await channel.call(request, timeout_seconds=seconds)
         except RemoteError as error:
             raise ClusterError(error.what, where=self._address, remedy=error.remedy) from error
-        self._answered_at = time.monotonic()
+        self._replied_at = time.monotonic()
         self.mirror.take(read_status(reply.status))
         # What is shown has all incidents; what was answered, only the new ones.
         whole = self.mirror.whole()

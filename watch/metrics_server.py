@@ -89,7 +89,7 @@ class MetricsServer:
         registry.register(collector)
         app = web.Application(middlewares=[self._guard.middleware(open_paths=(HEALTH_PATH,))])
         app.router.add_get("/metrics", make_aiohttp_handler(registry))
-        app.router.add_get(HEALTH_PATH, self._answer_health)
+        app.router.add_get(HEALTH_PATH, self._serve_health)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -109,7 +109,7 @@ class MetricsServer:
         await self._runner.cleanup()
         self._socket.close()
 
-    async def _answer_health(self, request: web.Request) -> web.Response:
+    async def _serve_health(self, request: web.Request) -> web.Response:
         healthy, text = self._health()
         if not self._guard.admits(request):
             text = "well" if healthy else "not well"

@@ -47,7 +47,7 @@ class PageApp:
         self._broadcast = broadcast
         self._names = names
         self.app = web.Application(middlewares=[self._check_name, guard.middleware()])
-        self.app.router.add_get("/{path:.*}", self._answer)
+        self.app.router.add_get("/{path:.*}", self._respond)
         self.app.on_response_prepare.append(_with_headers)
 
     @property
@@ -60,7 +60,7 @@ class PageApp:
 
         return check
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
         # The raw path: one that is spelled with %2e or .. matches no route.
         path = request.rel_url.raw_path
         if path == "/events":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from shadowsync.benchmarks.job_runs import ask_ledger, job_text
+from shadowsync.benchmarks.job_runs import job_text, query_ledger
 from shadowsync.benchmarks.pairs import Figures
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import read_report
@@ -143,7 +143,7 @@ def trained(folder: Path) -> int:
 
     They are read from the ledger's file; 0 before it is there.
     """
-    return int(ask_ledger(folder / "latest" / "ledger.sqlite", "SELECT sum(examples) FROM batches") or 0)
+    return int(query_ledger(folder / "latest" / "ledger.sqlite", "SELECT sum(examples) FROM batches") or 0)
 
 
 def cpu_by_role(process: psutil.Process) -> dict[str, float]:

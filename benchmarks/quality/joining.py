@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_runs import ask_ledger, keep_runs, kept_runs
+from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, query_ledger
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.write import read_report
 
@@ -66,7 +66,7 @@ def _join(run_folder: Path, trainers: int, after: int) -> float:
 
 def _wait(run_folder: Path, question: str) -> None:
     until = time.monotonic() + LIMIT_SECONDS
-    while not ask_ledger(run_folder / "ledger.sqlite", question):
+    while not query_ledger(run_folder / "ledger.sqlite", question):
         if time.monotonic() > until:
             raise RuntimeError(f"not within {LIMIT_SECONDS} s: {question}")
         time.sleep(LOOK_SECONDS)

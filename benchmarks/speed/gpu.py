@@ -65,11 +65,11 @@ def steps(device: str, workers: int, batch: int, precision: str) -> Figures:
         torch.set_num_threads(1)
         stepper, delivery = Stepper(shared), _delivery(batch)
         requests = shared.router.requests(delivery.rows)
-        answers = [np.full(request.floats, 0.01, np.float32) for request in requests]
+        replies = [np.full(request.floats, 0.01, np.float32) for request in requests]
         launched: list[Step] = []
 
         def one() -> None:
-            launched.append(stepper.stage(delivery, requests, answers))
+            launched.append(stepper.stage(delivery, requests, replies))
             stepper.launch(launched[-1])
             while len(launched) > stepper.ahead:
                 stepper.finish(launched.pop(0))

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from shadowsync.benchmarks.job_runs import (
-    ask_ledger,
     job_text,
     keep_runs,
     kept_runs,
     log_or_generated,
+    query_ledger,
 )
 from shadowsync.benchmarks.speed.checkpoints import large_tables
 from shadowsync.lab.chaos.faulted_job import processes_of_role
@@ -79,21 +79,21 @@ def run(log: Path, rows: int, every_seconds: float) -> dict[str, float]:
 def _kill_and_watch(supervisor: int, run_folder: Path, every_seconds: float) -> dict[str, float]:
     ledger = run_folder / "ledger.sqlite"
     manifest = run_folder / "checkpoint" / "manifest.json"
-    _wait(lambda: (ask_ledger(ledger, BATCHES) or 0) > 0, "the first batch")
+    _wait(lambda: (query_ledger(ledger, BATCHES) or 0) > 0, "the first batch")
     _wait(manifest.exists, "the first checkpoint")
     first = manifest.stat().st_mtime
     _wait(lambda: manifest.exists() and manifest.stat().st_mtime > first, "the second checkpoint")
     # As long after a checkpoint as can be.
     time.sleep(every_seconds - 3)
-    joined = ask_ledger(ledger, JOINED) or 0
+    joined = query_ledger(ledger, JOINED) or 0
     (victim,) = processes_of_role(supervisor, "embedding")
     age = time.time() - manifest.stat().st_mtime
     victim.kill()
     killed = time.monotonic()
-    _wait(lambda: (ask_ledger(ledger, JOINED) or 0) > joined, "another node")
+    _wait(lambda: (query_ledger(ledger, JOINED) or 0) > joined, "another node")
     replaced = time.monotonic() - killed
-    batches = ask_ledger(ledger, BATCHES)
-    _wait(lambda: ask_ledger(ledger, BATCHES) > batches, "a batch")
+    batches = query_ledger(ledger, BATCHES)
+    _wait(lambda: query_ledger(ledger, BATCHES) > batches, "a batch")
     return {
         "seconds_since_checkpoint": age,
         "seconds_to_replacement": replaced,

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-from shadowsync.benchmarks.job_runs import ask_ledger
+from shadowsync.benchmarks.job_runs import query_ledger
 from shadowsync.nodes.supervisor.starter import METHOD_VARIABLE, METHODS
 
 EVERY_SECONDS = 0.02
@@ -39,7 +39,7 @@ Run = dict[str, float]
 def trained(runs: Path) -> bool:
     """Whether the ledger of the run in this folder has a batch."""
     ledgers = runs.glob("*/ledger.sqlite")
-    return any(ask_ledger(ledger, "SELECT 1 FROM batches LIMIT 1") for ledger in ledgers)
+    return any(query_ledger(ledger, "SELECT 1 FROM batches LIMIT 1") for ledger in ledgers)
 
 
 def pss_bytes(pid: int) -> float:

@@ -92,8 +92,8 @@ def one_step(
     requests = parts.timed("route its rows", lambda: shared.router.requests(delivery.rows))
     request = requests[0]
     parts.timed("encode the lookup", lambda: encode(Lookup(1, request.rows, request.counts)))
-    answer = frames_of(Vectors(1, 0, values))
-    vectors = parts.timed("decode the vectors", lambda: decode(answer)).values
+    reply = frames_of(Vectors(1, 0, values))
+    vectors = parts.timed("decode the vectors", lambda: decode(reply)).values
     step = parts.timed("join the vectors", lambda: stepper.stage(delivery, requests, [vectors]))
     parts.timed("forward, backward, update", lambda: stepper.launch(step))
     _, gradients = parts.timed("take the gradients", lambda: stepper.finish(step))

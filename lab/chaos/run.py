@@ -86,7 +86,7 @@ class ChaosResult:
 
 
 def run_chaos(
-    job: Job, source: Sequence[str], directory: Path, plan: ChaosPlan, tell: Callable[[str], None]
+    job: Job, source: Sequence[str], directory: Path, plan: ChaosPlan, print_line: Callable[[str], None]
 ) -> ChaosResult:
     """Run all jobs; write the results to chaos.json.
 
@@ -105,7 +105,7 @@ def run_chaos(
         examples = report["examples"]["distinct"]
         batches = max(report["ledger"]["shard_applied"].values())
         result.clean_ne += _ne(report)
-        tell(
+        print_line(
             f"clean job {number + 1} of {plan.clean_runs}: {count(examples)} examples in"
             f" {count(batches)} batches"
         )
@@ -119,7 +119,7 @@ def run_chaos(
         said = "; ".join(str(fault) for fault in faults)
         ends = ", ".join(str(code) for code in done.exit_codes)
         wrong = "".join(f"\n  {problem}" for problem in problems)
-        tell(f"job {number + 1} of {len(jobs)}: {said}: exit {ends}{wrong}")
+        print_line(f"job {number + 1} of {len(jobs)}: {said}: exit {ends}{wrong}")
         _write(directory, plan, result)
     return result
 

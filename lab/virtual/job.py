@@ -217,8 +217,8 @@ class VirtualJob:
         for number, delivery in enumerate(self._source.scored(self._source.plan.test)):
             router = self._trainers[0].context.router
             plans = router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
-            answers = [self._tables.read(plan) for plan in plans]
-            scorers[number % len(scorers)].score(delivery, plans, answers, sums)
+            replies = [self._tables.read(plan) for plan in plans]
+            scorers[number % len(scorers)].score(delivery, plans, replies, sums)
         return sums
 
     def _count(self, labels: Float32Array, loss: float) -> None:

@@ -81,13 +81,13 @@ class VirtualNetwork:
 
     async def exchange(self, index: int, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange a slice with its sync node, which serves one at a time."""
-        return await self._ask(index, part, lambda: self.center.exchange(part, values, index))
+        return await self._request(index, part, lambda: self.center.exchange(part, values, index))
 
     async def settle(self, index: int, part: Slice) -> torch.Tensor:
         """Ask again for the reply to a trainer's last exchange of a slice."""
-        return await self._ask(index, part, lambda: self.center.settle(part, index))
+        return await self._request(index, part, lambda: self.center.settle(part, index))
 
-    async def _ask(
+    async def _request(
         self, index: int, part: Slice, request: Callable[[], Awaitable[torch.Tensor]]
     ) -> torch.Tensor:
         size = len(part) * FLOAT_BYTES
@@ -98,9 +98,9 @@ class VirtualNetwork:
         begun = max(now, self._free_at.get(part, 0.0))
         self._free_at[part] = begun + self._timing.center_seconds
         await asyncio.sleep(begun + self._timing.center_seconds - now)
-        answer = await request()
+        reply = await request()
         await asyncio.sleep(one_way)
-        return answer
+        return reply
 
     async def give(
         self, index: int, shared: MemoryRound, kind: str, values: torch.Tensor, weight: float

@@ -46,10 +46,10 @@ class VirtualTables:
     async def look_up(self, plans: Sequence[LookupPlan]) -> tuple[list[Float32Array], int]:
         """Return the vectors of a batch and the version of its rows."""
         await self._arrivals.wait(self._timing.lookup_seconds)
-        answers = [self.read(plan) for plan in plans]
+        replies = [self.read(plan) for plan in plans]
         version = self._pushes
         await asyncio.sleep(self._timing.lookup_seconds)
-        return answers, version
+        return replies, version
 
     def read(self, plan: LookupPlan) -> Float32Array:
         """Return vectors as they are now."""

@@ -12,7 +12,7 @@ from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.replica.replica import TrainerContext
 from ...nodes.shadow.rounds import RoundCounter
 from ...nodes.shadow.schedule import RoundSchedule
-from ...nodes.worker.connections import MAX_UNANSWERED_PUSHES
+from ...nodes.worker.connections import MAX_PENDING_PUSHES
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.request import LookupPlan
@@ -31,7 +31,7 @@ from .timing import StepTimes, Timing
 class _InFlightBatch:
     delivery: Delivery
     plans: list[LookupPlan]
-    answer: asyncio.Task[tuple[list[Float32Array], int]]
+    reply: asyncio.Task[tuple[list[Float32Array], int]]
 
 
 class VirtualTrainer:
@@ -158,12 +158,12 @@ class VirtualTrainer:
                 batches.append(self._look_up(delivery))
             if not batches:
                 break
-            answers, version = await batches[0].answer
-            while len(pushes) >= MAX_UNANSWERED_PUSHES:
+            replies, version = await batches[0].reply
+            while len(pushes) >= MAX_PENDING_PUSHES:
                 await asyncio.wait(pushes, return_when=asyncio.FIRST_COMPLETED)
                 pushes = {push for push in pushes if not push.done()}
             batch = batches.popleft()
-            push = await self._step(worker, batch, answers, version, times)
+            push = await self._step(worker, batch, replies, version, times)
             if push is not None:
                 pushes.add(push)
                 # It is on its way before the next lookup is.
@@ -178,14 +178,14 @@ class VirtualTrainer:
         return _InFlightBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
 
     async def _step(
-        self, worker: int, batch: _InFlightBatch, answers: list[Float32Array], version: int, times: StepTimes
+        self, worker: int, batch: _InFlightBatch, replies: list[Float32Array], version: int, times: StepTimes
     ) -> asyncio.Task[None] | None:
         """Compute a batch and send its gradients.
 
         Returns None for a batch that is left out.
         """
         stepper, delivery = self._steppers[worker], batch.delivery
-        step = stepper.stage(delivery, batch.plans, answers)
+        step = stepper.stage(delivery, batch.plans, replies)
         seconds = (times.next() + self._timing.further_parts(self.index, step.parts)) / step.parts
         while step.is_computing:
             stepper.compute(step)

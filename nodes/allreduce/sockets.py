@@ -77,8 +77,8 @@ class PeerSender:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             try:
-                answer = decode(frames)
-                what = answer.what if isinstance(answer, Failure) else f"a {answer.KIND}"
+                reply = decode(frames)
+                what = reply.what if isinstance(reply, Failure) else f"a {reply.KIND}"
             except ProtocolError as error:
                 what = str(error)
             self.refusals.add("%s refused a message: %s", self.member.name, what)

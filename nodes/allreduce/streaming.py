@@ -139,11 +139,11 @@ class ChunkStreaming:
             )
         peer_round = context.find_round(round_id, peer)
         if peer_round is None:
-            self._answer_from_memory(peer, round_id, message.results.tolist())
+            self._reply_from_memory(peer, round_id, message.results.tolist())
         elif peer_round.work is None:
             context.wait(peer, round_id, peer_round.blocked_by())
         elif peer_round.phase is RoundPhase.STREAMING:
-            self._answer(peer_round, peer_round.work, peer, message)
+            self._reply(peer_round, peer_round.work, peer, message)
 
     def tick(self, peer_round: PeerRound, now: float) -> list[int]:
         """Request missing chunks from silent peers; return the peers that are late."""
@@ -204,7 +204,7 @@ class ChunkStreaming:
                 peer, PeerRequest(*peer_round.round_id, chunks, position_array(work.missing_results(peer)))
             )
 
-    def _answer(self, peer_round: PeerRound, work: ReduceRound, peer: int, message: PeerRequest) -> None:
+    def _reply(self, peer_round: PeerRound, work: ReduceRound, peer: int, message: PeerRequest) -> None:
         for position in message.chunks.tolist():
             if 0 <= position < len(work.chunks) and work.chunks[position].owner == peer and not work.exchange:
                 self._send_chunk(peer_round, position)
@@ -215,7 +215,7 @@ class ChunkStreaming:
             blocked = (other for other in peer_round.others if work.missing_chunks(other))
             self._context.wait(peer, peer_round.round_id, blocked)
 
-    def _answer_from_memory(self, peer: int, round_id: RoundId, positions: list[int]) -> None:
+    def _reply_from_memory(self, peer: int, round_id: RoundId, positions: list[int]) -> None:
         context = self._context
         results = context.history.results(round_id)
         for position in positions:

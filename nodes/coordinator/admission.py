@@ -185,8 +185,8 @@ class TrainerAdmission(Admission):
         members = self._state.members.alive()
         others = [member for member in members if meets_peers or member.info.role != "trainer"]
         # They accept nothing of a trainer that they have not been told of.
-        told = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)
-        if silent := [one.info.name for one in others if one.alive and one.info.name not in told]:
+        replies = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)
+        if silent := [one.info.name for one in others if one.alive and one.info.name not in replies]:
             raise AdmissionFailed(f"could not be announced to {', '.join(silent)}")
         await self._connect(node, connect)
         for source in self._state.members.alive("trainer"):

@@ -21,9 +21,9 @@ from .state.outcome import CountsByNode, Outcome
 HALF_PUSHED = "some shards may have applied batches of a dead or silent trainer that were not trained again"
 
 
-def total(answers: CountsByNode, key: str) -> int:
+def total(by_node: CountsByNode, key: str) -> int:
     """Return the sum of one count over nodes."""
-    return sum(int(answer.get(key, 0)) for answer in answers.values())
+    return sum(int(counts.get(key, 0)) for counts in by_node.values())
 
 
 def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> ExampleCounts:
@@ -69,7 +69,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     # Those that are silent as well: what they had confirmed is in the ledger's count.
     dead = [member.info.name for member in _unheard(state, outcome)]
     # Of one that died after it was held, what it had confirmed is in the ledger's count, too.
-    living = {name: answer for name, answer in outcome.trainers.items() if name not in dead}
+    living = {name: counts for name, counts in outcome.trainers.items() if name not in dead}
     counted = total(living, "confirmed_examples")
     counted += sum(state.ledger.trained_examples_of.get(name, 0) for name in dead)
     sums = stored.sums
@@ -105,12 +105,12 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
     # The same of batches that are to be trained again: a run that resumes does so.
     interrupted_replay |= not state.ledger.owed.is_settled
-    shard_applied = {name: int(answer["applied_batches"]) for name, answer in outcome.shards.items()}
+    shard_applied = {name: int(counts["applied_batches"]) for name, counts in outcome.shards.items()}
     identities += [
         Identity.unchecked(_shard_name(name), HALF_PUSHED)
         if interrupted_replay
-        else _shard_identity(state, name, answer, outcome.applied_of.get(name, ()))
-        for name, answer in sorted(outcome.shards.items())
+        else _shard_identity(state, name, counts, outcome.applied_of.get(name, ()))
+        for name, counts in sorted(outcome.shards.items())
     ]
     identities += [
         Identity.unchecked(_shard_name(member.info.name), "it did not answer" if member.alive else "it died")
@@ -184,8 +184,8 @@ def _shard_name(shard: str) -> str:
     return f"batches applied by {shard} = distinct batches"
 
 
-def _shard_identity(state: JobState, name: str, answer: Counts, halves: Iterable[BatchId]) -> Identity:
-    applied, distinct = int(answer["applied_batches"]), state.ledger.totals.distinct_batches
+def _shard_identity(state: JobState, name: str, counts: Counts, halves: Iterable[BatchId]) -> Identity:
+    applied, distinct = int(counts["applied_batches"]), state.ledger.totals.distinct_batches
     # What a trainer had pushed before it died, and the next one left out.
     # One that took a dead node's place has its index, and another name.
     place = {one.info.name: one.info.index for one in state.members.everyone("embedding")}.get(name)

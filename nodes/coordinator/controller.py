@@ -310,9 +310,9 @@ class JobController:
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
         drain = Drain(sequences, hurry=hurry)
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
-        answers = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
+        replies = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
         progressive = sum_progressive(reply.progressive for reply in trainers.values())
-        outcome.trainers_drained(self._state.left_counts | answers, progressive)
+        outcome.trainers_drained(self._state.left_counts | replies, progressive)
         left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}
         doubtful = Drain({}, batches=tuple(sorted(left_out)))
         shards = await self._server.call_all(members.alive("embedding"), doubtful, short)

@@ -58,7 +58,7 @@ class Evaluator:
         while trainers and self._state.stop is None:
             self._pass += 1
             ready = await self._server.call_all(trainers, PrepareEval(self._pass, model), REQUEST_SECONDS)
-            if not all(answer.ready for answer in ready.values()):
+            if not all(reply.ready for reply in ready.values()):
                 raise ClusterError(f"{self._model.words} is not available for the evaluation")
             if len(ready) < len(trainers):
                 trainers = [trainer for trainer in trainers if trainer.info.name in ready]
@@ -70,8 +70,8 @@ class Evaluator:
             results = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
             if whole and len(results) == len(trainers):
                 total = QualitySums()
-                for answer in results.values():
-                    total.merge(QualitySums.from_bytes(answer.sums))
+                for reply in results.values():
+                    total.merge(QualitySums.from_bytes(reply.sums))
                 return total
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
@@ -99,8 +99,8 @@ class Evaluator:
             for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
         ]
         died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
-        answers = await race(asyncio.gather(*calls), died)
-        return answers is not None and all(answer is not None for answer in answers)
+        replies = await race(asyncio.gather(*calls), died)
+        return replies is not None and all(reply is not None for reply in replies)
 
 
 MODEL = "the trainers' replicas, each before its step"

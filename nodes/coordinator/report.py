@@ -294,7 +294,7 @@ def _staleness(outcome: Outcome) -> Staleness:
         return Staleness(embedding_mean=None, embedding_max=None)
     return Staleness(
         embedding_mean=total(outcome.shards, "staleness_sum") / pushes,
-        embedding_max=max(int(answer["staleness_max"]) for answer in outcome.shards.values()),
+        embedding_max=max(int(reply["staleness_max"]) for reply in outcome.shards.values()),
     )
 
 

@@ -31,7 +31,7 @@ from ...pipeline.wire.control.messages import (
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
-from .monitoring.status import answer_status
+from .monitoring.status import status_body
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
 from .scaling import Scaling
 from .server import CoordinatorServer
@@ -118,7 +118,7 @@ class RequestHandler:
         if type(request) not in self._of_members and type(request) not in REQUESTS:
             raise ProtocolError(f"a coordinator does not answer {verb!r}")
         member = self._state.members.require(token)
-        if member.info.role not in CONTROL_VERBS.verbs[verb].askers:
+        if member.info.role not in CONTROL_VERBS.verbs[verb].requesters:
             raise ProtocolError(f"a {member.info.role} may not send {verb!r}")
         try:
             if type(request) not in REQUESTS:
@@ -196,7 +196,7 @@ class RequestHandler:
         is_supervisor = bool(token) and token == self._server.settings.supervisor
         everyone = self._state.members.everyone()
         dead = [member.info.token for member in everyone if not member.alive and not member.left]
-        return StatusReply(answer_status(self._state, request), tuple(dead) if is_supervisor else ())
+        return StatusReply(status_body(self._state, request), tuple(dead) if is_supervisor else ())
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
         self._state.reader_failed(request.bad_rows)

@@ -32,7 +32,7 @@ from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
-from ...pipeline.wire.messages import Ask, Failure, Heartbeat, HeartbeatReply
+from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
@@ -226,8 +226,8 @@ class CoordinatorServer(JobWaits):
         Return the replies by name, of those that replied.
         """
         targets = list(members)
-        answers = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
-        return {m.info.name: a for m, a in zip(targets, answers, strict=True) if a is not None}
+        replies = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
+        return {m.info.name: a for m, a in zip(targets, replies, strict=True) if a is not None}
 
     def mark_dead(self, token: str, why: str) -> None:
         """Mark a node as dead: end its session and notify the others.
@@ -302,7 +302,7 @@ class CoordinatorServer(JobWaits):
                 continue
             session = self.sessions.of(identity)
             if session is None:
-                if not isinstance(message, Ask):
+                if not isinstance(message, RequestMessage):
                     continue
                 session = self._new_session(identity, token, {})
                 self.sessions.begin(identity, session)

@@ -78,9 +78,9 @@ class JobFinalizer:
             await self._finalize_together(trainers, closing_round=closing_round)
         elif closing_round:
             for trainer in trainers:
-                answer = await self._server.call(trainer, Finalize(closing_round=True), self._bound_seconds)
-                if answer is not None:
-                    self._note_finalized({trainer.info.name: answer})
+                reply = await self._server.call(trainer, Finalize(closing_round=True), self._bound_seconds)
+                if reply is not None:
+                    self._note_finalized({trainer.info.name: reply})
         await self._count_syncs()
 
     async def _finalize_together(self, trainers: list[Member], *, closing_round: bool) -> None:
@@ -90,8 +90,8 @@ class JobFinalizer:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
             self._server.journal.decided(GroupFormed(view))
             await self._server.call_all(trainers, SetGroup(view), self._reply_seconds)
-            answers = await self._server.call_all(trainers, finalize, self._bound_seconds)
-            self._note_finalized(answers)
+            replies = await self._server.call_all(trainers, finalize, self._bound_seconds)
+            self._note_finalized(replies)
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
                 return
@@ -127,8 +127,8 @@ class JobFinalizer:
         seconds = min(DRAIN_SECONDS, self._reply_seconds)
         replies = await self._server.call_all(syncs, Drain({}), seconds)
         self._outcome.syncs_drained({name: reply.counts for name, reply in replies.items()})
-        for name, answer in self._outcome.syncs.items():
-            if orphaned := int(answer.get("orphaned_slices", 0)):
+        for name, counts in self._outcome.syncs.items():
+            if orphaned := int(counts.get("orphaned_slices", 0)):
                 # Rule "Whole or not at all": nobody knows whether the trainer had the answer before it died.
                 self._outcome.note(
                     f"{name} applied up to {counted(orphaned, 'exchange')} of a trainer that then died"
@@ -142,10 +142,10 @@ class JobFinalizer:
         sums = Divergence(len(trainers))
         for start in range(0, self._model.dense_elements, CHUNK_ELEMENTS):
             read = ReadReplica(start, min(start + CHUNK_ELEMENTS, self._model.dense_elements))
-            answers = await self._server.call_all(trainers, read, REQUEST_SECONDS)
-            if len(answers) < len(trainers):
+            replies = await self._server.call_all(trainers, read, REQUEST_SECONDS)
+            if len(replies) < len(trainers):
                 return
-            sums.add([np.frombuffer(answer.values, dtype=np.float32) for answer in answers.values()])
+            sums.add([np.frombuffer(reply.values, dtype=np.float32) for reply in replies.values()])
         self._outcome.diverged(sums.value())
 
     async def checkpoint(self) -> None:
@@ -189,11 +189,11 @@ class JobFinalizer:
             self._server.call_all(nodes, p, self._part_seconds)
             for nodes, p in ((others, part), (shards, rows))
         )
-        answers = {name: reply for replies in await asyncio.gather(*calls) for name, reply in replies.items()}
-        missing = [shard.info.name for shard in shards if shard.info.name not in answers]
+        by_name = {name: reply for replies in await asyncio.gather(*calls) for name, reply in replies.items()}
+        missing = [shard.info.name for shard in shards if shard.info.name not in by_name]
         if missing:
             raise checkpoint_failed(missing, "its part", self._server.unmet)
-        files = [file for reply in (written, *answers.values()) for file in reply.files]
+        files = [file for reply in (written, *by_name.values()) for file in reply.files]
         files += await asyncio.to_thread(snapshot.ledger.write, directory)
         return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
@@ -210,15 +210,15 @@ class JobFinalizer:
         for origin in dict.fromkeys((self._model.origin, ModelOrigin.REPLICAS)):
             for trainer in ordered:
                 dense = replace(part, dense=True, model=origin)
-                answer = await self._server.call(trainer, dense, self._part_seconds)
-                if answer is not None and answer.ready:
+                reply = await self._server.call(trainer, dense, self._part_seconds)
+                if reply is not None and reply.ready:
                     saver = trainer.info.name
                     self._model.save_by(saver)
                     if origin != self._model.origin:
                         lost = self._model.words
                         self._outcome.note(f"{lost} is lost; the saved model is {saver}'s replica")
                         self._model.lose_single()
-                    return trainer, answer
+                    return trainer, reply
                 if (
                     origin == ModelOrigin.CENTER
                     and trainer.alive

@@ -32,7 +32,7 @@ from ...pipeline.wire.control.orders import (
     WriteCheckpoint,
     WriteCheckpointReply,
 )
-from ..runtime.role import NodeContext, ServingRole, admit_trainers, not_answered
+from ..runtime.role import NodeContext, ServingRole, admit_trainers, unexpected_request
 from .server import ShardService
 from .shard_checkpoints import ShardCheckpoints
 from .shard_part import ShardPart
@@ -131,7 +131,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         elif isinstance(request, ConnectPeers):
             admit_trainers(self.bound, request)
         elif not isinstance(request, Begin):
-            raise not_answered(self.name, request)
+            raise unexpected_request(self.name, request)
         return Done()
 
     def _lacking(self, applied: AppliedBatches, ranges: BatchRanges) -> LackingBatches:

@@ -28,7 +28,7 @@ from .shared_memory import SharedMemoryServer
 from .writer_threads import WriterThreads
 
 # Of answers that are not in use any more: a few large ones for each of a few workers.
-IDLE_ANSWER_BYTES = 256 << 20
+IDLE_REPLY_BYTES = 256 << 20
 
 
 class ShardService(ListeningService):
@@ -62,7 +62,7 @@ class ShardService(ListeningService):
         self._coding = RowCodec(codecs or LinkCodecs(), store.floats_of)
         self._vectors_coded = codecs is not None and codecs.down.lossy
         self._segments = SharedMemoryServer(allowed=shares)
-        self._pool = BufferPool(IDLE_ANSWER_BYTES)
+        self._pool = BufferPool(IDLE_REPLY_BYTES)
         self._writers = WriterThreads(threads, self.waker.wake, failed) if threads > 1 else None
         self._pushes = 0
         self._lookups = 0
@@ -144,7 +144,7 @@ class ShardService(ListeningService):
         work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)
         version = self._pushes
 
-        def answer() -> None:
+        def reply() -> None:
             if target is not None:
                 self._segments.shared_bytes += target.nbytes
                 self.listener.send(identity, Vectors(message.request, version, shared=True))
@@ -153,7 +153,7 @@ class ShardService(ListeningService):
             self._lookups += 1
             self._looked_up_rows += work.rows
 
-        self._run_work(work, answer)
+        self._run_work(work, reply)
 
     def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
         """Send the vectors over the socket.
@@ -177,10 +177,10 @@ class ShardService(ListeningService):
 
     def _push(self, identity: bytes, message: Push) -> None:
         repeated = message.id in self.applied
-        answer = Pushed(request=message.request, repeated=repeated)
+        reply = Pushed(request=message.request, repeated=repeated)
         if repeated:
             self.applied.add(message.id)
-            self.listener.send(identity, answer)
+            self.listener.send(identity, reply)
             return
         work = self.store.push_work(
             message.rows,
@@ -196,7 +196,7 @@ class ShardService(ListeningService):
         self._staleness_sum += staleness
         self._staleness_max = max(self._staleness_max, staleness)
         self._pushes += 1
-        self._run_work(work, lambda: self.listener.send(identity, answer))
+        self._run_work(work, lambda: self.listener.send(identity, reply))
 
     def _gradients(self, identity: bytes, message: Push) -> Float32Array:
         if not message.segment:

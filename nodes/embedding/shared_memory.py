@@ -173,7 +173,7 @@ class SharedMemoryClient:
         self._offered_at = now
         return self._offer
 
-    def receive_answer(self, message: Attached) -> None:
+    def receive_reply(self, message: Attached) -> None:
         """Take the node's answer to what was offered."""
         if self._offer is None or message.segment != self._offer.segment:
             return

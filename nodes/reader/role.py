@@ -29,7 +29,7 @@ from ...pipeline.wire.control.orders import (
 )
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet
-from ..runtime.role import NodeContext, Role, admit_trainers, listener_of_trainers, not_answered
+from ..runtime.role import NodeContext, Role, admit_trainers, listener_of_trainers, unexpected_request
 from .deliveries import TRAINING
 from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
@@ -98,7 +98,7 @@ class ReaderRole(Role):
             assert self._listener is not None
             admit_trainers(self._listener, request)
         else:
-            raise not_answered(self.name, request)
+            raise unexpected_request(self.name, request)
         return Done()
 
     def metrics(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ...pipeline.errors import ClusterError
 from ...pipeline.text.format import duration
 
 VARIABLE = "SHADOWSYNC_HEALTH"
-MAX_ANSWER_BYTES = 1 << 16
+MAX_REPLY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
         ClusterError: another process answers there, or the path cannot be used.
     """
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         del reader
         with contextlib.suppress(ConnectionError):
             writer.write(json.dumps(asdict(describe())).encode() + b"\n")
@@ -60,12 +60,12 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
             writer.close()
             await writer.wait_closed()
 
-    if await asyncio.to_thread(_answered, path):
+    if await asyncio.to_thread(_is_served, path):
         raise ClusterError(
             "another node answers there", where=str(path), remedy=f"give each node a {VARIABLE} of its own"
         )
     try:
-        server = await asyncio.start_unix_server(answer, path)
+        server = await asyncio.start_unix_server(reply, path)
     except OSError as error:
         raise ClusterError(
             f"no socket can be created there ({error.strerror or error})",
@@ -80,20 +80,20 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
         path.unlink(missing_ok=True)  # noqa: ASYNC240
 
 
-def ask_health(path: Path, timeout_seconds: float) -> Health:
+def request_health(path: Path, timeout_seconds: float) -> Health:
     """Request the health of the node at `path`.
 
     Not healthy without an answer in time.
 
     Blocks its thread.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-        link.settimeout(timeout_seconds)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(timeout_seconds)
         received = b""
         try:
-            link.connect(str(path))
-            while not received.endswith(b"\n") and len(received) < MAX_ANSWER_BYTES:
-                if not (part := link.recv(4096)):
+            sock.connect(str(path))
+            while not received.endswith(b"\n") and len(received) < MAX_REPLY_BYTES:
+                if not (part := sock.recv(4096)):
                     break
                 received += part
         except TimeoutError:
@@ -104,16 +104,16 @@ def ask_health(path: Path, timeout_seconds: float) -> Health:
         except OSError as error:
             return Health(False, f"{path}: no node answers ({error.strerror or error})")
     try:
-        answer = json.loads(received)
-        return Health(bool(answer["healthy"]), str(answer["text"]), dict(answer["figures"]))
+        reply = json.loads(received)
+        return Health(bool(reply["healthy"]), str(reply["text"]), dict(reply["figures"]))
     except (ValueError, KeyError, TypeError):
         return Health(False, f"{path}: the process that answers there is not a node")
 
 
-def _answered(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
-            link.connect(str(path))
+            sock.connect(str(path))
         except OSError:
             return False
         return True

@@ -97,7 +97,7 @@ class LoopThread(CommandedService):
                 result.cancel()
                 return
             task = loop.create_task(work())
-            task.add_done_callback(partial(_tell, result))
+            task.add_done_callback(partial(_resolve, result))
             result.add_done_callback(lambda done: self.call(task.cancel) if done.cancelled() else None)
 
         try:
@@ -116,7 +116,7 @@ class LoopThread(CommandedService):
             self._is_over = True
 
 
-def _tell(result: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
+def _resolve(result: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
     """Give a task's result to a thread that waits for it, or has given up meanwhile."""
     with suppress(concurrent.futures.InvalidStateError):
         if task.cancelled():

@@ -353,9 +353,9 @@ class Node:
         if not self._joined:
             self._end(ExitCode.INTERRUPTED, "interrupted before the job started")
         else:
-            self._tasks.start(self._ask_for_end(wanted()))
+            self._tasks.start(self._request_end(wanted()))
 
-    async def _ask_for_end(self, wanted: Interrupt | Leave) -> None:
+    async def _request_end(self, wanted: Interrupt | Leave) -> None:
         with contextlib.suppress(ConnectionLost, RemoteError):
             await self._channel.call(wanted, timeout_seconds=5.0)
 

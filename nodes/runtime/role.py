@@ -105,7 +105,7 @@ class Role(ABC):
         """Stop threads and close sockets; called once, also after failures."""
 
 
-def not_answered(role: str, request: Request[Any]) -> ProtocolError:
+def unexpected_request(role: str, request: Request[Any]) -> ProtocolError:
     """Make the error for a request that a role does not answer."""
     return ProtocolError(f"a {role} does not answer {CONTROL_VERBS.name_of(request)!r}")
 

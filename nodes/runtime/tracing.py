@@ -114,7 +114,7 @@ class Activity:
 PERIOD_SECONDS: Final = 0.08
 STALL_SECONDS: Final = 0.03
 # A thread that waits for the interpreter lock wakes every 5 ms to request it; a stopped one does not wake.
-ASKING_SECONDS: Final = 0.1
+LOCK_REQUEST_SECONDS: Final = 0.1
 # Long for a wake-up, short beside the 5 ms for which a thread that runs Python code keeps the lock.
 LOCK_SECONDS: Final = 0.0005
 
@@ -189,7 +189,7 @@ class Sampler:
         It was `late` seconds late, in `slices` turns on a core.
         """
         self._wakes += 1
-        if late > STALL_SECONDS and slices <= 2 + late / ASKING_SECONDS:
+        if late > STALL_SECONDS and slices <= 2 + late / LOCK_REQUEST_SECONDS:
             # It stopped some time before the wake-up was due, on average half a period.
             self._stalled_seconds += late + PERIOD_SECONDS / 2
         elif late > LOCK_SECONDS:

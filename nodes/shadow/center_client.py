@@ -107,7 +107,7 @@ class CenterClient:
         self._codec_choices = codecs if isinstance(codecs, CodecChoices) else None
         self._codecs = codecs if isinstance(codecs, LinkCodecs) else LinkCodecs()
         self._next_request = 1
-        self._answered_slices = 0
+        self._replied_slices = 0
         self.traffic = Traffic()
 
         def connect(member: MemberInfo, part: Slice) -> CenterConnection:
@@ -137,10 +137,12 @@ class CenterClient:
                 payload_bytes = codec_choices.payload_bytes(len(link.part), link.chunk)
                 self._choosers[link.part] = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
         # The last exchange of each slice whose answer is there.
-        self._answered: dict[Slice, int] = {}
+        self._replied: dict[Slice, int] = {}
         self._open: dict[Slice, _OpenExchange] = {}
         # One answer of each slice.
-        self._answers = BufferPool(sum(bytes_of(len(connection.part)) for connection in self._connections))
+        self._reply_buffers = BufferPool(
+            sum(bytes_of(len(connection.part)) for connection in self._connections)
+        )
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -174,7 +176,7 @@ class CenterClient:
         """
         counts = {
             "reference_bytes": self.reference_bytes,
-            "answered_slices": self._answered_slices,
+            "answered_slices": self._replied_slices,
             "refused_messages": self.refused_messages,
         }
         links = [*self._closed, *self._connections]
@@ -205,7 +207,7 @@ class CenterClient:
         else:
             codec = self._codec_choices.codec(chooser.codec)
             reference.begin(codec)
-            named = (chooser.codec, self._answered.get(part, 0))
+            named = (chooser.codec, self._replied.get(part, 0))
             opened = _OpenExchange(number, part, values.numpy(), reference, codec, named)
         self._open[part] = opened
         return await self.settle(part)
@@ -215,26 +217,26 @@ class CenterClient:
         exchange = self._open.get(part)
         if exchange is None:
             raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
-        answer, link = self._answers.take(len(part)), self._connection(part)
+        reply, link = self._reply_buffers.take(len(part)), self._connection(part)
         began, exchange.began = exchange.began, None
-        down_bytes = await link.request(exchange.number, exchange.chunk, answer, exchange.codec)
+        down_bytes = await link.request(exchange.number, exchange.chunk, reply, exchange.codec)
         self._references[part].complete(exchange.number)
         del self._open[part]
-        self._answered_slices += 1
-        self._answered[part] = exchange.number
+        self._replied_slices += 1
+        self._replied[part] = exchange.number
         if exchange.named is not None:
             seconds = None if began is None else asyncio.get_running_loop().time() - began
             chooser, moved = self._choosers[part], exchange.payload_bytes + down_bytes
             if why := chooser.exchanged(exchange.named[0], moved, seconds):
                 log.info("%s: exchanges by %s from now on: %s", link.member.name, chooser.codec, why)
-        return torch.from_numpy(answer)
+        return torch.from_numpy(reply)
 
     async def read(self, part: Slice) -> torch.Tensor:
         """Return the center's slice as it is now, float32 [len(part)]; raises PeerLost."""
-        answer = np.empty(len(part), dtype=np.float32)
+        reply = np.empty(len(part), dtype=np.float32)
         number = self._number()
-        await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), answer)
-        return torch.from_numpy(answer)
+        await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), reply)
+        return torch.from_numpy(reply)
 
     async def read_all(self) -> torch.Tensor:
         """Read the whole center, float32 [numel]; raises PeerLost."""
@@ -278,7 +280,7 @@ class CenterClient:
         self._closed.append(before)
         self._references[part] = Reference(self._codecs.up, len(part))
         self._open.pop(part, None)
-        self._answered.pop(part, None)
+        self._replied.pop(part, None)
         before.close()
 
     def mark_lost(self, token: str) -> None:

@@ -291,13 +291,13 @@ class RemoteRounds(WorkerRounds):
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost, on the control thread."""
-        self._tell(SyncNodeIsLost(token))
+        self._send_order(SyncNodeIsLost(token))
 
     def replace(self, number: int, member: MemberInfo) -> None:
         """Take another sync node for a slice, on the control thread."""
-        self._tell(ReplaceSyncNode(number, member))
+        self._send_order(ReplaceSyncNode(number, member))
 
-    def _tell(self, order: SyncNodeIsLost | ReplaceSyncNode) -> None:
+    def _send_order(self, order: SyncNodeIsLost | ReplaceSyncNode) -> None:
         if self._send is not None:
             self._send(order)
         else:

@@ -185,7 +185,7 @@ def send_request(
     socket.send_fds(server, [json.dumps(body).encode()], streams)
 
 
-def receive_answer(server: socket.socket) -> tuple[dict[str, Any], int | None] | None:
+def receive_reply(server: socket.socket) -> tuple[dict[str, Any], int | None] | None:
     """Receive an answer and a descriptor; None if the server has ended.
 
     The descriptor is a started process's.
@@ -245,7 +245,7 @@ class _ServerConnection:
 
     def __init__(self, server: socket.socket) -> None:
         self._server = server
-        self._answers: dict[int, asyncio.Future[tuple[int, int]]] = {}
+        self._replies: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._processes: dict[int, _ForkedProcess] = {}
         self._codes: dict[int, int] = {}
         # The one that watches the socket.
@@ -257,8 +257,8 @@ class _ServerConnection:
         if self._loop is None:
             loop.add_reader(self._server, self._receive)
             self._loop = loop
-        request = len(self._answers)
-        answer = self._answers[request] = loop.create_future()
+        request = len(self._replies)
+        reply = self._replies[request] = loop.create_future()
         their_input, our_input = os.pipe()
         our_output, their_output = os.pipe()
         output = asyncio.StreamReader()
@@ -269,7 +269,7 @@ class _ServerConnection:
             if self._server_lost:
                 raise ClusterError("the fork server has ended")
             send_request(self._server, request, arguments, (their_input, their_output, their_output))
-            pid, process = await answer
+            pid, process = await reply
         except (ClusterError, OSError, asyncio.CancelledError) as error:
             os.close(our_input)
             transport.close()
@@ -304,32 +304,32 @@ class _ServerConnection:
         self._server.close()
 
     def _receive(self) -> None:
-        answer = receive_answer(self._server)
-        if answer is None:
+        reply = receive_reply(self._server)
+        if reply is None:
             self._lose()
             return
-        body, process = answer
+        body, process = reply
         request = int(body["request"])
         if "code" in body:
             self._codes[request] = int(body["code"])
             if request in self._processes:
                 self._processes[request].ended(self._codes[request])
         elif process is None:
-            self._answers[request].set_exception(ClusterError(f"cannot be forked: {body['refused']}"))
-        elif self._answers[request].done():
+            self._replies[request].set_exception(ClusterError(f"cannot be forked: {body['refused']}"))
+        elif self._replies[request].done():
             # The caller was cancelled; the process ends when its input does.
             os.close(process)
         else:
-            self._answers[request].set_result((int(body["pid"]), process))
+            self._replies[request].set_result((int(body["pid"]), process))
 
     def _lose(self) -> None:
         """Kill the processes of a lost server, as nothing could report their end."""
         assert self._loop is not None
         self._loop.remove_reader(self._server)
         self._server_lost = True
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(ClusterError("the fork server has ended"))
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(ClusterError("the fork server has ended"))
         for process in self._processes.values():
             if not process.code.done():
                 log.error("the fork server has ended; killing process %d", process.pid)

@@ -130,20 +130,20 @@ class CenterState:
         self, session: ExchangeSession, center: torch.Tensor, message: CenterExchange, codec: Codec | None
     ) -> list[CenterValues]:
         if message.request > session.request:
-            if session.request and not session.answered:
+            if session.request and not session.replied:
                 self.abandoned_exchanges += 1
             session.begin(message, codec)
-        if session.answered:
+        if session.replied:
             self.repeated_chunks += 1
             return [session.repeat(message)]
         session.place(message)
         if not session.is_complete:
             return []
-        answer = session.buffer()
-        self._apply(center, session.values(), answer)
-        answers = session.answer(answer)
+        reply = session.buffer()
+        self._apply(center, session.values(), reply)
+        replies = session.reply(reply)
         session.release()
-        return answers
+        return replies
 
     def read(self, message: CenterRead) -> CenterValues:
         """Return a copy of the center's values as they are now."""
@@ -174,7 +174,7 @@ class CenterState:
             self._sessions.pop(identity) for identity in list(self._sessions) if identity.startswith(prefix)
         ]
         self.reference_bytes -= sum(session.reference_bytes for session in ended)
-        return sum(session.answered for session in ended)
+        return sum(session.replied for session in ended)
 
     def _codec_of(self, message: CenterExchange) -> Codec | None:
         """Return the codec that an exchange names; None where codecs are the job's.
@@ -194,7 +194,7 @@ class CenterState:
             raise ValueError("the center has no initial value yet")
         return self.values
 
-    def _apply(self, center: torch.Tensor, values: Float32Array, answer: Float32Array) -> None:
+    def _apply(self, center: torch.Tensor, values: Float32Array, reply: Float32Array) -> None:
         """Apply the rule to the whole slice.
 
         Its answer goes to `answer`, which may be `values` itself.
@@ -202,7 +202,7 @@ class CenterState:
         This is done part by part: the rule's temporary tensors stay in the cache, and nothing of the slice's
         length is allocated, which would cost a page fault every 4 KiB.
         """
-        given, taken = torch.from_numpy(values), torch.from_numpy(answer)
+        given, taken = torch.from_numpy(values), torch.from_numpy(reply)
         for at in range(0, len(values), RULE_ELEMENTS):
             part = slice(at, at + RULE_ELEMENTS)
             taken[part] = self._rule(center[part], given[part])

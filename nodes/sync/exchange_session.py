@@ -37,12 +37,12 @@ class ExchangeSession:
         self._buffer: Float32Array | None = None
         self._arrived: dict[int, int] = {}
         self._missing = elements
-        self._answers: dict[int, CenterValues] = {}
+        self._replies: dict[int, CenterValues] = {}
 
     @property
-    def answered(self) -> bool:
+    def replied(self) -> bool:
         """Whether the last exchange was applied, and its answer is saved."""
-        return bool(self._answers)
+        return bool(self._replies)
 
     @property
     def is_complete(self) -> bool:
@@ -61,14 +61,14 @@ class ExchangeSession:
         """
         if isinstance(message, CenterNamedExchange) and codec is not None:
             self._named = message.codec
-            if message.answered == self.request:
+            if message.replied == self.request:
                 self._feedback.commit()
             self._feedback.discard()
             self._feedback.change(codec)
         self.request = message.request
         self._arrived = {}
         self._missing = self._elements
-        self._answers = {}
+        self._replies = {}
         self._reference.begin(codec)
         # ZeroMQ may still read the old buffer; the pool gives it out again when it is free.
         self._buffer = None
@@ -85,10 +85,10 @@ class ExchangeSession:
         Raises ValueError if the exchange had no such chunk.
         """
         self._offset_of(message)
-        answer = self._answers.get(message.start)
-        if answer is None or answer.elements != message.elements:
+        reply = self._replies.get(message.start)
+        if reply is None or reply.elements != message.elements:
             raise ValueError(f"the exchange had no chunk of {message.elements} elements from {message.start}")
-        return answer
+        return reply
 
     def place(self, message: CenterExchange) -> None:
         """Accept a chunk; a repeat changes nothing. Raises ValueError for an invalid one."""
@@ -110,7 +110,7 @@ class ExchangeSession:
         """Return the received slice, not copied."""
         return self._reference.values if self._reference.is_enabled else self.buffer()
 
-    def answer(self, delta: Float32Array) -> list[CenterValues]:
+    def reply(self, delta: Float32Array) -> list[CenterValues]:
         """Save and return the messages that answer an applied exchange.
 
         `delta` is the answer, in the session's buffer.
@@ -118,11 +118,11 @@ class ExchangeSession:
         for start, size in sorted(self._arrived.items()):
             at = start - self._start
             encoded = self._feedback.encode(at, delta[at : at + size])
-            self._answers[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
+            self._replies[start] = CenterValues(self.request, start, size, encoded.coded, encoded.payload)
         if self._named is None:
             self._feedback.commit()
         self._reference.complete(self.request)
-        return list(self._answers.values())
+        return list(self._replies.values())
 
     def release(self) -> None:
         """Release the buffer if the answer does not need it any more."""

@@ -30,7 +30,7 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ...sync_algos.base import Algorithm
 from ..runtime.loops import ListeningLoop, LoopThread
-from ..runtime.role import NodeContext, ServingRole, admit_trainers, not_answered
+from ..runtime.role import NodeContext, ServingRole, admit_trainers, unexpected_request
 from .center import CenterState
 
 
@@ -69,8 +69,8 @@ class CenterService(ListeningLoop, LoopThread):
     def handle(self, identity: bytes, message: Message) -> None:
         """Answer a message from the center's state; raises ValueError for an invalid one."""
         if isinstance(message, CenterExchange):
-            for answer in self.state.exchange(identity, message):
-                self.listener.send(identity, answer)
+            for reply in self.state.exchange(identity, message):
+                self.listener.send(identity, reply)
         elif isinstance(message, CenterRead):
             self.listener.send(identity, self.state.read(message))
         elif isinstance(message, CenterSeed):
@@ -125,7 +125,7 @@ class SyncRole(ServingRole[CenterService]):
             if self._is_late and not await service.run(service.state.seed_mean):
                 raise ClusterError("no trainer has sent its slice of the replica")
         else:
-            raise not_answered(self.name, request)
+            raise unexpected_request(self.name, request)
         return Done()
 
     def metrics(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerListener
 from ..runtime.process import tune_malloc
-from ..runtime.role import NodeContext, Role, not_answered
+from ..runtime.role import NodeContext, Role, unexpected_request
 from ..shadow.synchronizer import Synchronizer
 from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
@@ -157,7 +157,7 @@ class TrainerRole(Role):
             ComposeModel: self._checkpoint.compose,
         }
         if type(request) not in handlers:
-            raise not_answered(self.name, request)
+            raise unexpected_request(self.name, request)
         return await handlers[type(request)](request)
 
     def metrics(self) -> dict[str, Any]:

@@ -24,10 +24,10 @@ class InFlightBatch:
     reader: ReaderClient
     delivery: Delivery
     requests: list[LookupPlan] = field(default_factory=list)
-    answers: list[Float32Array] = field(default_factory=list)
+    replies: list[Float32Array] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     targets: list[Lease | None] = field(default_factory=list)
-    unanswered: int = 0
+    pending_lookups: int = 0
     unpushed: int = 0
     loss: float = 0.0
     lr_scale: float = 1.0

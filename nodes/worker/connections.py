@@ -29,11 +29,11 @@ from .reader_client import ReaderClient
 # How often it is looked whether a request is due again; when it is, `retransmission` says.
 RESEND_CHECK_SECONDS = 1.0
 SHORTEST_WAIT_SECONDS = 0.0002
-MAX_UNANSWERED_PUSHES = 8
+MAX_PENDING_PUSHES = 8
 SPARE_BLOCKS = 6
 # The coordinator declares a silent node dead after one node timeout. So one that is not dead after four is
 # alive, and the path to it is broken.
-UNANSWERED_TIMEOUTS: Final = 4
+NO_REPLY_TIMEOUTS: Final = 4
 
 
 class PeerUnreachable(ShadowSyncError):
@@ -45,7 +45,7 @@ class PeerUnreachable(ShadowSyncError):
     exit_code = ExitCode.STOPPED_BY_DEATH
 
 
-class AnswerWatch:
+class ReplyWatch:
     """Time each node has left requests unanswered; no I/O, no clock.
 
     Args:
@@ -55,14 +55,14 @@ class AnswerWatch:
 
     def __init__(self, own: str, limit_seconds: float) -> None:
         self._own, self._limit = own, limit_seconds
-        self._unanswered: dict[str, float] = {}
+        self._waited_seconds: dict[str, float] = {}
         self._checked_at: float | None = None
 
     def record_message(self, node: str) -> None:
         """Record a message of this node."""
-        self._unanswered.pop(node, None)
+        self._waited_seconds.pop(node, None)
 
-    def check(self, now: float, asked: Iterable[str]) -> None:
+    def check(self, now: float, requested: Iterable[str]) -> None:
         """Add the time since the last check for unanswered nodes.
 
         `now` is of a steady clock: this worker's own pauses, in which it asks nothing, do not count.
@@ -71,8 +71,8 @@ class AnswerWatch:
         """
         before, self._checked_at = self._checked_at, now
         step = now - before if before is not None else 0.0
-        self._unanswered = {node: self._unanswered.get(node, 0.0) + step for node in asked}
-        for node, seconds in self._unanswered.items():
+        self._waited_seconds = {node: self._waited_seconds.get(node, 0.0) + step for node in requested}
+        for node, seconds in self._waited_seconds.items():
             if seconds > self._limit:
                 raise PeerUnreachable(
                     f"has not answered {self._own} for {duration(self._limit)}, although both are alive",
@@ -112,7 +112,7 @@ class WorkerConnections:
         self.readers = {r.name: ReaderClient(r.name, connect(r), self._credit) for r in readers}
         names = [member.name for member in shards]
         # For lookups ahead, the batch that is computed, pushes that are not answered, and a few to spare.
-        blocks = job.trainer.lookups_ahead + MAX_UNANSWERED_PUSHES + SPARE_BLOCKS
+        blocks = job.trainer.lookups_ahead + MAX_PENDING_PUSHES + SPARE_BLOCKS
         segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
         self.shards = EmbeddingClient([connect(m) for m in shards], names, job.codecs.embedding(), segments)
         # Of dead embedding nodes whose place another one has taken: they still count.
@@ -127,10 +127,10 @@ class WorkerConnections:
         own = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
         self._lost: set[str] = set()
         # Those that live: each credit wants an answer.
-        self._answering_readers = set(self.readers)
+        self._living_readers = set(self.readers)
         # A step of the model may take long, and then nobody looks.
         self._clock = SteadyClock(2 * RESEND_CHECK_SECONDS)
-        self._watch = AnswerWatch(own, UNANSWERED_TIMEOUTS * job.run.node_timeout_seconds)
+        self._watch = ReplyWatch(own, NO_REPLY_TIMEOUTS * job.run.node_timeout_seconds)
         self._has_waited = False
         self._round_trip_seconds = 0.0
         self._round_trips = 0
@@ -169,14 +169,14 @@ class WorkerConnections:
         if now - self._checked_at > RESEND_CHECK_SECONDS:
             self._checked_at = now
             self.shards.resend_overdue(now)
-            self._watch.check(self._clock.now(), self._answering_readers | self.shards.unanswering)
+            self._watch.check(self._clock.now(), self._living_readers | self.shards.pending_nodes)
         return delivered, pushed
 
     def lose(self, name: str) -> None:
         """Expect nothing more of a lost node."""
         self._lost.add(name)
         if name in self.readers:
-            self._answering_readers.discard(name)
+            self._living_readers.discard(name)
             self.readers[name].lose()
             # At once: another reader at its address would take this connection for its own.
             self._leave(self.readers[name].connection)
@@ -213,7 +213,7 @@ class WorkerConnections:
         # A new one: another thread may be going through it for `metrics`.
         self.readers = {**self.readers, member.name: reader}
         self._poller.register(reader.connection.socket, zmq.POLLIN)
-        self._answering_readers.add(member.name)
+        self._living_readers.add(member.name)
 
     def _receive_from(self, name: str, connection: Connection) -> Iterator[Message]:
         """Yield a connection's messages since the last `poll`."""

@@ -79,7 +79,7 @@ class EmbeddingClient:
         return len(self._pending)
 
     @property
-    def unanswering(self) -> set[str]:
+    def pending_nodes(self) -> set[str]:
         """Names of the living nodes that have not answered everything."""
         shards = {request.shard for request in self._pending.values()}
         return {self.names[shard] for shard in shards - self._missing}
@@ -89,18 +89,18 @@ class EmbeddingClient:
         """Number of pushes that are not answered."""
         return sum(isinstance(request.message, Push) for request in self._pending.values())
 
-    def lookup_sent_at(self, answer: Message) -> float | None:
+    def lookup_sent_at(self, reply: Message) -> float | None:
         """Return the send time of the lookup that this answers."""
-        request = self._pending.get(getattr(answer, "request", 0))
+        request = self._pending.get(getattr(reply, "request", 0))
         return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
 
     def look_up(self, batch: InFlightBatch, requests: Sequence[LookupPlan], now: float) -> None:
         """Request a batch's vectors from every node, also from those without its rows."""
         batch.requests = list(requests)
         batch.versions = [0] * len(requests)
-        batch.answers = [np.zeros(0, np.float32) for _ in requests]
+        batch.replies = [np.zeros(0, np.float32) for _ in requests]
         for shard, request in enumerate(requests):
-            batch.unanswered += 1
+            batch.pending_lookups += 1
             self._send_lookup(batch, shard, request, now)
 
     def push(self, batch: InFlightBatch, gradients: Sequence[Float32Array], now: float) -> None:
@@ -141,7 +141,7 @@ class EmbeddingClient:
         if isinstance(message, Failure):
             raise LookupRefused(message.what, where=self.names[shard])
         if isinstance(message, Attached) and self.shared_memory:
-            self.shared_memory[shard].receive_answer(message)
+            self.shared_memory[shard].receive_reply(message)
             return None
         request = self._pending.get(number)
         if request is None or request.shard != shard:
@@ -239,8 +239,8 @@ class EmbeddingClient:
             raise LookupRefused(
                 f"it answered {len(values)} floats, not the {expected} requested", where=self.names[shard]
             )
-        batch.answers[shard], batch.versions[shard] = values, message.version
-        batch.unanswered -= 1
+        batch.replies[shard], batch.versions[shard] = values, message.version
+        batch.pending_lookups -= 1
 
     def _send_lookup(self, batch: InFlightBatch, shard: int, plan: LookupPlan, now: float) -> None:
         self.lookups += 1

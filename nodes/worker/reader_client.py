@@ -103,8 +103,8 @@ class ReaderClient:
         if state == self._sent_state:
             due = CREDIT.due(self._sent_at, now)
         else:
-            asks_for_many = 2 * (limit - self._sent_state[0]) >= self._window
-            due = asks_for_many or now - self._sent_at >= GATHER_SECONDS
+            requests_many = 2 * (limit - self._sent_state[0]) >= self._window
+            due = requests_many or now - self._sent_at >= GATHER_SECONDS
         if due:
             self.connection.send(Credit(limit=limit, received=self._received, done=self._done))
             self._sent_state, self._sent_at = state, now

@@ -105,13 +105,13 @@ class Stepper:
         self.clipped_steps = 0
 
     def stage(
-        self, delivery: Delivery, requests: Sequence[LookupPlan], answers: Sequence[Float32Array]
+        self, delivery: Delivery, requests: Sequence[LookupPlan], replies: Sequence[Float32Array]
     ) -> Step:
         """Start copying a batch to the device, cut into parts.
 
         `answers` must not change until `finish`.
         """
-        vectors = self._shared.router.assemble(requests, list(answers))
+        vectors = self._shared.router.assemble(requests, list(replies))
         step = Step(delivery, vectors, self._stage(delivery, vectors))
         parts = self._parts.next()
         if parts > 1:
@@ -193,11 +193,11 @@ class Stepper:
         self,
         delivery: Delivery,
         requests: Sequence[LookupPlan],
-        answers: Sequence[Float32Array],
+        replies: Sequence[Float32Array],
         progressive: QualitySums | None = None,
     ) -> tuple[float, list[Float32Array]]:
         """Run a whole step at once; see `finish`."""
-        step = self.stage(delivery, requests, answers)
+        step = self.stage(delivery, requests, replies)
         self.launch(step)
         return self.finish(step, progressive)
 
@@ -212,7 +212,7 @@ class Stepper:
         self,
         delivery: Delivery,
         requests: Sequence[LookupPlan],
-        answers: Sequence[Float32Array],
+        replies: Sequence[Float32Array],
         sums: QualitySums,
     ) -> None:
         """Add the batch's logits and labels to `sums`; changes no weight.
@@ -220,7 +220,7 @@ class Stepper:
         Computes in float32 whatever the precision of training.
         """
         with torch.no_grad():
-            vectors = self._shared.router.assemble(requests, list(answers))
+            vectors = self._shared.router.assemble(requests, list(replies))
             staged = self._stage(delivery, vectors)
             with self._stream.computing(staged):
                 logits = self._scorer(staged.dense, staged.embeddings)

@@ -21,7 +21,7 @@ from ..runtime.threads import Service
 from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
 from .batches import InFlightBatch, UnconfirmedBatches
-from .connections import MAX_UNANSWERED_PUSHES, WorkerConnections
+from .connections import MAX_PENDING_PUSHES, WorkerConnections
 from .handle import DrainResult
 from .reader_client import ReaderClient
 from .step import Step, Stepper
@@ -81,7 +81,7 @@ class Worker(Service):
         self._sums = QualitySums()
         self._waits: dict[str, float] = dict.fromkeys(WAITS, 0.0)
         self._computing = Activity("compute", cpu=True)
-        self._looking_up = Activity("ask for vectors")
+        self._looking_up = Activity("request vectors")
         self._pushing = Activity("push gradients")
         self._waiting_for_round = Activity("wait for synchronization")
         self._trained_examples = 0
@@ -251,7 +251,7 @@ class Worker(Service):
             return "end"
         if not self._batches:
             return "reader"
-        return "vectors" if self._batches[0].unanswered else "pushes"
+        return "vectors" if self._batches[0].pending_lookups else "pushes"
 
     def _look_ahead(self) -> None:
         now = time.monotonic()
@@ -268,13 +268,13 @@ class Worker(Service):
             self._batches.append(batch)
 
     def _next_ready(self) -> InFlightBatch | None:
-        if not self._batches or self._batches[0].unanswered:
+        if not self._batches or self._batches[0].pending_lookups:
             return None
         batch = self._batches[0]
         if batch.training and (
             self._drain_until is not None
             or self._shards.lost
-            or self._shards.pending_pushes >= MAX_UNANSWERED_PUSHES
+            or self._shards.pending_pushes >= MAX_PENDING_PUSHES
         ):
             return None
         return batch
@@ -293,7 +293,7 @@ class Worker(Service):
                 rounds = self._fixed_rate
                 (rounds.nothing_to_train if batch.delivery.replay else rounds.before_step)()
         with self._computing:
-            step = self._stepper.stage(batch.delivery, batch.requests, batch.answers)
+            step = self._stepper.stage(batch.delivery, batch.requests, batch.replies)
             targets = self._shards.targets(batch)
             step.vectors.gradients_into([None if lease is None else lease.values for lease in targets])
             self._stepper.launch(step)
@@ -313,7 +313,7 @@ class Worker(Service):
         """Score a batch; raises JobFileError for a logit that is not finite."""
         delivery = batch.delivery
         try:
-            self._stepper.score(delivery, batch.requests, batch.answers, self._sums)
+            self._stepper.score(delivery, batch.requests, batch.replies, self._sums)
         except ValueError as error:
             raise JobFileError(
                 f"batch {tuple(delivery.id)} of scoring pass {delivery.pass_number}, over held-out data,"
@@ -349,7 +349,7 @@ class Worker(Service):
         self._unconfirmed.pushed(batch.reader.name, batch.delivery.sequence)
         with self._pushing:
             self._shards.push(batch, gradients, time.monotonic())
-        batch.answers = []
+        batch.replies = []
 
     def _acknowledge(self, batch: InFlightBatch) -> None:
         self._trained(BatchAck.of(self.index, batch.reader.name, batch.delivery, batch.loss))

@@ -31,7 +31,7 @@ class Prepared:
 
 
 def prepare(
-    job: Job, folder: Path, *, force: bool = False, tell: StatusCallback = lambda _: None
+    job: Job, folder: Path, *, force: bool = False, on_progress: StatusCallback = lambda _: None
 ) -> Prepared:
     """Write the prepared folder of a job's files.
 
@@ -44,7 +44,7 @@ def prepare(
         job: without `data.prepared`.
         force: remove what a preparation of any job left in the folder, and start over; nothing is removed for
             a job whose files cannot be used.
-        tell: is called after each chunk of rows.
+        on_progress: is called after each chunk of rows.
 
     Raises:
         DataError: the files cannot be used, have too many bad rows or changed meanwhile, or the folder was
@@ -69,7 +69,7 @@ def prepare(
         before = len(progress.parts)
         clear_unfinished(folder, {part.name for part in progress.parts})
         _check_parts(folder, progress)
-        run = PreparationRun(job, folder, source, progress, tell)
+        run = PreparationRun(job, folder, source, progress, on_progress)
         run.pieces(pieces)
         _require_unchanged(order, preparation_settings(job, pieces))
         return Prepared(run.commit(), reused=False, parts_before=before)

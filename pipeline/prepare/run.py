@@ -50,10 +50,15 @@ class PreparationRun:
     save_share: ClassVar[float] = 0.05
 
     def __init__(
-        self, job: Job, folder: Path, source: TappedInput, progress: SavedProgress, tell: StatusCallback
+        self,
+        job: Job,
+        folder: Path,
+        source: TappedInput,
+        progress: SavedProgress,
+        on_progress: StatusCallback,
     ) -> None:
         self._job, self._folder, self._source = job, folder, source
-        self._progress, self._tell = progress, tell
+        self._progress, self._on_progress = progress, on_progress
         self._columns = columns_of_job(job)
         self._digest = progress.order.digest
         self._statistics = StatisticsCounter(job, progress.counted)
@@ -73,7 +78,7 @@ class PreparationRun:
             self._check_bad_rows(piece)
         self._save()
         self._status = PreparationStatus(sum(sizes), sum(sizes), self._progress.rows)
-        self._tell(self._status)
+        self._on_progress(self._status)
 
     def _check_bad_rows(self, piece: SourcePiece) -> None:
         bad = self._progress.bad_rows.get(piece.role)
@@ -162,7 +167,7 @@ class PreparationRun:
                 positives += int((some.chunk.examples.labels > 0).sum())
                 if role == "train":
                     self._statistics.add(some)
-                self._tell(replace(self._status, rows=self._status.rows + writer.rows))
+                self._on_progress(replace(self._status, rows=self._status.rows + writer.rows))
             writer.close()
         except BaseException:
             writer.discard()

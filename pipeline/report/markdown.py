@@ -26,7 +26,7 @@ def render_markdown(report: Report) -> str:
     It links the pictures of `draw_curves`.
     """
     sections = (
-        _answer(report),
+        _reply(report),
         _quality(report),
         _ledger(report),
         _throughput(report),
@@ -41,7 +41,7 @@ def render_markdown(report: Report) -> str:
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
 
 
-def _answer(report: Report) -> list[str]:
+def _reply(report: Report) -> list[str]:
     ledger = wording.ledger(report)
     measured = report.throughput.examples_per_second
     speed = (

@@ -47,13 +47,13 @@ class CenterExchange(Message):
 class CenterNamedExchange(CenterExchange):
     """`CenterExchange` over a link whose codec is chosen for each exchange.
 
-    `codec` is the name of the one by which this exchange is encoded, and its answer is to be. `answered` is
+    `codec` is the name of the one by which this exchange is encoded, and its answer is to be. `replied` is
     the number of this thread's last exchange with the node whose answer it has, 0 if none.
     """
 
     KIND: ClassVar[str] = "center_named_exchange"
     codec: str = ""
-    answered: int = 0
+    replied: int = 0
 
 
 @dataclass(frozen=True, slots=True)

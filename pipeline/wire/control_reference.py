@@ -34,7 +34,7 @@ def control_reference() -> str:
     records: dict[type[Any], None] = {}
     rows = []
     for name, verb in CONTROL_VERBS.verbs.items():
-        way = f"{_roles(verb.askers)}, {_roles(verb.answerers)}"
+        way = f"{_roles(verb.requesters)}, {_roles(verb.responders)}"
         request, reply = _fields(verb.request, records), _fields(verb.reply, records)
         rows.append((f"`{name}`", way, request, reply, _meaning(verb)))
     records[ErrorReply] = None
@@ -76,9 +76,9 @@ def _roles(roles: frozenset[str]) -> str:
 
 
 def _meaning(verb: Verb) -> str:
-    asked = _sentence(verb.request)
-    told = "" if verb.reply is Done else f" Reply: {_sentence(verb.reply)}"
-    return asked + told
+    request = _sentence(verb.request)
+    reply = "" if verb.reply is Done else f" Reply: {_sentence(verb.reply)}"
+    return request + reply
 
 
 def _sentence(cls: type[Any]) -> str:

@@ -19,7 +19,7 @@ from .messages import MESSAGES
 from .schema import Message, TensorField
 
 # Of messages and their bodies; a peer of another version is refused by name.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_HEADER_BYTES = 4 << 20
 MAX_TENSOR_BYTES = 1 << 30
 

@@ -38,26 +38,26 @@ from .schema import Message, MessageSchema, schema_of, tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Ask(Message):
+class RequestMessage(Message):
     """A request: the values of its fields.
 
-    It is sent again until an `Answer` with the same `number` comes.
+    It is sent again until a `ReplyMessage` with the same `number` comes.
     """
 
-    KIND: ClassVar[str] = "ask"
+    KIND: ClassVar[str] = "request"
     number: int
     verb: str
     body: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Message):
-    """The answer to an `Ask`.
+class ReplyMessage(Message):
+    """The reply to a `RequestMessage`.
 
     It has the values of its reply, or with `ok` false those of an `ErrorReply`.
     """
 
-    KIND: ClassVar[str] = "answer"
+    KIND: ClassVar[str] = "reply"
     number: int
     ok: bool
     body: list[Any]
@@ -309,8 +309,8 @@ class Failure(Message):
 MESSAGES: dict[str, MessageSchema] = {
     cls.KIND: schema_of(cls)
     for cls in (
-        Ask,
-        Answer,
+        RequestMessage,
+        ReplyMessage,
         Heartbeat,
         HeartbeatReply,
         Credit,

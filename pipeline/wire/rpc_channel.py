@@ -16,13 +16,13 @@ from ..errors import ProtocolError, ShadowSyncError
 from ..text.format import duration
 from .control.base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
 from .control.verbs import CONTROL_VERBS
-from .messages import Answer, Ask
+from .messages import ReplyMessage, RequestMessage
 from .refusals import Refusals
 from .retransmission import CONTROL
 from .schema import Message
 from .tasks import TaskSet
 
-REMEMBERED_ANSWERS: Final = 512
+REMEMBERED_REPLIES: Final = 512
 MAX_ERROR_CHARACTERS: Final = 8192
 
 HandleRequest = Callable[[Request[Any], int], Awaitable[Reply]]
@@ -76,11 +76,11 @@ class RpcChannel:
         self._next_number = first_number
         self._waiting: dict[int, tuple[str, asyncio.Future[Reply]]] = {}
         self._working: set[int] = set()
-        self._answers = OrderedDict(
-            (number, Answer(number=number, ok=True, body=encode_body(reply)))
+        self._reply_messages = OrderedDict(
+            (number, ReplyMessage(number=number, ok=True, body=encode_body(reply)))
             for number, reply in (replies or {}).items()
         )
-        self._tasks = TaskSet(self._not_answered)
+        self._tasks = TaskSet(self._reply_failed)
         self._closed = ""
 
     async def call(self, request: Request[ReplyType], *, timeout_seconds: float) -> ReplyType:
@@ -94,89 +94,87 @@ class RpcChannel:
             raise ConnectionLost(self._closed, where=self.peer)
         number, self._next_number = self._next_number, self._next_number + 1
         verb = self._verbs.name_of(request)
-        ask = Ask(number=number, verb=verb, body=encode_body(request))
-        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = verb, answered
+        message = RequestMessage(number=number, verb=verb, body=encode_body(request))
+        replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = verb, replied
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         try:
             while True:
-                self._send(ask)
+                self._send(message)
                 left = deadline - asyncio.get_running_loop().time()
-                done, _ = await asyncio.wait(
-                    {answered}, timeout=min(CONTROL.interval_seconds, max(left, 0.0))
-                )
+                done, _ = await asyncio.wait({replied}, timeout=min(CONTROL.interval_seconds, max(left, 0.0)))
                 if done:
                     # The table of verbs says which reply belongs to which request.
-                    return cast(ReplyType, answered.result())
+                    return cast(ReplyType, replied.result())
                 if left <= CONTROL.interval_seconds:
                     raise ConnectionLost(
                         f"did not answer {verb!r} within {duration(timeout_seconds)}", where=self.peer
                     )
         finally:
             self._waiting.pop(number, None)
-            if answered.done() and not answered.cancelled():
-                answered.exception()
+            if replied.done() and not replied.cancelled():
+                replied.exception()
 
     def receive(self, message: Message) -> None:
         """Take in a message of the other side.
 
         A reply wakes its request; a request is handled once.
         """
-        if isinstance(message, Answer):
-            self._receive_answer(message)
-        elif isinstance(message, Ask):
-            self._receive_ask(message)
+        if isinstance(message, ReplyMessage):
+            self._receive_reply(message)
+        elif isinstance(message, RequestMessage):
+            self._receive_request(message)
         else:
             self._refused(f"a {message.KIND} on the control link")
 
-    def _receive_answer(self, answer: Answer) -> None:
-        verb, future = self._waiting.get(answer.number, ("", None))
+    def _receive_reply(self, reply_message: ReplyMessage) -> None:
+        verb, future = self._waiting.get(reply_message.number, ("", None))
         if future is None or future.done():
             return
         try:
-            if answer.ok:
-                future.set_result(self._verbs.decode_reply(verb, answer.body))
+            if reply_message.ok:
+                future.set_result(self._verbs.decode_reply(verb, reply_message.body))
             else:
-                future.set_exception(_remote_error(decode_error(answer.body)))
+                future.set_exception(_remote_error(decode_error(reply_message.body)))
         except ProtocolError as error:
             self._refused(str(error))
             future.set_exception(RemoteError(error.what, where=self.peer))
 
-    def _receive_ask(self, ask: Ask) -> None:
-        if ask.number in self._working:
+    def _receive_request(self, message: RequestMessage) -> None:
+        if message.number in self._working:
             return
-        if ask.number in self._answers:
-            self._send(self._answers[ask.number])
+        if message.number in self._reply_messages:
+            self._send(self._reply_messages[message.number])
             return
-        self._working.add(ask.number)
-        self._tasks.start(self._answer(ask))
+        self._working.add(message.number)
+        self._tasks.start(self._handle_message(message))
 
-    async def _answer(self, ask: Ask) -> None:
+    async def _handle_message(self, message: RequestMessage) -> None:
         try:
-            request = self._verbs.decode_request(ask.verb, ask.body)
+            request = self._verbs.decode_request(message.verb, message.body)
         except ProtocolError as error:
             self._refused(str(error))
-            answer = _error_answer(ask.number, error)
+            reply_message = _error_reply(message.number, error)
         else:
-            answer = await self._answer_request(ask, request)
-        self._working.discard(ask.number)
-        known = self._verbs.verbs.get(ask.verb)
+            reply_message = await self._handled(message, request)
+        self._working.discard(message.number)
+        known = self._verbs.verbs.get(message.verb)
         if known is None or not known.repeatable:
-            self._answers[ask.number] = answer
-        while len(self._answers) > REMEMBERED_ANSWERS:
-            self._answers.popitem(last=False)
-        self._send(answer)
+            self._reply_messages[message.number] = reply_message
+        while len(self._reply_messages) > REMEMBERED_REPLIES:
+            self._reply_messages.popitem(last=False)
+        self._send(reply_message)
 
-    async def _answer_request(self, ask: Ask, request: Request[Any]) -> Answer:
+    async def _handled(self, message: RequestMessage, request: Request[Any]) -> ReplyMessage:
         try:
-            reply = await self._handle(request, ask.number)
-            return Answer(number=ask.number, ok=True, body=encode_body(reply))
+            reply = await self._handle(request, message.number)
+            return ReplyMessage(number=message.number, ok=True, body=encode_body(reply))
         except ShadowSyncError as error:
-            return _error_answer(ask.number, error)
+            return _error_reply(message.number, error)
         except Exception as error:
-            log.exception("%s asked %r and it failed", self.peer, ask.verb)
-            what = f"{ask.verb!r} failed: {type(error).__name__}: {error}"
-            return Answer(number=ask.number, ok=False, body=encode_body(ErrorReply(_short(what))))
+            log.exception("%s asked %r and it failed", self.peer, message.verb)
+            what = f"{message.verb!r} failed: {type(error).__name__}: {error}"
+            return ReplyMessage(number=message.number, ok=False, body=encode_body(ErrorReply(_short(what))))
 
     def _log_refused(self, why: str) -> None:
         self._refusals.add("refused a message from %s: %s", self.peer, why)
@@ -192,7 +190,7 @@ class RpcChannel:
                 future.set_exception(ConnectionLost(why, where=self.peer))
         self._tasks.cancel()
 
-    def _not_answered(self, error: BaseException) -> None:
+    def _reply_failed(self, error: BaseException) -> None:
         log.error("an answer to %s could not be sent", self.peer, exc_info=error)
 
 
@@ -200,9 +198,9 @@ def _short(text: str) -> str:
     return text[:MAX_ERROR_CHARACTERS]
 
 
-def _error_answer(number: int, error: ShadowSyncError) -> Answer:
+def _error_reply(number: int, error: ShadowSyncError) -> ReplyMessage:
     reply = ErrorReply(_short(error.what), _short(error.where), _short(error.remedy), error.exit_code)
-    return Answer(number=number, ok=False, body=encode_body(reply))
+    return ReplyMessage(number=number, ok=False, body=encode_body(reply))
 
 
 def _remote_error(reply: ErrorReply) -> RemoteError:

@@ -104,9 +104,9 @@ def test_without_the_replies_of_before_batches_count_twice(
 
     monkeypatch.setattr(Takeover, "replay", replay_and_forget)
     own = in_process(CHANGES)
-    answer = RequestsThatDie(own, monkeypatch)
+    reply = RequestsThatDie(own, monkeypatch)
     own.start()
-    wait_until(lambda: bool(answer.killed), "a reply is lost")
+    wait_until(lambda: bool(reply.killed), "a reply is lost")
     own.take_over()
     own.wait(SECONDS)
     assert own.run.report.examples.replayed > 0
@@ -116,9 +116,9 @@ def test_a_reply_that_is_lost_is_given_again(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = in_process(CHANGES)
-    answer = RequestsThatDie(own, monkeypatch)
+    reply = RequestsThatDie(own, monkeypatch)
     own.start()
-    wait_until(lambda: bool(answer.killed), "a reply is lost")
+    wait_until(lambda: bool(reply.killed), "a reply is lost")
     own.take_over()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)

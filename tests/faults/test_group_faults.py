@@ -86,10 +86,10 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     assert own.wait() == 130, own.coordinator.text()
     report = own.run.report
     assert report.model_saved == "the mean of the replicas (ma)"
-    told = [(event.node, event.what) for event in report.events]
-    assert any(node == name and left in what for node, what in told)
+    reported = [(event.node, event.what) for event in report.events]
+    assert any(node == name and left in what for node, what in reported)
     # Nobody else was put out for what one of them did.
-    assert not any(node != name and left in what for node, what in told)
+    assert not any(node != name and left in what for node, what in reported)
 
 
 def test_the_last_one_goes_on_alone(cluster: Callable[..., AnyCluster]) -> None:

@@ -71,9 +71,9 @@ def test_a_killed_sync_node(cluster: Callable[..., AnyCluster]) -> None:
     assert report.model_saved == "the replica of trainer-0 (easgd)"
     assert report.eval is not None
     assert report.eval.model == "the mean of the 2 replicas' own scores (easgd)"
-    told = [event.what for event in report.events]
-    assert any("silent" in what for what in told)
-    assert "the center is lost; the saved model is trainer-0's replica" in told
+    reported = [event.what for event in report.events]
+    assert any("silent" in what for what in reported)
+    assert "the center is lost; the saved model is trainer-0's replica" in reported
     _, manifest = open_checkpoint(own.run.folder, verify=True)
     assert not any(entry.role.startswith("sync") for entry in manifest.files)
 

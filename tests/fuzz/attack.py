@@ -30,7 +30,7 @@ class Attacker:
         self._context, self._endpoint = context, endpoint
         self._messages = HostileMessages(seed, words)
         self._seed = seed
-        self.sent = self.answered = 0
+        self.sent = self.replied = 0
         self._peers = 0
         self._socket = self._connect()
 
@@ -47,7 +47,7 @@ class Attacker:
     def attack(self) -> None:
         """Send some messages, and take what comes back."""
         for _ in range(AT_ONCE):
-            if self.sent - self.answered > MOST_UNANSWERED * self._peers:
+            if self.sent - self.replied > MOST_UNANSWERED * self._peers:
                 # Some are not answered at all: as another peer it is heard again.
                 self._socket.close(linger=0)
                 self._socket = self._connect()
@@ -58,7 +58,7 @@ class Attacker:
             self.sent += 1
         while self._socket.poll(0):
             self._socket.recv_multipart(zmq.NOBLOCK)
-            self.answered += 1
+            self.replied += 1
 
     def close(self) -> None:
         """Close its socket."""
@@ -98,7 +98,7 @@ def main(seed: int) -> None:
         for attacker in attackers:
             attacker.close()
     for attacker in attackers:
-        print(attacker.sent, attacker.answered)
+        print(attacker.sent, attacker.replied)
 
 
 if __name__ == "__main__":

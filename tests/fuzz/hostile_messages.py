@@ -19,7 +19,7 @@ from shadowsync.pipeline.wire.control.messages import Scale
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import Bounds, Items
 from shadowsync.pipeline.wire.frames import encode
-from shadowsync.pipeline.wire.messages import MESSAGES, Ask
+from shadowsync.pipeline.wire.messages import MESSAGES, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 
 Frames = list[bytes]
@@ -72,7 +72,9 @@ class HostileMessages:
         request = self._random.choice(self._requests)
         verb = next(name for name, verb in CONTROL_VERBS.verbs.items() if verb.request is request)
         body = encode_body(self._record(request))
-        return _frames(Ask(self._random.choice((1, 2, 2**40, self._random.getrandbits(62))), verb, body))
+        return _frames(
+            RequestMessage(self._random.choice((1, 2, 2**40, self._random.getrandbits(62))), verb, body)
+        )
 
     def _message(self) -> Frames:
         return _frames(self._record(MESSAGES[self._random.choice(self._kinds)].cls))

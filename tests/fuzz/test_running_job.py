@@ -49,7 +49,7 @@ class Attack:
         """End it, and take its counts."""
         said, _ = self._process.communicate(timeout=60.0)
         assert self._process.returncode == 0
-        self.counts = [(int(sent), int(answered)) for sent, answered in map(str.split, said.splitlines())]
+        self.counts = [(int(sent), int(replied)) for sent, replied in map(str.split, said.splitlines())]
 
 
 @contextmanager
@@ -104,4 +104,4 @@ def test_a_flood_of_hostile_messages_changes_nothing(
     # Each socket was attacked, and refused what came: most of it is answered.
     if "SHADOWSYNC_FUZZ_EPOCHS" in os.environ:
         print(attacker.counts)
-    assert all(sent > 0 and answered > 0 for sent, answered in attacker.counts), attacker.counts
+    assert all(sent > 0 and replied > 0 for sent, replied in attacker.counts), attacker.counts

@@ -48,8 +48,8 @@ def controlled(cluster: Clusters, until: Callable[[dict[str, Any]], bool], **syn
     report = own.report
     assert report.ledger.adds_up
     assert report.sync.control is not None
-    told = [text for text in report.warnings if "sync.control_bound" in text]
-    assert len(told) == (not report.sync.control.kept)
+    reported = [text for text in report.warnings if "sync.control_bound" in text]
+    assert len(reported) == (not report.sync.control.kept)
     return report.sync.control
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from shadowsync.tests.support.deterministic import STEPS, deterministic, digests, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.node_faults import lose_push_answers
+from shadowsync.tests.support.node_faults import lose_push_replies
 from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.tests.support.runs import JobMaker, RunFolder, Settings
 
@@ -49,7 +49,7 @@ def test_two_runs_are_alike_and_another_seed_is_not(cluster: Callable[..., InPro
 def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., InProcessCluster]) -> None:
     """To the bit: a count of what was applied would not show a push that was applied again."""
     unharmed = finished_run(cluster, deterministic(NONE, 1, "unharmed"))
-    own = cluster(deterministic(NONE, 1, "repeated"), faults=(lose_push_answers,)).start()
+    own = cluster(deterministic(NONE, 1, "repeated"), faults=(lose_push_replies,)).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     assert own.run.logged("a pushed was lost", ["embedding-0"])
     ((repeated,),) = own.run.query("SELECT repeated FROM shards")

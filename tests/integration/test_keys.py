@@ -83,8 +83,8 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
     listening = {"reader", "embedding", "sync" if algorithm == "easgd" else "trainer"}
     for node in report.nodes:
         assert node.refused_connections == int(node.role in listening), node.name
-    told = [event.node for event in report.events if event.what.startswith("refused 1 connection ")]
-    assert sorted(told) == sorted(
+    reported = [event.node for event in report.events if event.what.startswith("refused 1 connection ")]
+    assert sorted(reported) == sorted(
         ["coordinator", *(node.name for node in report.nodes if node.role in listening)]
     )
 
@@ -157,17 +157,17 @@ def test_the_page_and_the_metrics_of_a_job_are_for_who_has_its_token(
     own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1", *ports)
     wait_until(lambda: "page: " in own.coordinator.text(), "the coordinator tells its page's address")
     (address,) = re.findall(r"page: (\S+)\n", own.coordinator.text())
-    told = CliRunner().invoke(main, ["key", "token", str(key_file)]).output.strip()
+    reported = CliRunner().invoke(main, ["key", "token", str(key_file)]).output.strip()
     page = urlsplit(address)
-    assert page.query == f"token={told}"
+    assert page.query == f"token={reported}"
     for port, path in ((page.port, "/status.json"), (free_port, "/metrics")):
         url = f"http://127.0.0.1:{port}{path}"
         with pytest.raises(HTTPError) as caught:
             urlopen(url, timeout=60.0)
         with caught.value as refused:
             assert refused.code == 401
-        with urlopen(Request(url, headers={"Authorization": f"Bearer {told}"}), timeout=60.0) as answer:
-            assert answer.status == 200
+        with urlopen(Request(url, headers={"Authorization": f"Bearer {reported}"}), timeout=60.0) as reply:
+            assert reply.status == 200
     own.coordinator.interrupt()
     assert own.coordinator.wait(60.0) == ExitCode.INTERRUPTED
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from shadowsync.nodes.runtime.health import VARIABLE, ask_health
+from shadowsync.nodes.runtime.health import VARIABLE, request_health
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import wait_until
@@ -22,32 +22,32 @@ def test_nodes_that_listen_everywhere_are_found_and_tell_how_they_are(
     key_file = tmp_path / "job.key"
     JobKey.generate().write(key_file)
 
-    def answering(name: str) -> None:
+    def replying(name: str) -> None:
         places[name] = tmp_path / f"{name}.sock"
         own.environment = {VARIABLE: str(places[name]), KEY_VARIABLE: str(key_file)}
 
-    answering("coordinator")
+    replying("coordinator")
     own.start_coordinator("--bind", "0.0.0.0", "--advertise", "127.0.0.1")
     for role, count in own.job.expected.items():
         for index in range(count):
-            answering(f"{role}-{index}")
+            replying(f"{role}-{index}")
             own.join(role, *ANYWHERE)
     own.wait_for_batches(30)
     for name, path in places.items():
-        found = ask_health(path, 10.0)
+        found = request_health(path, 10.0)
         assert found.healthy, (name, found)
         assert found.text.startswith(f"{name.partition('-')[0]}: ")
-    told = ask_health(places["coordinator"], 10.0).figures
-    assert told["there"] == told["expected"]
-    assert told["trained"] > 0
+    reported = request_health(places["coordinator"], 10.0).figures
+    assert reported["there"] == reported["expected"]
+    assert reported["trained"] > 0
 
     (trainer, *_) = own.nodes["trainer"]
     trainer.signal(signal.SIGSTOP)
-    assert not ask_health(places["trainer-0"], 0.5).healthy
+    assert not request_health(places["trainer-0"], 0.5).healthy
     trainer.signal(signal.SIGCONT)
-    wait_until(lambda: ask_health(places["trainer-0"], 10.0).healthy, "the trainer answers again")
+    wait_until(lambda: request_health(places["trainer-0"], 10.0).healthy, "the trainer answers again")
 
     own.coordinator.signal(signal.SIGTERM)
     assert own.wait(60.0) == 130, own.coordinator.text()
-    assert not ask_health(places["trainer-0"], 1.0).healthy
+    assert not request_health(places["trainer-0"], 1.0).healthy
     assert [path for path in places.values() if path.exists()] == []

@@ -14,7 +14,7 @@ from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.center_messages import CenterSeed
 from shadowsync.pipeline.wire.control.base import encode_body
 from shadowsync.pipeline.wire.control.messages import ChildExited, Hello
-from shadowsync.pipeline.wire.messages import Ask, Credit, Failure, Lookup, Push
+from shadowsync.pipeline.wire.messages import Credit, Failure, Lookup, Push, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
 from shadowsync.tests.support.center_messages import exchange_of
@@ -36,7 +36,7 @@ class Stranger(threading.Thread):
         super().__init__(name="stranger")
         self._endpoints, self._messages = endpoints, messages
         self._ended = threading.Event()
-        self.answers: dict[str, list[Message]] = {role: [] for role in messages}
+        self.replies: dict[str, list[Message]] = {role: [] for role in messages}
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -51,8 +51,8 @@ class Stranger(threading.Thread):
                     for role, connection in connections.items():
                         for message in self._messages[role]:
                             connection.send(message)
-                        while (answer := connection.receive()) is not None:
-                            self.answers[role].append(answer)
+                        while (reply := connection.receive()) is not None:
+                            self.replies[role].append(reply)
             finally:
                 for connection in connections.values():
                     connection.socket.close(linger=0)
@@ -94,7 +94,7 @@ def hostile(seed: int) -> dict[str, list[Message]]:
             CenterSeed(1, 0, len(SLICE), 0, SLICE),
             exchange_of(2, 0, SLICE),
         ],
-        "coordinator": [Ask(1, "exited", encode_body(ended))],
+        "coordinator": [RequestMessage(1, "exited", encode_body(ended))],
     }
 
 
@@ -103,7 +103,7 @@ def test_a_stranger_changes_nothing(in_process: Callable[..., InProcessCluster])
     with strangers(own, hostile(own.job.run.seed)) as stranger:
         own.start()
         wait_until(lambda: own.coordinator.poll() is not None, "the job ends")
-        answers = stranger.answers
+        replies = stranger.replies
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up
@@ -111,12 +111,12 @@ def test_a_stranger_changes_nothing(in_process: Callable[..., InProcessCluster])
     ((repeated,),) = own.run.query("SELECT repeated FROM shards")
     assert repeated == 0
     for role in ("reader", "embedding", "sync"):
-        assert answers[role], role
-        for answer in answers[role]:
-            assert isinstance(answer, Failure), role
-            assert "not one of this job's trainers" in answer.what
+        assert replies[role], role
+        for reply in replies[role]:
+            assert isinstance(reply, Failure), role
+            assert "not one of this job's trainers" in reply.what
         assert sum(node.refused_messages for node in report.nodes if node.role == role), role
-    assert any("supervisor" in str(answer) for answer in answers["coordinator"])
+    assert any("supervisor" in str(reply) for reply in replies["coordinator"])
     assert not any(node.refused_messages for node in report.nodes if node.role == "trainer")
 
 
@@ -145,13 +145,13 @@ def test_a_hello_of_another_job_ends_nobody(in_process: Callable[..., InProcessC
     found: list[Message] = []
     with zmq.Context() as context:
         connection = Connection(context, own.endpoint, "stranger")
-        connection.send(Ask(1, "hello", encode_body(hello)))
+        connection.send(RequestMessage(1, "hello", encode_body(hello)))
 
-        def answered() -> bool:
+        def replied() -> bool:
             found.extend([message] if (message := connection.receive()) is not None else [])
             return bool(found)
 
-        wait_until(answered, "it is answered")
+        wait_until(replied, "it is answered")
         connection.socket.close(linger=0)
     assert "the node's job differs from the coordinator's" in str(found)
     own.wait_for_batches(own.run.batches() + 20)

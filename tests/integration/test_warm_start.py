@@ -59,18 +59,20 @@ def test_it_begins_where_the_other_ended_and_says_what_is_fresh(
     # It is a run of its own: everything is trained again, and nothing was restored to the ledger.
     assert report.examples.distinct == EXAMPLES
     assert (report.resumed_from, report.restored_examples) == (None, 0)
-    told = [event.what for event in report.events]
-    assert any("tables that" in what and "C21, C22, C23, C24, C25, C26" in what for what in told), told
-    assert any("dense parameters that" in what and "top" in what for what in told), told
+    reported = [event.what for event in report.events]
+    assert any("tables that" in what and "C21, C22, C23, C24, C25, C26" in what for what in reported), (
+        reported
+    )
+    assert any("dense parameters that" in what and "top" in what for what in reported), reported
     assert not [event.what for event in scratch.report.events]
 
 
 def test_tables_alone(cluster: ClusterMaker, old: RunFolder) -> None:
     start = {"checkpoint": str(old.folder), "dense": "none"}
     warm = folder_of(ended(cluster, job(OLD_TABLES, start=start)))
-    told = [event.what for event in warm.report.events]
-    assert any("dense parameters that" in what and "bottom" in what for what in told), told
-    assert not any("tables that" in what for what in told)
+    reported = [event.what for event in warm.report.events]
+    assert any("dense parameters that" in what and "bottom" in what for what in reported), reported
+    assert not any("tables that" in what for what in reported)
 
 
 def test_what_does_not_fit_is_refused_before_training(cluster: ClusterMaker, old: RunFolder) -> None:

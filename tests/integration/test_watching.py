@@ -138,8 +138,8 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
     served: dict[str, set[str]] = {}
     for place, role in enumerate(ROLES):
         url = f"http://127.0.0.1:{watched.first_port + place}/metrics"
-        with urllib.request.urlopen(url, timeout=60.0) as answer:
-            families = list(text_string_to_metric_families(answer.read().decode()))
+        with urllib.request.urlopen(url, timeout=60.0) as response:
+            families = list(text_string_to_metric_families(response.read().decode()))
         samples = [sample for family in families for sample in family.samples]
         assert {sample.labels["role"] for sample in samples} == {role}
         assert {sample.labels["run"] for sample in samples} == {"small"}

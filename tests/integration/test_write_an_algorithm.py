@@ -113,5 +113,5 @@ def _check_installed(folder: Path) -> None:
         in _run([sys.executable, "-c", script], folder).stderr
     )
     asked = [sys.executable, "-m", "shadowsync.sync_algos.probe", "fedadagrad"]
-    answer = _run(["env", "PYTHONPATH=plugins", *asked], folder).stdout
-    assert answer.strip() == '{"needs_center": false}'
+    response = _run(["env", "PYTHONPATH=plugins", *asked], folder).stdout
+    assert response.strip() == '{"needs_center": false}'

@@ -22,7 +22,7 @@ OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-extensions", "--hide-scrollbars", "--mute-audio"),
 )
-ANSWER_SECONDS = 60.0
+RESPONSE_SECONDS = 60.0
 
 
 def find_browser() -> str | None:
@@ -56,10 +56,10 @@ class Tab:
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """One command; its result."""
         number = next(self._numbers)
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+        response: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = response
         await self._socket.send_json({"id": number, "method": method, "params": params})
-        body = await asyncio.wait_for(answer, ANSWER_SECONDS)
+        body = await asyncio.wait_for(response, RESPONSE_SECONDS)
         assert "error" not in body, body["error"]
         result: dict[str, Any] = body["result"]
         return result
@@ -120,8 +120,8 @@ async def browser(profile: Path) -> AsyncIterator[Tab]:
         )
         port = port_file.read_text().splitlines()[0]
         async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                pages = [page for page in await answer.json() if page["type"] == "page"]
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as response:
+                pages = [page for page in await response.json() if page["type"] == "page"]
             async with session.ws_connect(pages[0]["webSocketDebuggerUrl"], max_msg_size=0) as socket:
                 tab = Tab(socket)
                 receiving = asyncio.create_task(tab.receive())
@@ -132,4 +132,4 @@ async def browser(profile: Path) -> AsyncIterator[Tab]:
                 await asyncio.gather(receiving, return_exceptions=True)
     finally:
         process.terminate()
-        await asyncio.wait_for(process.wait(), ANSWER_SECONDS)
+        await asyncio.wait_for(process.wait(), RESPONSE_SECONDS)

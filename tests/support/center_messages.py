@@ -15,15 +15,15 @@ def exchange_of(request: int, start: int, values: Float32Array) -> CenterExchang
     return CenterExchange(request, start, len(values), 0, values.view(np.uint8))
 
 
-def answer_of(request: int, start: int, values: Float32Array) -> CenterValues:
+def reply_of(request: int, start: int, values: Float32Array) -> CenterValues:
     """A chunk of an answer, from element `start` on."""
     return CenterValues(request, start, len(values), False, values.view(np.uint8))
 
 
-def values_of(answer: CenterExchange | CenterValues) -> Float32Array:
+def values_of(reply: CenterExchange | CenterValues) -> Float32Array:
     """The values of either, float32 [elements]."""
-    values: Float32Array = answer.payload.view("<f4")
-    assert len(values) == answer.elements
+    values: Float32Array = reply.payload.view("<f4")
+    assert len(values) == reply.elements
     return values
 
 

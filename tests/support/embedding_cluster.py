@@ -56,18 +56,18 @@ class EmbeddingCluster:
         self.router = ShardRouter(self.plan, distinct=distinct)
         self.stores = [ShardStore(self.plan, n, seed=SEED, memory_fraction=0.8) for n in range(nodes)]
 
-    def ask(self, drawn: DrawnRows) -> tuple[list[LookupPlan], list[Float32Array]]:
+    def call(self, drawn: DrawnRows) -> tuple[list[LookupPlan], list[Float32Array]]:
         """The requests for a batch, and the nodes' answers."""
         requests = self.router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths)
-        answers = [np.empty(request.floats, np.float32) for request in requests]
-        for request, answer in zip(requests, answers, strict=True):
-            self.stores[request.node].lookup(request.rows, answer, request.counts, request.bag_lengths)
-        return requests, answers
+        replies = [np.empty(request.floats, np.float32) for request in requests]
+        for request, reply in zip(requests, replies, strict=True):
+            self.stores[request.node].lookup(request.rows, reply, request.counts, request.bag_lengths)
+        return requests, replies
 
     def forward(self, drawn: DrawnRows) -> tuple[list[LookupPlan], BatchEmbeddings]:
         """The requests for a batch, and its embeddings."""
-        requests, answers = self.ask(drawn)
-        return requests, self.router.assemble(requests, answers)
+        requests, replies = self.call(drawn)
+        return requests, self.router.assemble(requests, replies)
 
     def push(self, requests: list[LookupPlan], gradients: Sequence[Float32Array]) -> None:
         """Applies the gradients at their nodes."""

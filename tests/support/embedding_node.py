@@ -52,23 +52,23 @@ class Node:
         """The coordinator asks for a checkpoint; a future of the reply."""
         return self._call(self.role.handle(WriteCheckpoint(str(folder), "replicas", running=running)))
 
-    def ask(self, message: Message) -> Message:
+    def call(self, message: Message) -> Message:
         """What a worker asks."""
         self.connection.send(message)
         assert self.connection.socket.poll(int(ENOUGH_SECONDS * 1000)), "nothing came"
-        answer = self.connection.receive()
-        assert answer is not None
-        return answer
+        reply = self.connection.receive()
+        assert reply is not None
+        return reply
 
     def push(self, batch: BatchId, rows: Int32Array = EVERY_ROW) -> Message:
         """A push of ones."""
-        return self.ask(Push(1, batch, 0, rows, np.ones(len(rows) * DIM, np.float32)))
+        return self.call(Push(1, batch, 0, rows, np.ones(len(rows) * DIM, np.float32)))
 
     def look_up(self, rows: Int32Array = EVERY_ROW) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The rows as they are now."""
-        answer = self.ask(Lookup(1, rows))
-        assert isinstance(answer, Vectors)
-        return answer.values.reshape(-1, DIM).copy()
+        reply = self.call(Lookup(1, rows))
+        assert isinstance(reply, Vectors)
+        return reply.values.reshape(-1, DIM).copy()
 
 
 @contextmanager

@@ -22,9 +22,9 @@ from shadowsync.pipeline.wire.schema import Message
 Leaving = Sequence[Message | bytes]
 
 
-def as_it_is(answer: CenterValues) -> Leaving:
+def as_it_is(reply: CenterValues) -> Leaving:
     """What a sync node of ours does."""
-    return [answer]
+    return [reply]
 
 
 class FakeCenter:
@@ -76,8 +76,8 @@ class FakeCenter:
                 continue
             # Before it is answered: who has the answer may look at once.
             self.heard.append(message)
-            for answer in self._answers_or_failure(identity, message):
-                for out in self.leaving(answer) if isinstance(answer, CenterValues) else [answer]:
+            for reply in self._replies_or_failure(identity, message):
+                for out in self.leaving(reply) if isinstance(reply, CenterValues) else [reply]:
                     wire = [out] if isinstance(out, bytes) else encode(out)
                     await self._carry(wire)
                     await self._socket.send_multipart([identity, *wire])
@@ -89,13 +89,13 @@ class FakeCenter:
             size = sum(memoryview(frame).nbytes for frame in frames)
             await asyncio.sleep(size / self.bytes_per_second)
 
-    def _answers_or_failure(self, identity: bytes, message: Message) -> Sequence[CenterValues | Failure]:
+    def _replies_or_failure(self, identity: bytes, message: Message) -> Sequence[CenterValues | Failure]:
         try:
-            return self._answers(identity, message)
+            return self._replies(identity, message)
         except ValueError as error:
             return [Failure(getattr(message, "request", 0), str(error))]
 
-    def _answers(self, identity: bytes, message: Message) -> list[CenterValues]:
+    def _replies(self, identity: bytes, message: Message) -> list[CenterValues]:
         if isinstance(message, CenterExchange):
             return self.state.exchange(identity, message)
         if isinstance(message, CenterRead):

@@ -77,7 +77,7 @@ class FakeServer(CoordinatorServer):
     """Made on a running loop. Its ledger is stored beside `folder`.
 
     Attributes:
-        asked: (node, request, seconds) of each.
+        requested: (node, request, seconds) of each.
         answer: called with each request to a node; what it raises is the node's refusal.
     """
 
@@ -85,19 +85,19 @@ class FakeServer(CoordinatorServer):
         state = state_of(folder, members, **options)
         own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
         super().__init__(NodeSettings(job=state.job), state, LedgerWriter(LedgerStore(own / "ledger.sqlite")))
-        self.asked: list[tuple[str, Request[Any], float]] = []
-        self.answer: Callable[[Member, Request[Any]], Reply] = self.written
+        self.requested: list[tuple[str, Request[Any], float]] = []
+        self.reply: Callable[[Member, Request[Any]], Reply] = self.written
 
     @property
-    def told(self) -> list[tuple[str, str]]:
+    def reports(self) -> list[tuple[str, str]]:
         """The events: (node, text)."""
         return [(node, what) for _, node, what in self.state.events]
 
     async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
         """What a node answers; its refusal is raised."""
-        self.asked.append((member.info.name, request, seconds))
+        self.requested.append((member.info.name, request, seconds))
         # The test's answers are of the right types.
-        return cast(ReplyType, await asyncio.to_thread(self.answer, member, request))
+        return cast(ReplyType, await asyncio.to_thread(self.reply, member, request))
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
         """What a node answers; None if it refuses."""

@@ -18,12 +18,12 @@ def http_files(files: Mapping[str, bytes], *, ranges: bool) -> Iterator[str]:
             """Says nothing."""
 
         def do_HEAD(self) -> None:
-            self._answer(body=False)
+            self._respond(body=False)
 
         def do_GET(self) -> None:
-            self._answer(body=True)
+            self._respond(body=True)
 
-        def _answer(self, body: bool) -> None:
+        def _respond(self, body: bool) -> None:
             name = self.path.strip("/")
             links = "".join(f'<a href="/{name}">{name}</a>' for name in files).encode()
             content = files.get(name) if name else links

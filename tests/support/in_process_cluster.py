@@ -28,7 +28,7 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
 from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, StatusReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
-from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.sockets import Connection
 
 from .in_process_node import (
@@ -133,7 +133,7 @@ class InProcessCluster:
         settings = NodeSettings(job, join=self.endpoint, supervised=True, metrics_port=0)
         node = InProcessNode(role, settings)
         if self._supervised:
-            node.told = self._tell_death
+            node.on_killed = self._report_death
         self.nodes.setdefault(role, []).append(node)
         self._started.append(node)
         node.start()
@@ -156,7 +156,7 @@ class InProcessCluster:
 
     def status(self) -> dict[str, Any]:
         """What the coordinator answers to who asks for its status."""
-        reply = self._supervisor().ask(GetStatus({}, 0, False))
+        reply = self._supervisor().call(GetStatus({}, 0, False))
         assert isinstance(reply, StatusReply)
         return reply.status
 
@@ -176,14 +176,14 @@ class InProcessCluster:
         if self._link is not None:
             self._link.close()
         for node in self._started:
-            node.told = lambda _: None
+            node.on_killed = lambda _: None
             node.kill()
         for node in self._started:
             node.wait(END_SECONDS)
 
-    def _tell_death(self, node: InProcess) -> None:
+    def _report_death(self, node: InProcess) -> None:
         code = ExitCode.STOPPED_BY_DEATH
-        self._supervisor().ask(ChildExited(node.settings.token, node.role, "killed by SIGKILL", code))
+        self._supervisor().call(ChildExited(node.settings.token, node.role, "killed by SIGKILL", code))
 
     def _supervisor(self) -> SupervisorLink:
         if self._link is None:
@@ -208,25 +208,27 @@ class SupervisorLink:
     def __init__(self, endpoint: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._connection = Connection(self._context, endpoint, SUPERVISOR)
-        self._asked = 0
+        self._requested = 0
         self._lock = threading.Lock()
 
-    def ask(self, request: Request[Any]) -> Reply:
+    def call(self, request: Request[Any]) -> Reply:
         """One question, one answer; any thread may call."""
         with self._lock:
-            self._asked += 1
+            self._requested += 1
             verb = CONTROL_VERBS.name_of(request)
-            self._connection.send(Ask(number=self._asked, verb=verb, body=encode_body(request)))
-            found: list[Answer] = []
+            self._connection.send(
+                RequestMessage(number=self._requested, verb=verb, body=encode_body(request))
+            )
+            found: list[ReplyMessage] = []
 
-            def answered() -> bool:
+            def replied() -> bool:
                 self._connection.socket.poll(20)
                 message = self._connection.receive()
-                if isinstance(message, Answer) and message.number == self._asked:
+                if isinstance(message, ReplyMessage) and message.number == self._requested:
                     found.append(message)
                 return bool(found)
 
-            wait_until(answered, f"the coordinator answers {verb!r}")
+            wait_until(replied, f"the coordinator answers {verb!r}")
         assert found[0].ok, found[0].body
         return CONTROL_VERBS.decode_reply(verb, found[0].body)
 

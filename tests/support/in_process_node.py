@@ -162,7 +162,7 @@ class InProcess(ABC, ProcessHooks):
         name: "coordinator", or what the coordinator calls the node; "" until it has joined.
         code: the exit code, KILLED after `kill`; None while it runs.
         going: cleared while it is suspended.
-        told: called, on whichever thread, when it has been killed.
+        on_killed: called, on whichever thread, when it has been killed.
     """
 
     heartbeat_seconds = HEARTBEAT_SECONDS
@@ -173,7 +173,7 @@ class InProcess(ABC, ProcessHooks):
         self.code: int | None = None
         self.going = threading.Event()
         self.going.set()
-        self.told: Callable[[InProcess], None] = lambda _: None
+        self.on_killed: Callable[[InProcess], None] = lambda _: None
         self._text = ""
         self._killed = False
         self._interrupted: Callable[[], None] | None = None
@@ -248,7 +248,7 @@ class InProcess(ABC, ProcessHooks):
         self._context.cut()
         self.going.set()
         self._loop.call_soon_threadsafe(self._task.cancel)
-        self.told(self)
+        self.on_killed(self)
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
         """See `ProcessHooks`."""

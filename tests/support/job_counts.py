@@ -126,7 +126,7 @@ class JobCounts:
         self.store.returned((b.epoch, b.span, b.number, BATCH, name) for b in again)
         return again
 
-    def close(self, late_answers: dict[str, dict[str, Any]] | None = None) -> tuple[ExampleCounts, Ledger]:
+    def close(self, late_replies: dict[str, dict[str, Any]] | None = None) -> tuple[ExampleCounts, Ledger]:
         """The job ends: the living nodes tell their counts, and the ledger is closed. `late_answers` are of
         trainers that died after they had told theirs."""
         outcome = self.outcome
@@ -141,7 +141,7 @@ class JobCounts:
             }
             for token in self.confirmed
         }
-        outcome.trainers = self._living("trainer", trainers) | (late_answers or {})
+        outcome.trainers = self._living("trainer", trainers) | (late_replies or {})
         asked = self.store.returned_and_left_out()
         outcome.shards = {
             name: {"applied_batches": count, "repeated_pushes": self.repeated_pushes[name]}

@@ -66,16 +66,16 @@ class Link:
         self._lose = lose
         self.sent: list[Message] = []
         self.refused: list[str] = []
-        self.asker = RpcChannel(
+        self.requester = RpcChannel(
             "the far end",
-            lambda message: self._carry(message, self.answerer),
+            lambda message: self._carry(message, self.responder),
             handle,
             refused=self.refused.append,
             verbs=VERBS,
         )
-        self.answerer = RpcChannel(
+        self.responder = RpcChannel(
             "the near end",
-            lambda message: self._carry(message, self.asker),
+            lambda message: self._carry(message, self.requester),
             handle,
             refused=self.refused.append,
             verbs=VERBS,

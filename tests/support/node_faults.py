@@ -27,7 +27,16 @@ from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.placement.ranges import Range
-from shadowsync.pipeline.wire.messages import Ask, Attach, Attached, Credit, Delivery, Push, Pushed, Vectors
+from shadowsync.pipeline.wire.messages import (
+    Attach,
+    Attached,
+    Credit,
+    Delivery,
+    Push,
+    Pushed,
+    RequestMessage,
+    Vectors,
+)
 from shadowsync.pipeline.wire.retransmission import RetransmitPolicy
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection, Listener
@@ -78,7 +87,7 @@ def double(patch: pytest.MonkeyPatch) -> None:
     def faulty(self: Worker, batch: InFlightBatch) -> None:
         if batch.training and due():
             twice.append(batch)
-            _, gradients = self._stepper.train(batch.delivery, batch.requests, batch.answers)
+            _, gradients = self._stepper.train(batch.delivery, batch.requests, batch.replies)
             self._shards.push(batch, gradients, 0.0)
         compute(self, batch)
 
@@ -138,14 +147,14 @@ def lose_messages(
     report_due = once("a report of trained batches was lost", at=1)
 
     def lost(message: Message) -> bool:
-        if isinstance(message, Ask):
+        if isinstance(message, RequestMessage):
             return reports and message.verb == "trained" and report_due()
         return type(message) in due and due[type(message)]()
 
     _lose(patch, lost)
 
 
-def lose_push_answers(patch: pytest.MonkeyPatch) -> None:
+def lose_push_replies(patch: pytest.MonkeyPatch) -> None:
     """An embedding node that applies a push and whose answer is lost, so that the push comes again."""
     lose_messages(patch, [Pushed], reports=False)
 
@@ -191,7 +200,7 @@ def drop(where: str, kind: type[Message] | str, nth: int = 1) -> Fault:
     due = once(f"a message was lost: {kind if isinstance(kind, str) else kind.KIND}", at=nth)
 
     def lost(message: Message) -> bool:
-        verb = isinstance(kind, str) and isinstance(message, Ask) and message.verb == kind
+        verb = isinstance(kind, str) and isinstance(message, RequestMessage) and message.verb == kind
         return is_here(where) and (verb or type(message) is kind) and due()
 
     return lambda patch: _lose(patch, lost)

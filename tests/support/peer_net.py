@@ -63,7 +63,7 @@ class Trainer:
     changes: int | None = None
     alive: bool = True
     stalled: bool = False
-    asked: bool = False
+    requested: bool = False
     given: list[Values] = field(default_factory=list)
     met: list[Met] = field(default_factory=list)
     results: dict[RoundId, Values] = field(default_factory=dict)
@@ -82,9 +82,9 @@ class Trainer:
             events = self.state.context.events
             while events:
                 self._hear(events.popleft(), now)
-            if self.asked or len(self.results) >= self.wants:
+            if self.requested or len(self.results) >= self.wants:
                 return
-            self.asked = True
+            self.requested = True
             self.state.want(self.grouping, now)
 
     def _hear(self, event: object, now: float) -> None:
@@ -98,10 +98,10 @@ class Trainer:
         elif isinstance(event, Result):
             assert event.round_id not in self.results, "a round completed twice"
             self.results[event.round_id] = event.values.copy()
-            self.asked = False
+            self.requested = False
         elif isinstance(event, Ended):
             self.ended.append(event)
-            self.asked = False
+            self.requested = False
         elif isinstance(event, Late):
             self.late.append(event)
         elif isinstance(event, Excluded):

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 from shadowsync.nodes.runtime.process import CLI
-from shadowsync.nodes.supervisor.starter import open_server, receive_answer, send_request
+from shadowsync.nodes.supervisor.starter import open_server, receive_reply, send_request
 
 MARKER = "SHADOWSYNC_TEST_SESSION"
 THREADS = dict.fromkeys(
@@ -199,9 +199,9 @@ class WarmServer:
         self._popen.wait(60)
 
     def _hear(self, server: socket.socket) -> dict[str, Any]:
-        answer = receive_answer(server)
-        assert answer is not None, "the fork server has ended"
-        body, process = answer
+        reply = receive_reply(server)
+        assert reply is not None, "the fork server has ended"
+        body, process = reply
         if process is not None:
             os.close(process)
         assert "refused" not in body, body

@@ -59,19 +59,19 @@ def test_help_of_a_command(name: str) -> None:
     assert CliRunner().invoke(main, [name, "-h"]).output == result.output
 
 
-def _told_by_help() -> list[tuple[str, str]]:
+def _stated_by_help() -> list[tuple[str, str]]:
     text = CliRunner().invoke(main, ["--help"]).output.partition("Exit codes:")[2]
     return re.findall(r"^ *(\d+) +(.+)$", text, re.MULTILINE)
 
 
 def test_exit_codes_are_told() -> None:
     """The help has a line for each code that there is, and no other."""
-    assert [int(code) for code, _ in _told_by_help()] == sorted(ExitCode)
+    assert [int(code) for code, _ in _stated_by_help()] == sorted(ExitCode)
 
 
 def test_the_documents_list_the_exit_codes() -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE) == _told_by_help()
+    assert re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE) == _stated_by_help()
 
 
 def test_what_a_user_can_mend_is_no_internal_error() -> None:

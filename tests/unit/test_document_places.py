@@ -114,11 +114,11 @@ def wrong_packages(text: str) -> list[str]:
         if package:
             beside = other and other != package and other.partition("/")[0] == package.partition("/")[0]
             imported[package] |= {other.partition("/")[2].removesuffix(".py")} if other and beside else set()
-    told = {package: set(re.findall(r"`([a-z_.]+)`", names)) for package, names in ROOM.findall(text)}
+    reported = {package: set(re.findall(r"`([a-z_.]+)`", names)) for package, names in ROOM.findall(text)}
     return [
-        f"{package} imports {sorted(imported[package])}, the page says {sorted(told.get(package, []))}"
-        for package in sorted(told.keys() | imported.keys())
-        if imported.get(package) != told.get(package)
+        f"{package} imports {sorted(imported[package])}, the page says {sorted(reported.get(package, []))}"
+        for package in sorted(reported.keys() | imported.keys())
+        if imported.get(package) != reported.get(package)
     ]
 
 

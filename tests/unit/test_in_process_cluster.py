@@ -78,10 +78,10 @@ def test_a_thread_that_python_did_not_start_is_no_leak() -> None:
     """As one of a library that calls back: Python has a dummy for it, which nobody can join."""
     asked = threading.Event()
 
-    def ask() -> None:
+    def call() -> None:
         threading.current_thread()
         asked.set()
 
     with in_process_clusters():
-        _thread.start_new_thread(ask, ())
+        _thread.start_new_thread(call, ())
         assert asked.wait(60.0)

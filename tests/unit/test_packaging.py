@@ -130,9 +130,9 @@ def test_installed_command_runs_a_job_without_the_extras(
     installed = install(wheel, tmp_path / "environment", without=optional)
     watch = {"web": "0", "metrics_port": 9100, "tensorboard": True}
     job = write_job(tmp_path / "job.toml", small_job(click_log, tmp_path / "runs"), {"watch": watch})
-    printed, told = outside([installed / "shadowsync", "run", job], tmp_path)
+    printed, reported = outside([installed / "shadowsync", "run", job], tmp_path)
     # Its progress stands there, too, where the machine is slow.
-    assert [line for line in told.splitlines() if "install" in line] == [
+    assert [line for line in reported.splitlines() if "install" in line] == [
         "left out: the pictures of the report, the page, the metrics, TensorBoard's files; "
         "pip install 'shadowsync[plots,web,metrics,tensorboard]' adds it"
     ]

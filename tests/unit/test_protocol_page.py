@@ -77,8 +77,8 @@ def test_a_changed_field_is_noticed() -> None:
 
 
 def test_nothing_else_is_there() -> None:
-    told = {name for row in ROWS for name in _named(row)}
-    assert told - set(_kinds()) == set(), "rows of docs/protocol.md that nothing stands for"
+    reported = {name for row in ROWS for name in _named(row)}
+    assert reported - set(_kinds()) == set(), "rows of docs/protocol.md that nothing stands for"
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,15 @@ async def forever(ended: list[str]) -> str:
 
 def test_a_failure_is_told_and_the_other_tasks_go_on() -> None:
     async def run() -> tuple[list[str], list[str]]:
-        told: list[str] = []
+        reported: list[str] = []
         ended: list[str] = []
-        tasks = TaskSet(lambda error: told.append(str(error)))
+        tasks = TaskSet(lambda error: reported.append(str(error)))
         tasks.start(forever(ended))
         await asyncio.wait({tasks.start(fails())})
         await asyncio.sleep(0)
-        assert (told, ended) == (["a mistake"], [])
+        assert (reported, ended) == (["a mistake"], [])
         await tasks.close()
-        return told, ended
+        return reported, ended
 
     # One that is cancelled has not failed.
     assert asyncio.run(run()) == (["a mistake"], ["ended"])

@@ -273,13 +273,13 @@ class RunningCheckpoint:
         written to a folder that is to be removed.
         """
         work = (self._server.call_or_raise(member, request, PART_SECONDS) for member, request in requests)
-        answers = await asyncio.gather(*work, return_exceptions=True)
+        replies = await asyncio.gather(*work, return_exceptions=True)
         files: list[FileEntry] = []
-        for (member, _), answer in zip(requests, answers, strict=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            files += answer.files
-            self._note_pause(member.info.name, answer.pause_seconds)
+        for (member, _), reply in zip(requests, replies, strict=True):
+            if isinstance(reply, BaseException):
+                raise reply
+            files += reply.files
+            self._note_pause(member.info.name, reply.pause_seconds)
         return files
 
     def _note_pause(self, name: str, seconds: float) -> None:

@@ -37,9 +37,9 @@ def measured_between(
 ) -> list[NodeMeasured]:
     """Take the growth for each node that replied both times."""
     return [
-        _between(name, answer.role, first[name].measures, answer.measures)
-        for name, answer in last.items()
-        if name in first and answer.measures.clock > first[name].measures.clock
+        _between(name, reply.role, first[name].measures, reply.measures)
+        for name, reply in last.items()
+        if name in first and reply.measures.clock > first[name].measures.clock
     ]
 
 
@@ -85,13 +85,13 @@ class NodeClocks:
         self._machine = machine
         self._found: dict[str, tuple[float, float]] = {}
 
-    def record(self, node: str, answer: Measures, requested_at: float, replied_at: float) -> None:
+    def record(self, node: str, reply: Measures, requested_at: float, replied_at: float) -> None:
         """Add a reply with `clock` and `machine`.
 
         Both times are of this process's clock.
         """
-        offset, error = answer.clock - (requested_at + replied_at) / 2, (replied_at - requested_at) / 2
-        if answer.machine == self._machine:
+        offset, error = reply.clock - (requested_at + replied_at) / 2, (replied_at - requested_at) / 2
+        if reply.machine == self._machine:
             offset = error = 0.0
         if node not in self._found or error < self._found[node][1]:
             self._found[node] = (offset, error)
@@ -173,10 +173,10 @@ class Profiler:
             await self._server.wait_for(lambda: self._over, min(PERIOD_SECONDS, left))
             # What is measured after the end of the input would be of nodes that have nothing to do.
             if not self._over:
-                answers = await self._request_measures()
+                replies = await self._request_measures()
                 # Who did not answer in time this once counts by its answers before and after.
-                self._replies.first = answers | self._replies.first
-                self._replies.last = self._replies.last | answers
+                self._replies.first = replies | self._replies.first
+                self._replies.last = self._replies.last | replies
         self._input_ended = self._over
         if not self._over:
             await self._trace(TRACE_SECONDS)
@@ -239,20 +239,20 @@ class Profiler:
 
     async def _request_measures(self, *, last: bool = False) -> MeasuresByNode:
         members = self._state.members.alive()
-        answers = await asyncio.gather(*(self._request_measure(member, last=last) for member in members))
+        replies = await asyncio.gather(*(self._request_measure(member, last=last) for member in members))
         found = {
-            member.info.name: RoleMeasures(member.info.role, answer)
-            for member, answer in zip(members, answers, strict=True)
-            if answer is not None
+            member.info.name: RoleMeasures(member.info.role, reply)
+            for member, reply in zip(members, replies, strict=True)
+            if reply is not None
         }
         return found | {SELF: self._measure_self()}
 
     async def _request_measure(self, member: Member, *, last: bool) -> Measures | None:
         requested_at = time.monotonic()
-        answer = await self._server.call(member, Measure(last=last), REQUEST_SECONDS)
-        if answer is not None:
-            self._clocks.record(member.info.name, answer, requested_at, time.monotonic())
-        return answer
+        reply = await self._server.call(member, Measure(last=last), REQUEST_SECONDS)
+        if reply is not None:
+            self._clocks.record(member.info.name, reply, requested_at, time.monotonic())
+        return reply
 
     def _measure_self(self) -> RoleMeasures:
         return RoleMeasures(SELF, measures({"cpu_seconds": time.process_time()}, self._sampler, {}))
@@ -260,12 +260,12 @@ class Profiler:
     async def _trace(self, seconds: float) -> None:
         TRACER.start()
         members = {member.info.name: member for member in self._state.members.alive()}
-        answers = await self._server.call_all(members.values(), Trace(seconds), seconds + 5.0)
+        replies = await self._server.call_all(members.values(), Trace(seconds), seconds + 5.0)
         traces = [NodeTrace(SELF, SELF, TRACER.stop(), 0.0)]
-        for name, answer in answers.items():
+        for name, reply in replies.items():
             offset = self._clocks.offset_seconds(name)
             role = members[name].info.role
-            for traced in answer.processes:
+            for traced in reply.processes:
                 marks = {"names": traced.names, "threads": traced.threads, "marks": traced.marks}
                 traces.append(NodeTrace(f"{name} {traced.process}".strip(), role, marks, offset))
         self._replies.traces = traces

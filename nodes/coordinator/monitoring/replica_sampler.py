@@ -55,12 +55,12 @@ class ReplicaSampler:
     async def _sample(self, stride: int) -> dict[str, SampledReplica]:
         """Return the replicas by trainer; none unless all replied."""
         trainers = self._state.members.alive("trainer")
-        answers = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
-        if len(answers) < max(2, len(trainers)):
+        replies = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
+        if len(replies) < max(2, len(trainers)):
             return {}
         return {
             name: SampledReplica(np.frombuffer(one.values, dtype=np.float32), one.iterations, one.rounds)
-            for name, one in answers.items()
+            for name, one in replies.items()
         }
 
     def _add_point(self, replicas: dict[str, SampledReplica]) -> None:

@@ -33,7 +33,7 @@ from ..state.phases import JobPhase
 SELF = "coordinator-0"
 
 
-def answer_status(state: JobState, request: GetStatus) -> dict[str, Any]:
+def status_body(state: JobState, request: GetStatus) -> dict[str, Any]:
     """Build the reply to a status request."""
     return build_status(state, request.curves, request.incidents).model_dump(mode="json")
 

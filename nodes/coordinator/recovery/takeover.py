@@ -11,7 +11,7 @@ import msgpack
 
 from ....pipeline.errors import ClusterError
 from ....pipeline.wire.control.base import Reply
-from ....pipeline.wire.rpc_channel import REMEMBERED_ANSWERS
+from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
 from ..ledger.records import JournalEntry
 from ..ledger.store import LedgerStore
 from ..state.changes import DECISIONS, RECORDS, REQUESTS, JobBegan
@@ -81,7 +81,7 @@ class Takeover:
                 continue
             replies = self.replies.setdefault(entry.token, {})
             replies[entry.number] = REQUESTS[type(change)](state, entry.token, change).reply
-            if len(replies) > REMEMBERED_ANSWERS:
+            if len(replies) > REMEMBERED_REPLIES:
                 del replies[next(iter(replies))]
         for seconds, node, what in self.store.events():
             state.add_event(node, what, seconds)

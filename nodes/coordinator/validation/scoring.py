@@ -19,7 +19,7 @@ from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 
 # Lower than training's, and yet it gets a share where training takes the whole machine.
 NICE = 5
-ANSWER_LIMIT_BYTES = 64 << 20
+OUTPUT_LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> Checkpoin
     }
     try:
         process.stdin.write(json.dumps(question).encode() + b"\n")
-        answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        output, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
         code = await process.wait()
     finally:
         if process.returncode is None:
@@ -64,7 +64,7 @@ async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> Checkpoin
         raise ClusterError(
             f"the validation process ended with {exit_status_text(code)}" + (f": {last}" if last else "")
         )
-    return _score_of(answer)
+    return _score_of(output)
 
 
 async def _start() -> asyncio.subprocess.Process:
@@ -76,16 +76,16 @@ async def _start() -> asyncio.subprocess.Process:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
             env=os.environ | ONE_THREAD,
-            limit=ANSWER_LIMIT_BYTES,
+            limit=OUTPUT_LIMIT_BYTES,
         )
     except OSError as error:
         raise ClusterError(f"the validation process cannot be started ({error})") from error
 
 
-def _score_of(answer: bytes) -> CheckpointScore:
+def _score_of(output: bytes) -> CheckpointScore:
     """Parse the last printed line: a user's own model may print, too."""
     try:
-        reply = json.loads(answer.strip().rpartition(b"\n")[2])
+        reply = json.loads(output.strip().rpartition(b"\n")[2])
         return CheckpointScore(
             model=str(reply["model"]),
             examples_trained=int(reply["examples_trained"]),
@@ -94,5 +94,5 @@ def _score_of(answer: bytes) -> CheckpointScore:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"the validation process answered {answer[-80:]!r}, which is not a score"
+            f"the validation process answered {output[-80:]!r}, which is not a score"
         ) from error

@@ -50,8 +50,8 @@ class Verb:
 
     request: type[Request[Any]]
     reply: type[Reply]
-    askers: frozenset[str]
-    answerers: frozenset[str]
+    requesters: frozenset[str]
+    responders: frozenset[str]
     repeatable: bool = False
 
 

@@ -131,7 +131,7 @@ class ZapAuthenticator:
         self._socket.bind(ZAP_ENDPOINT)
         # Of failed handshakes, from the sockets that listen; and what takes them.
         self._events: list[zmq.Socket[bytes]] = []
-        self._turns = [SocketTurns(self._answer, self._socket)]
+        self._turns = [SocketTurns(self._reply, self._socket)]
         self.refusals = Refusals(log)
         _AUTHENTICATORS[context.underlying] = self
 
@@ -159,7 +159,7 @@ class ZapAuthenticator:
         for socket in (self._socket, *self._events):
             socket.close()
 
-    def _answer(self) -> None:
+    def _reply(self) -> None:
         while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             version, request, _, address, _, mechanism, *credentials = self._socket.recv_multipart()
             admitted = mechanism == b"CURVE" and credentials == [self._admitted]

@@ -229,8 +229,8 @@ def test_a_newer_format_says_so_before_anything_else(tmp_path: Path) -> None:
 def test_an_older_format_is_told(tmp_path: Path) -> None:
     _save(tmp_path, 1.0)
     _edit(tmp_path, format_version=1)
-    told = f"has format 1, this program reads formats 2 to {FORMAT_VERSION}; train again"
-    with pytest.raises(CheckpointError, match=told):
+    reported = f"has format 1, this program reads formats 2 to {FORMAT_VERSION}; train again"
+    with pytest.raises(CheckpointError, match=reported):
         open_checkpoint(tmp_path)
 
 

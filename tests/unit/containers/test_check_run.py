@@ -58,7 +58,7 @@ def test_a_ledger_in_order_passes(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cook", "told"),
+    ("cook", "reported"),
     [
         (lambda r: r.update(exit_code=0), "exit code 0"),
         (lambda r: r["examples"].update(distinct=EXAMPLES - 1), "distinct examples of"),
@@ -78,14 +78,14 @@ def test_a_ledger_in_order_passes(run: Path) -> None:
         (lambda r: r.pop("ledger"), "cannot be read as a finished run"),
     ],
 )
-def test_a_cooked_report_is_noticed(run: Path, cook: Cook, told: str) -> None:
+def test_a_cooked_report_is_noticed(run: Path, cook: Cook, reported: str) -> None:
     path = run / "report.json"
     report = json.loads(path.read_text(encoding="utf-8"))
     cook(report)
     path.write_text(json.dumps(report), encoding="utf-8")
     code, text = check(run)
     assert code == 1
-    assert told in text
+    assert reported in text
 
 
 @pytest.mark.parametrize(

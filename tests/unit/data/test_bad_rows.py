@@ -51,8 +51,8 @@ def test_a_fraction_of_all_rows_is_a_limit_too() -> None:
     data = schema_job("a.csv", max_bad_rows=100, max_bad_fraction=0.01).data
     assert too_many_bad_rows(0, 0, data) == ""
     assert too_many_bad_rows(10, 1000, data) == ""
-    told = "11 malformed rows, 1.1% of 1,000 rows; data.max_bad_fraction allows 0.01 of them"
-    assert too_many_bad_rows(11, 1000, data) == told
+    reported = "11 malformed rows, 1.1% of 1,000 rows; data.max_bad_fraction allows 0.01 of them"
+    assert too_many_bad_rows(11, 1000, data) == reported
     assert too_many_bad_rows(101, 10**6, data) == "101 malformed rows; data.max_bad_rows allows 100"
     everything = data.model_copy(update={"max_bad_fraction": 1.0})
     assert too_many_bad_rows(100, 100, everything) == ""

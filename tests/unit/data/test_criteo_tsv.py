@@ -127,13 +127,13 @@ def test_line_numbers_are_those_of_the_file_in_every_span(
     path = tmp_path / "a.tsv"
     path.write_text("\n".join(texts))
     for span_bytes in (1, 7, 50, 333, 1000, 10_000):
-        told = []
+        reported = []
         for span in plan_spans([str(path)], "criteo_tsv", span_bytes):
             bad_rows = BadRows(100)
             list(read_tsv(span, shape, bad_rows))
-            told += [(row.line, row.text) for row in bad_rows.first]
+            reported += [(row.line, row.text) for row in bad_rows.first]
         atomic_file = span_bytes == 10_000
-        assert told == [(number, f"bad {number}") for number in bad][: 5 if atomic_file else None]
+        assert reported == [(number, f"bad {number}") for number in bad][: 5 if atomic_file else None]
 
 
 def test_limit(tmp_path: Path, shape: FeatureShape, cut: Callable[..., list[Batch]]) -> None:

@@ -149,8 +149,8 @@ def test_an_answer_has_a_vector_a_bag_and_not_one_a_row() -> None:
     tables = (make_table("a", 400, 5, pooling="sum"), make_table("b", 90, 3, pooling="mean"))
     for longest in (1, 40):
         drawn = draw_rows(tables, 64, 3, longest)
-        requests, answers = EmbeddingCluster(tables, 1).ask(drawn)
-        assert [len(answer) for answer in answers] == [64 * (5 + 3)] == [requests[0].floats]
+        requests, replies = EmbeddingCluster(tables, 1).call(drawn)
+        assert [len(reply) for reply in replies] == [64 * (5 + 3)] == [requests[0].floats]
         first = int(drawn.bag_lengths[0].sum())
         row_by_row = first * 5 + (len(drawn.bag_rows) - first) * 3
         # The control: short bags save nothing.
@@ -215,9 +215,9 @@ def test_the_order_of_a_request_is_bank_by_bank_whole_tables_then_pieces_then_ba
         assert request.bag_lengths.shape == ((bags, BATCH) if bags else (0, 0))
         assert request.rows.dtype == np.int32
         assert request.batch == BATCH
-    asked = sum(len(request.rows) - request.bag_lengths.sum() for request in requests)
+    requested = sum(len(request.rows) - request.bag_lengths.sum() for request in requests)
     once = sum(len(np.unique(of_table)) for of_table in drawn.rows)
-    assert asked == (once if distinct else drawn.rows.size)
+    assert requested == (once if distinct else drawn.rows.size)
     assert once < drawn.rows.size
 
 
@@ -238,8 +238,8 @@ def test_asking_for_distinct_rows_changes_no_bit() -> None:
 def test_leaves_are_on_the_memory_of_the_answers() -> None:
     tables = make_tables([60, 50, 40], DIM)
     cluster = EmbeddingCluster(tables, 1)
-    requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
-    received = [memoryview(bytearray(answer.tobytes())) for answer in answers]
+    requests, replies = cluster.call(draw_rows(tables, BATCH, 2))
+    received = [memoryview(bytearray(reply.tobytes())) for reply in replies]
     vectors = cluster.router.assemble(requests, received)
     assert vectors.leaves[0].any()
     received[0][:] = bytes(received[0].nbytes)
@@ -252,12 +252,12 @@ def test_leaves_are_on_the_memory_of_the_answers() -> None:
 def test_answers_of_every_kind_give_the_same() -> None:
     tables = make_tables([5, 700, 40], DIM)
     cluster = EmbeddingCluster(tables, 2)
-    requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
-    wanted = cluster.router.assemble(requests, answers).embeddings
+    requests, replies = cluster.call(draw_rows(tables, BATCH, 2))
+    wanted = cluster.router.assemble(requests, replies).embeddings
     kinds: list[Sequence[FloatBuffer]] = [
-        [torch.from_numpy(answer) for answer in answers],
-        [memoryview(bytearray(answer.tobytes())) for answer in answers],
-        [answer.tobytes() for answer in answers],
+        [torch.from_numpy(reply) for reply in replies],
+        [memoryview(bytearray(reply.tobytes())) for reply in replies],
+        [reply.tobytes() for reply in replies],
     ]
     for kind in kinds:
         for got, value in zip(cluster.router.assemble(requests, kind).embeddings, wanted, strict=True):
@@ -287,10 +287,10 @@ def test_batches_may_be_under_way_together() -> None:
     tables = (*make_tables([5, 700], DIM), make_table("bags", 40, DIM, pooling="mean"))
     cluster = EmbeddingCluster(tables, 2)
     batches = [draw_rows(tables, BATCH, seed) for seed in (0, 1)]
-    under_way = [cluster.ask(drawn) for drawn in batches]
-    for drawn, (requests, answers) in zip(batches, under_way, strict=True):
+    under_way = [cluster.call(drawn) for drawn in batches]
+    for drawn, (requests, replies) in zip(batches, under_way, strict=True):
         _, alone = cluster.forward(drawn)
-        together = cluster.router.assemble(requests, answers)
+        together = cluster.router.assemble(requests, replies)
         for got, wanted in zip(together.embeddings, alone.embeddings, strict=True):
             assert torch.equal(got, wanted)
 
@@ -300,10 +300,10 @@ def test_a_device_that_is_named_has_leaves_and_embeddings(distinct: bool) -> Non
     # Where the CPU is named the answers' memory is used all the same.
     tables = (*make_tables([5, 700], DIM), make_table("bags", 40, DIM, pooling="mean"))
     cluster = EmbeddingCluster(tables, 2, distinct=distinct)
-    requests, answers = cluster.ask(draw_rows(tables, BATCH, 2))
-    vectors = cluster.router.assemble(requests, answers, torch.device("cpu"))
-    assert [leaf.data_ptr() for leaf in vectors.leaves] == [answer.ctypes.data for answer in answers]
-    meta = cluster.router.assemble(requests, answers, torch.device("meta"))
+    requests, replies = cluster.call(draw_rows(tables, BATCH, 2))
+    vectors = cluster.router.assemble(requests, replies, torch.device("cpu"))
+    assert [leaf.data_ptr() for leaf in vectors.leaves] == [reply.ctypes.data for reply in replies]
+    meta = cluster.router.assemble(requests, replies, torch.device("meta"))
     assert {tensor.device.type for tensor in (*meta.leaves, *meta.embeddings)} == {"meta"}
     sum(embedding.sum() for embedding in meta.embeddings).backward()  # type: ignore[union-attr]
     assert [leaf.grad.device.type for leaf in meta.leaves if leaf.grad is not None] == ["meta"] * 2
@@ -324,17 +324,17 @@ def test_another_shape_or_type_is_refused() -> None:
     for rows in (np.zeros((2, 4), np.int32), np.zeros((3, 4), np.int64), np.zeros((4, 3), np.int32).T):
         with pytest.raises(ValueError, match=r"rows must be C-contiguous int32 \[3, B\]"):
             cluster.router.requests(rows)  # type: ignore[arg-type]
-    requests, answers = cluster.ask(draw_rows(tables, BATCH, 0))
+    requests, replies = cluster.call(draw_rows(tables, BATCH, 0))
     with pytest.raises(ValueError, match="2 requests and 1 replies"):
-        cluster.router.assemble(requests, answers[:1])
+        cluster.router.assemble(requests, replies[:1])
     for wrong in (
-        answers[1][1:],
-        answers[1].astype(np.float64),
-        answers[1].tobytes()[4:],
+        replies[1][1:],
+        replies[1].astype(np.float64),
+        replies[1].tobytes()[4:],
         torch.ones(1, DIM),
     ):
         with pytest.raises(ValueError, match="the reply of embedding node 1: "):
-            cluster.router.assemble(requests, [answers[0], wrong])  # type: ignore[list-item]
+            cluster.router.assemble(requests, [replies[0], wrong])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

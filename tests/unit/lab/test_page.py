@@ -158,17 +158,17 @@ def test_what_failed_and_what_is_missing_is_loud(
     comparison.of("easgd")[0].figures = figures.model_copy(update={"ledger_adds_up": False})
     comparison.of("none")[0].status = "waiting"
     comparison.complete = False
-    told = page(comparison)
+    reported = page(comparison)
     paper = render_markdown(comparison, summarize(comparison))
     for text in (
         "INCOMPLETE: 1 of 6 runs have not been made.",
         "easgd: the ledger DOES NOT ADD UP. Do not trust its runs.",
         "seed 5: exit code 3, no &lt;file&gt; ",
     ):
-        assert text in told
+        assert text in reported
         assert text.replace("&gt;", ">") in paper
-    assert told.count('class="loud"') == 3
-    assert told.count('<tr class="bad">') == 2
+    assert reported.count('class="loud"') == 3
+    assert reported.count('<tr class="bad">') == 2
     assert 'class="loud"' not in page(good), "the control"
     assert "INCOMPLETE" not in render_markdown(good, summarize(good))
 

@@ -15,10 +15,10 @@ def test_they_are_the_sums_of_the_last_width(events: list[tuple[float, int, int]
     buckets = Buckets(0.5, 2, limit=limit)
     for position, one, other in events:
         buckets.add(position, one, other)
-    told = buckets.sums()
-    assert len(told) <= limit
-    assert [end for end, _ in told] == [buckets.width * (at + 1) for at in range(len(told))]
-    for at, (end, sums) in enumerate(told):
+    reported = buckets.sums()
+    assert len(reported) <= limit
+    assert [end for end, _ in reported] == [buckets.width * (at + 1) for at in range(len(reported))]
+    for at, (end, sums) in enumerate(reported):
         inside = [event for event in events if at * buckets.width <= event[0] < end]
         assert sums == [sum(event[1] for event in inside), sum(event[2] for event in inside)]
     # None lies beyond the last, and they are no wider than they need to be.

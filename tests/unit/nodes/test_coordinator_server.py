@@ -28,7 +28,7 @@ from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, No
 from shadowsync.pipeline.wire.control.orders import FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import Answer, Ask, Failure, Heartbeat, HeartbeatReply
+from shadowsync.pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.fake_coordinator import member, state_of
 
@@ -45,7 +45,7 @@ class Client:
         self._socket.setsockopt_string(zmq.IDENTITY, identity)
         self._socket.connect(endpoint)
 
-    async def ask(self, message: Message | list[bytes]) -> Any:
+    async def call(self, message: Message | list[bytes]) -> Any:
         """What comes back."""
         await self.send(message)
         return await self.receive()
@@ -99,11 +99,11 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
     tmp_path: Path, counts: Any
 ) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        assert await client.ask(Heartbeat({"cpu_seconds": 1.0})) == HeartbeatReply(10, "")
-        refused = await client.ask(with_values("heartbeat", [counts]))
+        assert await client.call(Heartbeat({"cpu_seconds": 1.0})) == HeartbeatReply(10, "")
+        refused = await client.call(with_values("heartbeat", [counts]))
         assert isinstance(refused, Failure)
         assert refused.what.startswith("heartbeat.counts")
-        assert await client.ask(Heartbeat({"cpu_seconds": 2.0})) == HeartbeatReply(10, "")
+        assert await client.call(Heartbeat({"cpu_seconds": 2.0})) == HeartbeatReply(10, "")
         assert server.state.stop is None
 
     state = served(tmp_path, work)
@@ -115,45 +115,47 @@ def test_a_heartbeat_that_is_none_is_refused_and_counted_and_the_job_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("ask", "why"),
+    ("request_message", "why"),
     [
-        (Ask(1, "settle", []), "the unknown verb 'settle'"),
-        (Ask(1, "trained", [[], [], "x"]), "trained: synced_iterations: an integer"),
-        (Ask(1, "drain", [{}, False, [], False]), "a coordinator does not answer 'drain'"),
-        (Ask(1, "next_span", []), "a trainer may not send 'next_span'"),
+        (RequestMessage(1, "settle", []), "the unknown verb 'settle'"),
+        (RequestMessage(1, "trained", [[], [], "x"]), "trained: synced_iterations: an integer"),
+        (RequestMessage(1, "drain", [{}, False, [], False]), "a coordinator does not answer 'drain'"),
+        (RequestMessage(1, "next_span", []), "a trainer may not send 'next_span'"),
     ],
 )
-def test_a_request_that_is_none_is_answered_by_name(tmp_path: Path, ask: Ask, why: str) -> None:
+def test_a_request_that_is_none_is_answered_by_name(
+    tmp_path: Path, request_message: RequestMessage, why: str
+) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        answer = await client.ask(ask)
-        assert isinstance(answer, Answer)
-        assert not answer.ok
-        assert why in answer.body[0]
+        reply = await client.call(request_message)
+        assert isinstance(reply, ReplyMessage)
+        assert not reply.ok
+        assert why in reply.body[0]
         assert server.state.stop is None
 
     state = served(tmp_path, work)
-    understood = ask.verb in ("drain", "next_span")
+    understood = request_message.verb in ("drain", "next_span")
     assert state.refused_messages == ({} if understood else {"trainer-0": 1})
 
 
 def test_a_node_that_failed_has_its_answer_and_is_dead(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        failed = Ask(1, *asked(NodeFailed("its worker died", ExitCode.STOPPED_BY_DEATH)))
-        answer = await client.ask(failed)
-        assert isinstance(answer, Answer)
-        assert answer.ok
+        failed = RequestMessage(1, *encoded(NodeFailed("its worker died", ExitCode.STOPPED_BY_DEATH)))
+        reply = await client.call(failed)
+        assert isinstance(reply, ReplyMessage)
+        assert reply.ok
         dead = server.state.members.find(TOKEN)
         assert dead is not None
         assert await server.wait_for(lambda: not dead.alive, 10.0) or server.state.stop is not None
         assert dead.lost_because == "failed: its worker died"
         # The answer was lost, say: who asks again is told, and nothing happens twice.
-        again = await client.ask(failed)
+        again = await client.call(failed)
         assert "was declared dead" in again.body[0]
 
     served(tmp_path, work)
 
 
-def asked(request: Request[Any]) -> tuple[str, list[Any]]:
+def encoded(request: Request[Any]) -> tuple[str, list[Any]]:
     return CONTROL_VERBS.name_of(request), encode_body(request)
 
 
@@ -162,8 +164,8 @@ def test_only_the_supervisor_may_say_that_a_process_has_ended(tmp_path: Path, se
     async def work(server: CoordinatorServer, client: Client) -> None:
         for number, token in enumerate(("unknown", TOKEN), 1):
             ended = ChildExited(token, "trainer", "exit code 0", ExitCode.OK)
-            answer = await client.ask(Ask(number, *asked(ended)))
-            assert "only this job's supervisor may say" in answer.body[0]
+            reply = await client.call(RequestMessage(number, *encoded(ended)))
+            assert "only this job's supervisor may say" in reply.body[0]
         assert server.state.stop is None
         assert server.state.members.require(TOKEN)
 
@@ -171,14 +173,18 @@ def test_only_the_supervisor_may_say_that_a_process_has_ended(tmp_path: Path, se
 
 
 @pytest.mark.parametrize(
-    ("told", "code"), [(ExitCode.OK, ExitCode.STOPPED_BY_DEATH), (ExitCode.DATA, ExitCode.DATA)]
+    ("status", "code"), [(ExitCode.OK, ExitCode.STOPPED_BY_DEATH), (ExitCode.DATA, ExitCode.DATA)]
 )
-def test_no_job_that_is_stopped_ends_well(tmp_path: Path, told: ExitCode, code: ExitCode) -> None:
+def test_no_job_that_is_stopped_ends_well(tmp_path: Path, status: ExitCode, code: ExitCode) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        assert (await client.ask(Ask(1, *asked(ChildExited("unknown", "trainer", "ended", told))))).ok
+        assert (
+            await client.call(RequestMessage(1, *encoded(ChildExited("unknown", "trainer", "ended", status))))
+        ).ok
         assert server.state.stop is not None
         assert server.state.stop.exit_code is code
-        assert (await client.ask(Ask(2, *asked(ChildExited(TOKEN, "trainer", "signal 9", told))))).ok
+        assert (
+            await client.call(RequestMessage(2, *encoded(ChildExited(TOKEN, "trainer", "signal 9", status))))
+        ).ok
         dead = server.state.members.find(TOKEN)
         assert dead is not None
         assert dead.lost_because == "died (signal 9)"
@@ -188,8 +194,8 @@ def test_no_job_that_is_stopped_ends_well(tmp_path: Path, told: ExitCode, code: 
 
 def test_a_failure_is_none_without_an_exit_code(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
-        answer = await client.ask(Ask(1, *asked(NodeFailed("nothing", ExitCode.OK))))
-        assert "a failure needs an exit code other than 0" in answer.body[0]
+        reply = await client.call(RequestMessage(1, *encoded(NodeFailed("nothing", ExitCode.OK))))
+        assert "a failure needs an exit code other than 0" in reply.body[0]
         assert server.state.stop is None
 
     served(tmp_path, work)
@@ -199,16 +205,16 @@ def test_a_node_that_leaves_is_told_to_end_and_not_that_it_is_dead(tmp_path: Pat
     """Its heartbeats go on until it has heard."""
 
     async def work(server: CoordinatorServer, client: Client) -> None:
-        await client.ask(Ask(1, "status", encode_body(GetStatus({}, 0, False))))
+        await client.call(RequestMessage(1, "status", encode_body(GetStatus({}, 0, False))))
         leaving = server.spawn(server.dismiss(server.state.members.require(TOKEN), {}))
         finish = await client.receive()
-        assert isinstance(finish, Ask)
+        assert isinstance(finish, RequestMessage)
         assert finish.verb == "finish"
-        assert await client.ask(Heartbeat({})) == HeartbeatReply(10, "")
-        await client.send(Answer(finish.number, True, encode_body(FinishReply({}))))
+        assert await client.call(Heartbeat({})) == HeartbeatReply(10, "")
+        await client.send(ReplyMessage(finish.number, True, encode_body(FinishReply({}))))
         await leaving
         # The control: one that has not ended for all that.
-        assert await client.ask(Heartbeat({})) == HeartbeatReply(10, "left the job")
+        assert await client.call(Heartbeat({})) == HeartbeatReply(10, "left the job")
 
     state = served(tmp_path, work)
     assert [member.info.index for member in state.members.alive("trainer")] == [1]

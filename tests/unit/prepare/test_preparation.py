@@ -34,20 +34,20 @@ def _files(folder: Path) -> dict[str, bytes]:
 def _killed_after(calls: int) -> Callable[[PreparationStatus], None]:
     left = calls
 
-    def tell(_: PreparationStatus) -> None:
+    def on_progress(_: PreparationStatus) -> None:
         nonlocal left
         left -= 1
         if left < 0:
             raise Killed
 
-    return tell
+    return on_progress
 
 
 def _until_done(job: Job, folder: Path, calls: int) -> int:
     """Calls `prepare` again and again, each killed after so many chunks; gives how often."""
     for times in range(200):
         try:
-            prepare(job, folder, tell=_killed_after(calls))
+            prepare(job, folder, on_progress=_killed_after(calls))
         except Killed:
             assert not (folder / "manifest.json").exists()
             continue
@@ -72,7 +72,7 @@ def test_a_compressed_file_goes_on_within_itself(tmp_path: Path) -> None:
     job = job_of_tree(csv_job(tmp_path / "all.csv.gz"))
     prepare(job, tmp_path / "once")
     with pytest.raises(Killed):
-        prepare(job, tmp_path / "out", tell=_killed_after(2))
+        prepare(job, tmp_path / "out", on_progress=_killed_after(2))
     first = tmp_path / "out" / "train-00000.parquet"
     before = first.stat().st_mtime_ns, first.stat().st_ino
     done = prepare(job, tmp_path / "out")
@@ -132,7 +132,7 @@ def test_a_complete_folder_is_left_alone_and_another_order_refused(
 
 def test_force_begins_anew(source: Tree, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        prepare(job_of_tree(source), tmp_path / "out", tell=_killed_after(3))
+        prepare(job_of_tree(source), tmp_path / "out", on_progress=_killed_after(3))
     other = job_of_tree(source | {"model": {"table_rows": 301, "embedding_dim": 4}})
     with pytest.raises(DataError, match="was prepared with other settings"):
         prepare(other, tmp_path / "out")
@@ -157,12 +157,12 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
     path.write_text(csv_lines(4000))
     job = job_of_tree(csv_job(path))
 
-    def touched(told: PreparationStatus) -> None:
-        if told.bytes_done:
+    def touched(reported: PreparationStatus) -> None:
+        if reported.bytes_done:
             os.utime(path, ns=(1, 1))
 
     with pytest.raises(DataError, match=r"all\.csv: changed while it was prepared; .*--force"):
-        prepare(job, out, tell=touched)
+        prepare(job, out, on_progress=touched)
     assert not (out / "manifest.json").exists()
     with pytest.raises(DataError, match=r"what differs: .*--force"):
         prepare(job, out)
@@ -199,7 +199,7 @@ def test_a_source_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text(csv_lines(4000))
     job = job_of_tree(csv_job(tmp_path / "all.csv"))
     with pytest.raises(Killed):
-        prepare(job, tmp_path / "out", tell=_killed_after(2))
+        prepare(job, tmp_path / "out", on_progress=_killed_after(2))
     (tmp_path / "all.csv").write_text(csv_lines(4001))
     with pytest.raises(DataError, match=r"what differs: the source files, their sizes .*--force"):
         prepare(job, tmp_path / "out")
@@ -207,7 +207,7 @@ def test_a_source_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
 
 def test_a_part_that_was_lost_meanwhile_is_seen(source: Tree, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        prepare(job_of_tree(source), tmp_path / "out", tell=_killed_after(3))
+        prepare(job_of_tree(source), tmp_path / "out", on_progress=_killed_after(3))
     (tmp_path / "out" / "train-00000.parquet").unlink()
     with pytest.raises(DataError, match=r"train-00000\.parquet: is missing"):
         prepare(job_of_tree(source), tmp_path / "out")
@@ -254,9 +254,9 @@ def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -
 
 
 def test_progress_rises_to_the_whole(source: Tree, tmp_path: Path) -> None:
-    told: list[PreparationStatus] = []
-    done = prepare(job_of_tree(source), tmp_path / "out", tell=told.append)
-    assert [one.rows for one in told] == sorted(one.rows for one in told)
-    assert told[-1].rows == done.manifest.rows
-    assert told[-1].bytes_done == told[-1].bytes_all > 0
-    assert 0 < told[len(told) // 2].bytes_done < told[-1].bytes_all
+    reported: list[PreparationStatus] = []
+    done = prepare(job_of_tree(source), tmp_path / "out", on_progress=reported.append)
+    assert [one.rows for one in reported] == sorted(one.rows for one in reported)
+    assert reported[-1].rows == done.manifest.rows
+    assert reported[-1].bytes_done == reported[-1].bytes_all > 0
+    assert 0 < reported[len(reported) // 2].bytes_done < reported[-1].bytes_all

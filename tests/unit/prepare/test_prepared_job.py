@@ -92,10 +92,10 @@ def test_what_does_not_agree_is_named_before_anything_starts(
             columns[name] = columns.get(name, {}) | keys
     data = source["data"] | {"prepared": str(prepared[0]), "columns": columns} | change.get("data", {})
     tree = source | {key: value for key, value in change.items() if key != "columns"} | {"data": data}
-    with pytest.raises(JobFileError, match=words) as told:
+    with pytest.raises(JobFileError, match=words) as reported:
         job_of_tree(tree)
-    assert "--force" in str(told.value)
-    assert str(prepared[0]) in str(told.value)
+    assert "--force" in str(reported.value)
+    assert str(prepared[0]) in str(reported.value)
 
 
 def test_the_source_may_lie_elsewhere_or_nowhere(source: Tree, prepared: Made) -> None:

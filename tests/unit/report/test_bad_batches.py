@@ -50,18 +50,18 @@ def test_a_job_of_bad_batches_alone_is_told_so_and_not_of_a_limit() -> None:
 
 def test_some_are_kept_and_all_are_counted() -> None:
     assert BadBatchCounter(10).report() is None
-    told = bad(7).report()
-    assert told is not None
-    assert (told.count, told.examples, told.limit, len(told.first)) == (7, 70, 10, LISTED)
-    assert [one.path for one in told.first[:2]] == ["part-0.tsv", "part-1.tsv"]
-    assert [one.trainer for one in told.first[:2]] == ["trainer-0", "trainer-1"]
+    reported = bad(7).report()
+    assert reported is not None
+    assert (reported.count, reported.examples, reported.limit, len(reported.first)) == (7, 70, 10, LISTED)
+    assert [one.path for one in reported.first[:2]] == ["part-0.tsv", "part-1.tsv"]
+    assert [one.trainer for one in reported.first[:2]] == ["trainer-0", "trainer-1"]
 
 
 @pytest.mark.parametrize("count", [0, 7])
 def test_the_report_says_it_where_there_are_some(full_report: Report, count: int) -> None:
-    told = full_report.model_copy(update={"bad_batches": bad(count).report()})
-    page, console = render_markdown(told), Console(file=io.StringIO(), width=200)
-    print_report(told, console)
+    reported = full_report.model_copy(update={"bad_batches": bad(count).report()})
+    page, console = render_markdown(reported), Console(file=io.StringIO(), width=200)
+    print_report(reported, console)
     assert isinstance(console.file, io.StringIO)
     sentence = "7 batches (70 examples) left out, for a loss or gradients that are not finite"
     for text in (page, console.file.getvalue()):

@@ -52,9 +52,9 @@ class SlowCenter(MemoryCenter):
         self._cluster = cluster
 
     async def exchange(self, part: Slice, values: torch.Tensor, member: int = 0) -> torch.Tensor:
-        answer = await super().exchange(part, values, member)
+        reply = await super().exchange(part, values, member)
         self._cluster.meanwhile(part)
-        return answer
+        return reply
 
 
 @dataclass

@@ -169,8 +169,8 @@ def test_what_one_gives_the_other_takes(make_cluster: MakeCluster) -> None:
 def test_center_rule_moves_in_place_and_leaves_the_request(make_cluster: MakeCluster, name: str) -> None:
     algorithm = make_cluster(name, elastic_rate=0.25).algorithm
     center, values = torch.zeros(4), torch.full((4,), 8.0)
-    answer = algorithm.center_rule(center, values)
-    assert answer.tolist() == [2.0] * 4
+    reply = algorithm.center_rule(center, values)
+    assert reply.tolist() == [2.0] * 4
     assert center.tolist() == [2.0] * 4
     assert values.tolist() == [8.0] * 4, "a resent request sends the same"
-    assert answer.data_ptr() not in (center.data_ptr(), values.data_ptr())
+    assert reply.data_ptr() not in (center.data_ptr(), values.data_ptr())

@@ -15,7 +15,7 @@ from shadowsync.pipeline.wire.control.base import encode_body
 from shadowsync.pipeline.wire.control.messages import GetStatus, StatusReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import attach
 
@@ -35,19 +35,19 @@ async def coordinate(socket: zmq.asyncio.Socket, plan: Iterable[str], asked: lis
         while True:
             identity, *frames = await socket.recv_multipart()
             message = decode(frames)
-            if isinstance(message, Ask):
+            if isinstance(message, RequestMessage):
                 break
         request = CONTROL_VERBS.decode_request(message.verb, message.body)
         assert isinstance(request, GetStatus)
         asked.append(request)
         status = a_status(node_timeout_seconds=0.5)
         if what == "answer":
-            answer = Answer(
+            reply = ReplyMessage(
                 number=message.number, ok=True, body=encode_body(StatusReply(status.model_dump(mode="json")))
             )
-            await socket.send_multipart([identity, *encode(answer)])
+            await socket.send_multipart([identity, *encode(reply)])
         elif what == "end":
-            end = Ask(number=1, verb="job_ended", body=["finished"])
+            end = RequestMessage(number=1, verb="job_ended", body=["finished"])
             await socket.send_multipart([identity, *encode(end)])
 
 

@@ -62,8 +62,8 @@ def server() -> Iterator[Served]:
 
 def scrape(server: Served) -> dict[tuple[str, str], tuple[float, dict[str, str]]]:
     """By name and peer: the value and the labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60.0) as answer:
-        text = answer.read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60.0) as response:
+        text = response.read().decode()
     return {
         (sample.name, sample.labels.get("peer", "")): (sample.value, sample.labels)
         for family in text_string_to_metric_families(text)
@@ -85,8 +85,8 @@ def test_a_scrape_has_the_counts_of_the_last_heartbeat(server: Served) -> None:
 
 def test_health_is_told_by_the_status_code(server: Served) -> None:
     url = f"http://127.0.0.1:{server.port}/healthz"
-    with urllib.request.urlopen(url, timeout=60.0) as answer:
-        assert (answer.status, answer.read()) == (200, b"trainer-1: told\n")
+    with urllib.request.urlopen(url, timeout=60.0) as response:
+        assert (response.status, response.read()) == (200, b"trainer-1: told\n")
     server.well = False
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(url, timeout=60.0)

@@ -43,7 +43,7 @@ def ask(
     return connection
 
 
-def answer(port: int, path: str, **how: str) -> tuple[int, dict[str, str], bytes]:
+def response(port: int, path: str, **how: str) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body."""
     with ask(port, path, more="Connection: close\r\n", **how) as connection:
         whole = b""
@@ -67,7 +67,7 @@ def read_event(connection: socket.socket, kind: bytes) -> bytes:
 
 def test_every_file_of_the_page_is_served_and_there_is_no_other(server: PageServer) -> None:
     for path, (name, kind) in FILES.items():
-        code, headers, body = answer(server.port, path)
+        code, headers, body = response(server.port, path)
         assert code == 200
         assert body == (FOLDER / name).read_bytes()
         assert headers["Content-Type"].startswith(kind)
@@ -95,7 +95,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
     ],
 )
 def test_paths_outside_the_page_are_not_found_and_tell_nothing(server: PageServer, path: str) -> None:
-    code, headers, body = answer(server.port, path)
+    code, headers, body = response(server.port, path)
     assert code in (400, 404)
     assert b"shadowsync" not in body
     assert str(FOLDER).encode() not in body
@@ -117,7 +117,7 @@ def test_a_request_that_cannot_be_read_is_one_line(
     assert record.getMessage().startswith("refused a request: ")
     assert record.exc_info is None
     assert "Traceback" not in caplog.text
-    assert answer(server.port, "/")[0] == 200
+    assert response(server.port, "/")[0] == 200
 
 
 def test_an_error_of_the_server_itself_has_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,32 +137,32 @@ def test_a_link_in_the_folder_leads_nowhere(
     secret.write_text("secret", encoding="utf-8")
     (tmp_path / "page.css").symlink_to(secret)
     monkeypatch.chdir(tmp_path)
-    assert b"secret" not in answer(server.port, "/page.css")[2]
-    assert answer(server.port, "/secret.txt")[0] == 404
+    assert b"secret" not in response(server.port, "/page.css")[2]
+    assert response(server.port, "/secret.txt")[0] == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_nothing_can_be_changed(server: PageServer, method: str) -> None:
-    assert answer(server.port, "/", method=method)[0] == 405
+    assert response(server.port, "/", method=method)[0] == 405
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
 )
 def test_another_name_is_refused(server: PageServer, host: str) -> None:
-    code, _, body = answer(server.port, "/status.json", host=host)
+    code, _, body = response(server.port, "/status.json", host=host)
     assert code in (400, 421)
     assert b"a-job" not in body
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:99", "127.0.0.1:8080", "[::1]:1", "10.1.2.3"])
 def test_its_own_names_are_served(server: PageServer, host: str) -> None:
-    wait_until(lambda: answer(server.port, "/status.json")[2] != b"null", "a status is there")
-    assert b"a-job" in answer(server.port, "/status.json", host=host)[2]
+    wait_until(lambda: response(server.port, "/status.json")[2] != b"null", "a status is there")
+    assert b"a-job" in response(server.port, "/status.json", host=host)[2]
 
 
 def test_events_go_on(server: PageServer) -> None:
-    wait_until(lambda: answer(server.port, "/status.json")[2] != b"null", "a status is there")
+    wait_until(lambda: response(server.port, "/status.json")[2] != b"null", "a status is there")
     with ask(server.port, "/events") as connection:
         whole = read_event(connection, b"event: whole")
         assert b"Content-Type: text/event-stream" in whole
@@ -192,10 +192,10 @@ def test_too_many_pages_are_told_to_come_later(server: PageServer) -> None:
     try:
         for connection in connections:
             read_event(connection, b"event: whole")
-        code, headers, _ = answer(server.port, "/events")
+        code, headers, _ = response(server.port, "/events")
         assert code == 503
         assert headers["Retry-After"]
-        assert answer(server.port, "/")[0] == 200
+        assert response(server.port, "/")[0] == 200
     finally:
         for connection in connections:
             connection.close()

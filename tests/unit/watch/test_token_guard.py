@@ -72,7 +72,7 @@ def metrics(host: str, *, well: bool = True) -> Iterator[MetricsServer]:
         loop.close()
 
 
-def answer(
+def response(
     port: int, path: str, headers: dict[str, str] | None = None, method: str = "GET"
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
     """Status, headers and body; of an event stream as much as names its first event."""
@@ -99,7 +99,7 @@ def cookie_of(headers: http.client.HTTPMessage) -> str:
 
 def assert_refused(port: int, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> None:
     """Check that a request has the answer of who has no token, whatever it asked for."""
-    code, given, body = answer(port, path, headers, method)
+    code, given, body = response(port, path, headers, method)
     assert code == 401, path
     assert given["WWW-Authenticate"].startswith("Bearer")
     assert "Set-Cookie" not in given
@@ -125,24 +125,24 @@ def test_the_page_needs_the_token(token: str) -> None:
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
 def test_the_page_is_for_who_has_the_token(token: str, scheme: str) -> None:
     with page(EVERYWHERE) as server:
-        code, headers, body = answer(server.port, f"/?token={token}")
+        code, headers, body = response(server.port, f"/?token={token}")
         assert (code, b"<title>shadowsync" in body) == (200, True)
         kept = {"Cookie": f"other=1; {cookie_of(headers)}"}
         for path in ("/page.css", "/status.json", "/events"):
             for given in (kept, {"Authorization": f"{scheme} {token}"}):
-                code, headers, _ = answer(server.port, path, given)
+                code, headers, _ = response(server.port, path, given)
                 assert code == 200, path
                 assert "Set-Cookie" not in headers
-            assert answer(server.port, f"{path}?token={token}")[0] == 200
-        assert answer(server.port, "/events", kept)[2].endswith(b"event: whole\n")
-        assert answer(server.port, "/absent", kept)[0] == 404
-        assert answer(server.port, "/", kept, method="POST")[0] == 405
+            assert response(server.port, f"{path}?token={token}")[0] == 200
+        assert response(server.port, "/events", kept)[2].endswith(b"event: whole\n")
+        assert response(server.port, "/absent", kept)[0] == 404
+        assert response(server.port, "/", kept, method="POST")[0] == 405
 
 
 def test_another_site_s_page_has_no_use_for_the_token(token: str) -> None:
     """A name that leads here is refused first, whatever it brings."""
     with page(EVERYWHERE) as server:
-        code, _, body = answer(server.port, f"/status.json?token={token}", {"Host": "evil.example"})
+        code, _, body = response(server.port, f"/status.json?token={token}", {"Host": "evil.example"})
         assert (code, body) == (421, b"this server has another name\n")
 
 
@@ -153,13 +153,13 @@ def test_metrics_need_the_token(token: str) -> None:
         for wrong in WRONG:
             assert_refused(server.port, f"/metrics?token={wrong}")
             assert_refused(server.port, "/metrics", {"Authorization": f"Bearer {wrong}"})
-        _, headers, _ = answer(server.port, f"/metrics?token={token}")
+        _, headers, _ = response(server.port, f"/metrics?token={token}")
         for path, given in (
             (f"/metrics?token={token}", {}),
             ("/metrics", {"Cookie": cookie_of(headers)}),
             ("/metrics", {"Authorization": f"Bearer {token}"}),
         ):
-            code, _, body = answer(server.port, path, given)
+            code, _, body = response(server.port, path, given)
             assert (code, b"shadowsync_cpu_seconds_total{" in body) == (200, True), path
 
 
@@ -169,16 +169,16 @@ def test_a_probe_needs_no_token_and_is_told_no_more_than_whether(
 ) -> None:
     with metrics(EVERYWHERE, well=well) as server:
         for path in ("/healthz", "/healthz?token=x"):
-            assert answer(server.port, path)[::2] == (code, text)
-        assert answer(server.port, f"/healthz?token={token}")[::2] == (code, b"reader-0: told\n")
+            assert response(server.port, path)[::2] == (code, text)
+        assert response(server.port, f"/healthz?token={token}")[::2] == (code, b"reader-0: told\n")
 
 
 @pytest.mark.parametrize(("served", "path"), [(page, "/status.json"), (metrics, "/metrics")])
 def test_on_loopback_nobody_needs_a_token(token: str, served: Served, path: str) -> None:
     del token
     with served(LOOPBACK) as server:
-        code, headers, _ = answer(server.port, f"{path}?token=x")
-        assert (code, answer(server.port, path)[0]) == (200, 200)
+        code, headers, _ = response(server.port, f"{path}?token=x")
+        assert (code, response(server.port, path)[0]) == (200, 200)
         assert "Set-Cookie" not in headers
 
 
@@ -194,9 +194,9 @@ def test_the_token_of_a_file_is_wanted_in_place_of_the_keys_and_on_loopback(
         with page(host) as server:
             assert server.url.endswith(f"/?token={own}")
             assert_refused(server.port, f"/?token={token}")
-            code, headers, _ = answer(server.port, f"/?token={own}")
+            code, headers, _ = response(server.port, f"/?token={own}")
             assert code == 200
-            assert answer(server.port, "/page.js", {"Cookie": cookie_of(headers)})[0] == 200
+            assert response(server.port, "/page.js", {"Cookie": cookie_of(headers)})[0] == 200
 
 
 @pytest.mark.parametrize(("served", "path"), [(page, "/status.json"), (metrics, "/metrics")])
@@ -208,7 +208,7 @@ def test_off_loopback_without_a_key_nothing_is_served_but_by_wish(
     assert "--http-token FILE" in raised.value.remedy
     monkeypatch.setenv(INSECURE_VARIABLE, "1")
     with served(EVERYWHERE) as server:
-        assert answer(server.port, path)[0] == 200
+        assert response(server.port, path)[0] == 200
 
 
 def test_the_cookies_of_two_jobs_stand_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +220,9 @@ def test_the_cookies_of_two_jobs_stand_side_by_side(tmp_path: Path, monkeypatch:
         monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / name))
         servers.append(PageServer(EVERYWHERE, 0))
         servers[-1].start()
-        cookies.append(cookie_of(answer(servers[-1].port, f"/?token={key.http_token}")[1]))
+        cookies.append(cookie_of(response(servers[-1].port, f"/?token={key.http_token}")[1]))
     for server in servers:
-        assert answer(server.port, "/page.css", {"Cookie": "; ".join(cookies)})[0] == 200
+        assert response(server.port, "/page.css", {"Cookie": "; ".join(cookies)})[0] == 200
         server.close()
 
 

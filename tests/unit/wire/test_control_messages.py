@@ -40,7 +40,7 @@ from shadowsync.pipeline.wire.field_checks import (
     fields_of,
 )
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import Ask
+from shadowsync.pipeline.wire.messages import RequestMessage
 from shadowsync.pipeline.wire.worker_messages import (
     ORDERS,
     REPORTS,
@@ -280,5 +280,5 @@ def test_more_fields_than_any_verb_has_are_refused() -> None:
         len(fields_of(kind)) for verb in CONTROL_VERBS.verbs.values() for kind in (verb.request, verb.reply)
     )
     assert most <= MAX_FIELDS
-    with pytest.raises(ProtocolError, match=r"ask\.body: a list of at most 64 fields is expected"):
-        decode(encode(Ask(1, "status", [0] * (MAX_FIELDS + 1))))
+    with pytest.raises(ProtocolError, match=r"request\.body: a list of at most 64 fields is expected"):
+        decode(encode(RequestMessage(1, "status", [0] * (MAX_FIELDS + 1))))

@@ -32,7 +32,7 @@ def _make_slow(trainer: Trainer) -> None:
     trainer.act = slow  # type: ignore[method-assign]
 
 
-def _asks(net: Net) -> int:
+def _requests(net: Net) -> int:
     """How often one had to ask for what was missing, which it does after a quarter of the timeout."""
     assert net.run(lambda: all(len(trainer.results) == ROUNDS for trainer in net.trainers))
     return sum(isinstance(message, PeerRequest) for _, _, message in net.sent)
@@ -41,7 +41,7 @@ def _asks(net: Net) -> int:
 @pytest.mark.parametrize("exchange", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_nobody_has_to_ask(seed: int, exchange: bool) -> None:
-    assert _asks(_net(seed, exchange)) == 0
+    assert _requests(_net(seed, exchange)) == 0
 
 
 @pytest.mark.parametrize("exchange", [False, True])
@@ -58,5 +58,5 @@ def test_a_lost_message_is_asked_for(exchange: bool) -> None:
         return False
 
     net.lose = lose
-    assert _asks(net) > 0
+    assert _requests(net) > 0
     assert lost

@@ -41,7 +41,7 @@ def test_a_port_that_cannot_be_is_refused(bind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "bind", "advertise", "told"),
+    ("endpoint", "bind", "advertise", "reported"),
     [
         ("tcp://127.0.0.1:5555", "127.0.0.1", "", "tcp://127.0.0.1:5555"),
         ("tcp://10.0.0.7:5555", "eth0", "", "tcp://10.0.0.7:5555"),
@@ -54,8 +54,8 @@ def test_a_port_that_cannot_be_is_refused(bind: str) -> None:
         ("tcp://0.0.0.0:5555", "0.0.0.0", "tcp://trainer.example", "tcp://trainer.example:5555"),
     ],
 )
-def test_others_are_told_what_they_can_reach(endpoint: str, bind: str, advertise: str, told: str) -> None:
-    assert advertised(endpoint, bind, advertise) == told
+def test_others_are_told_what_they_can_reach(endpoint: str, bind: str, advertise: str, reported: str) -> None:
+    assert advertised(endpoint, bind, advertise) == reported
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "*", "0.0.0.0:5555", "*:5555", "tcp://0.0.0.0:5555", "[::]"])

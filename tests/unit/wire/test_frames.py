@@ -18,12 +18,12 @@ from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, Counts
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import (
     MESSAGES,
-    Answer,
-    Ask,
     Delivery,
     Failure,
     Lookup,
     Pushed,
+    ReplyMessage,
+    RequestMessage,
     Vectors,
 )
 from shadowsync.pipeline.wire.schema import Message, TensorField
@@ -135,12 +135,12 @@ def test_a_tensor_other_than_declared_is_not_sent(values: Any) -> None:
 
 
 def test_a_header_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(number=1, verb="v", body=["x" * 1000])
+    request_message = RequestMessage(number=1, verb="v", body=["x" * 1000])
     monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", 1020)
-    encode(ask)
+    encode(request_message)
     monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", 1010)
     with pytest.raises(ValueError, match="at most 1010 may be sent"):
-        encode(ask)
+        encode(request_message)
 
 
 def test_a_tensor_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_tensor_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_control_messages_carry_their_words() -> None:
-    answer = Answer(number=2**40, ok=False, body=["no", "", "größer", 1])
-    assert decode(on_the_wire(answer)) == answer
+    reply = ReplyMessage(number=2**40, ok=False, body=["no", "", "größer", 1])
+    assert decode(on_the_wire(reply)) == reply
     assert decode(on_the_wire(Pushed(request=3, repeated=True))) == Pushed(request=3, repeated=True)
     assert decode(on_the_wire(Failure(request=0, what=""))) == Failure(request=0, what="")

@@ -19,8 +19,8 @@ def test_what_it_gives_can_be_connected_to() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        told = advertised(f"tcp://0.0.0.0:{port}", "0.0.0.0", own_address("tcp://127.0.0.1:1"))
-        host, _, number = told.removeprefix("tcp://").rpartition(":")
+        reported = advertised(f"tcp://0.0.0.0:{port}", "0.0.0.0", own_address("tcp://127.0.0.1:1"))
+        host, _, number = reported.removeprefix("tcp://").rpartition(":")
         socket.create_connection((host, int(number)), timeout=60).close()
 
 

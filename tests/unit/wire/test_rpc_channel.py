@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.wire import rpc_channel
 from shadowsync.pipeline.wire.control.base import Reply, Request
-from shadowsync.pipeline.wire.messages import Answer, Ask
+from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.link import ENOUGH_SECONDS, VERBS, Add, Handler, Link, Slow, Sum, run
@@ -37,24 +37,24 @@ def test_a_question_is_answered_both_ways() -> None:
     async def main() -> None:
         handler = Handler()
         link = Link(handler)
-        assert await link.asker.call(Add(1), timeout_seconds=ENOUGH_SECONDS) == Sum(2)
-        assert await link.answerer.call(Add(), timeout_seconds=ENOUGH_SECONDS) == Sum(1)
+        assert await link.requester.call(Add(1), timeout_seconds=ENOUGH_SECONDS) == Sum(2)
+        assert await link.responder.call(Add(), timeout_seconds=ENOUGH_SECONDS) == Sum(1)
         assert handler.calls == [Add(1), Add()]
         assert len(link.sent) == 4
 
     run(main())
 
 
-@pytest.mark.parametrize("kind", [Ask, Answer])
+@pytest.mark.parametrize("kind", [RequestMessage, ReplyMessage])
 @pytest.mark.parametrize("times", [1, 3])
 def test_what_is_lost_is_sent_again_and_handled_once(kind: type[Message], times: int) -> None:
     async def main() -> None:
         handler = Handler()
         link = Link(handler, dropping(kind, times))
-        assert await link.asker.call(Add(1), timeout_seconds=ENOUGH_SECONDS) == Sum(2)
+        assert await link.requester.call(Add(1), timeout_seconds=ENOUGH_SECONDS) == Sum(2)
         assert handler.calls == [Add(1)]
-        assert link.count(Ask) >= times + 1
-        assert link.count(Answer) >= (times + 1 if kind is Answer else 1)
+        assert link.count(RequestMessage) >= times + 1
+        assert link.count(ReplyMessage) >= (times + 1 if kind is ReplyMessage else 1)
 
     run(main())
 
@@ -69,29 +69,29 @@ def test_a_question_that_takes_long_is_asked_again_but_handled_once() -> None:
             return Sum(3)
 
         def finish_at_the_fourth(message: Message) -> bool:
-            if isinstance(message, Ask) and link.count(Ask) == 4:
+            if isinstance(message, RequestMessage) and link.count(RequestMessage) == 4:
                 finish.set()
             return False
 
         link = Link(slow, finish_at_the_fourth)
-        assert await link.asker.call(Slow(), timeout_seconds=ENOUGH_SECONDS) == Sum(3)
+        assert await link.requester.call(Slow(), timeout_seconds=ENOUGH_SECONDS) == Sum(3)
         assert calls == [Slow()]
-        assert link.count(Ask) >= 4
+        assert link.count(RequestMessage) >= 4
 
     run(main())
 
 
 def test_a_repeat_is_answered_from_memory_with_the_first_answer() -> None:
     async def main() -> None:
-        handler, answers = Handler(), asyncio.Queue[Message]()
-        answerer = RpcChannel("near", answers.put_nowait, handler, verbs=VERBS)
-        ask = Ask(number=7, verb="add", body=[1])
-        answerer.receive(ask)
-        first = await answers.get()
-        assert first == Answer(number=7, ok=True, body=[2])
-        answerer.receive(ask)
-        answerer.receive(Ask(number=7, verb="slow", body=[5]))
-        assert [answers.get_nowait(), answers.get_nowait()] == [first, first]
+        handler, replies = Handler(), asyncio.Queue[Message]()
+        responder = RpcChannel("near", replies.put_nowait, handler, verbs=VERBS)
+        request_message = RequestMessage(number=7, verb="add", body=[1])
+        responder.receive(request_message)
+        first = await replies.get()
+        assert first == ReplyMessage(number=7, ok=True, body=[2])
+        responder.receive(request_message)
+        responder.receive(RequestMessage(number=7, verb="slow", body=[5]))
+        assert [replies.get_nowait(), replies.get_nowait()] == [first, first]
         assert len(handler.calls) == 1
 
     run(main())
@@ -102,12 +102,12 @@ def test_many_at_once_over_a_lossy_link_are_each_handled_once() -> None:
         handler = Handler()
         chance = random.Random(1)
         link = Link(handler, lambda message: chance.random() < 0.5)  # noqa: ARG005
-        answers = await asyncio.gather(
-            *(link.asker.call(Add(n), timeout_seconds=ENOUGH_SECONDS) for n in range(200))
+        replies = await asyncio.gather(
+            *(link.requester.call(Add(n), timeout_seconds=ENOUGH_SECONDS) for n in range(200))
         )
-        assert answers == [Sum(n + 1) for n in range(200)]
+        assert replies == [Sum(n + 1) for n in range(200)]
         assert Counter(request.n for request in handler.calls) == Counter(range(200))
-        assert link.count(Ask) > 200
+        assert link.count(RequestMessage) > 200
 
     run(main())
 
@@ -118,7 +118,7 @@ def test_whatever_is_lost_each_is_handled_once(losses: list[bool], questions: in
     async def main() -> None:
         handler, plan = Handler(), iter(losses)
         link = Link(handler, lambda message: next(plan, False))  # noqa: ARG005
-        asked = (link.asker.call(Add(n), timeout_seconds=ENOUGH_SECONDS) for n in range(questions))
+        asked = (link.requester.call(Add(n), timeout_seconds=ENOUGH_SECONDS) for n in range(questions))
         assert await asyncio.gather(*asked) == [Sum(n + 1) for n in range(questions)]
         assert sorted(request.n for request in handler.calls) == list(range(questions))
 
@@ -126,10 +126,10 @@ def test_whatever_is_lost_each_is_handled_once(losses: list[bool], questions: in
 
 
 def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc_channel, "REMEMBERED_ANSWERS", 4)
+    monkeypatch.setattr(rpc_channel, "REMEMBERED_REPLIES", 4)
 
     async def main() -> None:
-        calls, finish, answers = list[int](), asyncio.Event(), asyncio.Queue[Message]()
+        calls, finish, replies = list[int](), asyncio.Event(), asyncio.Queue[Message]()
 
         async def handle(request: Request[Any], number: int) -> Reply:  # noqa: ARG001
             assert isinstance(request, Add | Slow)
@@ -138,21 +138,21 @@ def test_memory_is_bounded_but_keeps_what_is_not_answered(monkeypatch: pytest.Mo
                 await finish.wait()
             return Sum(0)
 
-        answerer = RpcChannel("near", answers.put_nowait, handle, verbs=VERBS)
-        slow = Ask(number=1, verb="slow", body=[1])
-        answerer.receive(slow)
+        responder = RpcChannel("near", replies.put_nowait, handle, verbs=VERBS)
+        slow = RequestMessage(number=1, verb="slow", body=[1])
+        responder.receive(slow)
         for number in range(2, 20):
-            answerer.receive(Ask(number=number, verb="add", body=[number]))
-            assert await answers.get() == Answer(number=number, ok=True, body=[0])
-        answerer.receive(slow)
+            responder.receive(RequestMessage(number=number, verb="add", body=[number]))
+            assert await replies.get() == ReplyMessage(number=number, ok=True, body=[0])
+        responder.receive(slow)
         finish.set()
-        assert await answers.get() == Answer(number=1, ok=True, body=[0])
+        assert await replies.get() == ReplyMessage(number=1, ok=True, body=[0])
         for number in (1, 17, 19):
-            answerer.receive(Ask(number=number, verb="add", body=[number]))
-            assert answers.get_nowait() == Answer(number=number, ok=True, body=[0])
+            responder.receive(RequestMessage(number=number, verb="add", body=[number]))
+            assert replies.get_nowait() == ReplyMessage(number=number, ok=True, body=[0])
         assert calls == list(range(1, 20))
-        assert len(answerer._answers) == 4
-        assert not answerer._working
+        assert len(responder._reply_messages) == 4
+        assert not responder._working
 
     run(main())
 
@@ -165,7 +165,7 @@ def test_answers_that_change_nothing_are_not_remembered() -> None:
         async def twice(verb: str, number: int) -> int:
             before = len(handler.calls)
             for _ in range(2):
-                channel.receive(Ask(number=number, verb=verb, body=[0]))
+                channel.receive(RequestMessage(number=number, verb=verb, body=[0]))
                 await sent.get()
             return len(handler.calls) - before
 

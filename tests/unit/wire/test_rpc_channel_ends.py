@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control.base import Reply, Request
-from shadowsync.pipeline.wire.messages import Answer, Ask, Credit
+from shadowsync.pipeline.wire.messages import Credit, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.tests.support.link import ENOUGH_SECONDS, VERBS, Add, Handler, Link, Slow, Sum, run
@@ -25,7 +25,7 @@ def test_a_refusal_comes_back_in_its_words() -> None:
 
         link = Link(refuse)
         with pytest.raises(RemoteError) as refused:
-            await link.asker.call(Add(3), timeout_seconds=ENOUGH_SECONDS)
+            await link.requester.call(Add(3), timeout_seconds=ENOUGH_SECONDS)
         error = refused.value
         assert (error.what, error.where, error.remedy) == ("the job is full", "Add(n=3)", "start fewer")
         assert error.exit_code is ExitCode.CLUSTER
@@ -41,7 +41,7 @@ def test_a_handler_that_fails_is_logged_and_refuses(caplog: pytest.LogCaptureFix
 
         link = Link(fail)
         with pytest.raises(RemoteError, match="'slow' failed: KeyError: 'missing'"):
-            await link.asker.call(Slow(), timeout_seconds=ENOUGH_SECONDS)
+            await link.requester.call(Slow(), timeout_seconds=ENOUGH_SECONDS)
 
     with caplog.at_level(logging.ERROR):
         run(main())
@@ -54,9 +54,9 @@ def test_without_an_answer_the_other_side_is_gone_at_the_timeout() -> None:
         loop = asyncio.get_running_loop()
         before = loop.time()
         with pytest.raises(ConnectionLost, match=r"the far end: did not answer 'add' within 50 ms"):
-            await link.asker.call(Add(), timeout_seconds=0.05)
+            await link.requester.call(Add(), timeout_seconds=0.05)
         assert loop.time() - before == pytest.approx(0.05)
-        assert 2 <= link.count(Ask) <= 6
+        assert 2 <= link.count(RequestMessage) <= 6
 
     run(main())
 
@@ -64,16 +64,16 @@ def test_without_an_answer_the_other_side_is_gone_at_the_timeout() -> None:
 def test_an_answer_after_the_timeout_changes_nothing() -> None:
     async def main() -> None:
         sent = asyncio.Queue[Message]()
-        asker = RpcChannel("far", sent.put_nowait, Handler(), verbs=VERBS)
+        requester = RpcChannel("far", sent.put_nowait, Handler(), verbs=VERBS)
         with pytest.raises(ConnectionLost):
-            await asker.call(Add(1), timeout_seconds=0.001)
-        assert await sent.get() == Ask(number=1, verb="add", body=[1])
-        waiting = asyncio.ensure_future(asker.call(Add(2), timeout_seconds=ENOUGH_SECONDS))
-        assert await sent.get() == Ask(number=2, verb="add", body=[2])
-        asker.receive(Answer(number=1, ok=True, body=[2]))
-        asker.receive(Answer(number=9, ok=True, body=[9]))
-        asker.receive(Answer(number=2, ok=True, body=[3]))
-        asker.receive(Answer(number=2, ok=False, body=["again", "", "", 1]))
+            await requester.call(Add(1), timeout_seconds=0.001)
+        assert await sent.get() == RequestMessage(number=1, verb="add", body=[1])
+        waiting = asyncio.ensure_future(requester.call(Add(2), timeout_seconds=ENOUGH_SECONDS))
+        assert await sent.get() == RequestMessage(number=2, verb="add", body=[2])
+        requester.receive(ReplyMessage(number=1, ok=True, body=[2]))
+        requester.receive(ReplyMessage(number=9, ok=True, body=[9]))
+        requester.receive(ReplyMessage(number=2, ok=True, body=[3]))
+        requester.receive(ReplyMessage(number=2, ok=False, body=["again", "", "", 1]))
         assert await waiting == Sum(3)
 
     run(main())
@@ -95,9 +95,9 @@ def test_closing_ends_what_waits_and_refuses_what_comes() -> None:
         waiting = [
             asyncio.ensure_future(channel.call(Add(), timeout_seconds=ENOUGH_SECONDS)) for _ in range(3)
         ]
-        channel.receive(Ask(number=1, verb="slow", body=[0]))
+        channel.receive(RequestMessage(number=1, verb="slow", body=[0]))
         for _ in range(3):
-            assert isinstance(await sent.get(), Ask)
+            assert isinstance(await sent.get(), RequestMessage)
         await begun.wait()
         channel.close("it died")
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
@@ -115,9 +115,9 @@ def test_closing_ends_what_waits_and_refuses_what_comes() -> None:
 def test_another_message_is_refused_and_the_channel_goes_on() -> None:
     async def main() -> None:
         link = Link(Handler())
-        link.asker.receive(Credit(limit=1, received=0, done=0))
+        link.requester.receive(Credit(limit=1, received=0, done=0))
         assert link.refused == ["a credit on the control link"]
-        assert await link.asker.call(Add(), timeout_seconds=ENOUGH_SECONDS) == Sum(1)
+        assert await link.requester.call(Add(), timeout_seconds=ENOUGH_SECONDS) == Sum(1)
 
     run(main())
 
@@ -147,11 +147,11 @@ def test_what_is_not_understood_is_named_counted_and_answered_once(
         sent, refused, handler = asyncio.Queue[Message](), list[str](), Handler()
         channel = RpcChannel("near", sent.put_nowait, handler, refused=refused.append, verbs=VERBS)
         for _ in range(2):
-            channel.receive(Ask(number=1, verb=verb, body=body))
-            answer = await sent.get()
-            assert isinstance(answer, Answer)
-            assert not answer.ok
-            assert re.search(why, answer.body[0])
+            channel.receive(RequestMessage(number=1, verb=verb, body=body))
+            reply = await sent.get()
+            assert isinstance(reply, ReplyMessage)
+            assert not reply.ok
+            assert re.search(why, reply.body[0])
         assert len(refused) == 1
         assert handler.calls == []
 
@@ -165,7 +165,7 @@ def test_a_reply_that_is_not_understood_is_counted_and_ends_the_request(ok: bool
         channel = RpcChannel("far", sent.put_nowait, Handler(), refused=refused.append, verbs=VERBS)
         waiting = asyncio.ensure_future(channel.call(Add(1), timeout_seconds=ENOUGH_SECONDS))
         await sent.get()
-        channel.receive(Answer(number=1, ok=ok, body=body))
+        channel.receive(ReplyMessage(number=1, ok=ok, body=body))
         with pytest.raises(RemoteError, match="is expected"):
             await waiting
         assert len(refused) == 1

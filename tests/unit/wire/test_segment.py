@@ -34,14 +34,14 @@ def own() -> Iterator[CreatedSegment]:
 
 
 def offer(own: CreatedSegment, **changes: Any) -> dict[str, Any]:
-    told = {
+    reported = {
         "pid": os.getpid(),
         "descriptor": own.descriptor,
         "size_bytes": own.size_bytes,
         "boot": running_kernel(),
         "token": own.token,
     }
-    return told | changes
+    return reported | changes
 
 
 def test_what_one_side_writes_the_other_reads(own: CreatedSegment) -> None:

@@ -83,9 +83,9 @@ def test_messages_go_both_ways(listener: Listener, connect: Callable[[str], Conn
     assert question.rows.tolist() == [0, 1, 2, 3, 4]
     values = np.arange(200_000, dtype=np.float32)
     listener.send(identity, Vectors(7, 3, values))
-    answer = arrived(connection)
-    assert isinstance(answer, Vectors)
-    np.testing.assert_array_equal(answer.values, values)
+    reply = arrived(connection)
+    assert isinstance(reply, Vectors)
+    np.testing.assert_array_equal(reply.values, values)
     assert listener.sent_bytes == connection.received_bytes > values.nbytes
     assert connection.sent_bytes == listener.received_bytes > 20
 
@@ -140,10 +140,10 @@ def test_what_cannot_be_understood_is_counted_logged_and_answered(
     assert listener.refusals.count == 3
     assert caplog.text.count("stranger/1") == 3
     for _ in range(3):
-        answer = arrived(connection)
-        assert isinstance(answer, Failure)
-        assert answer.request == 0
-        assert answer.what
+        reply = arrived(connection)
+        assert isinstance(reply, Failure)
+        assert reply.request == 0
+        assert reply.what
     assert connection.receive() is None
 
 
@@ -158,9 +158,9 @@ def test_only_those_admitted_are_heard(
     listener.admit(["t", "u"])
     for each in (alike, stranger):
         each.send(Pushed(1, repeated=False))
-        answer = arrived_through(listener, each)
-        assert isinstance(answer, Failure)
-        assert "not one of this job's trainers" in answer.what
+        reply = arrived_through(listener, each)
+        assert isinstance(reply, Failure)
+        assert "not one of this job's trainers" in reply.what
     assert listener.refusals.count == 2
     assert "'other'" in caplog.text
     known.send(Pushed(2, repeated=False))
@@ -224,9 +224,9 @@ def test_a_hostile_message_of_any_size_is_answered(
     connection.socket.send_multipart([header(hostile), b"", b"", b""])
     connection.send(Pushed(1, repeated=False))
     assert heard(listener) == (b"stranger/1", Pushed(1, repeated=False))
-    answer = arrived(connection)
-    assert isinstance(answer, Failure)
-    assert "batch id" in answer.what
+    reply = arrived(connection)
+    assert isinstance(reply, Failure)
+    assert "batch id" in reply.what
 
 
 def test_a_connection_counts_what_it_cannot_understand(

@@ -369,13 +369,13 @@ def stop_in_mid_round(seed: int, steps: int) -> list[bool]:
     net.want(1)
     for _ in range(steps):
         net.step()
-    told = net.now
+    heard_at = net.now
     for trainer in net.trainers:
         trainer.wants = 0
         trainer.state.cancel(net.now)
         net.step()
-    assert net.run(lambda: not any(trainer.asked for trainer in net.trainers)), "it hangs"
-    assert net.now - told < TIMEOUT_SECONDS / 2, "nobody is missing, so nothing is waited for"
+    assert net.run(lambda: not any(trainer.requested for trainer in net.trainers)), "it hangs"
+    assert net.now - heard_at < TIMEOUT_SECONDS / 2, "nobody is missing, so nothing is waited for"
     assert not any(trainer.state.context.undecided_rounds for trainer in net.trainers)
     return [bool(trainer.results) for trainer in net.trainers]
 

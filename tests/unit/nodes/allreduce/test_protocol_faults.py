@@ -60,14 +60,14 @@ class Scenario:
         """Until every survivor is done with the faulty round; that takes a bounded time."""
         for trainer in self.net.trainers:
             trainer.wants += 1
-        told = False
+        announced = False
         end = self.net.now + 4 * TIMEOUT_SECONDS
         while len(self.outcomes()) < len(self.survivors) or not self.fault.injected:
             assert self.net.now < end, "it hangs"
             self.fault.watch()
             reported = any(late.index == self.faulty.index for t in self.survivors for late in t.late)
-            if not told and self.fault.injected and (coordinator == "prompt" or reported):
-                told = True
+            if not announced and self.fault.injected and (coordinator == "prompt" or reported):
+                announced = True
                 if coordinator != "silent":
                     self.net.regroup_slowly(self.members)
             self.net.step()

@@ -486,13 +486,13 @@ def test_strangers_and_nonsense_are_refused(context: Context) -> None:
             for sender in (stranger, fake):
                 for message in nonsense:
                     sender.send(message)
-            answers = 0
-            while answers < 6:
+            replies = 0
+            while replies < 6:
                 await asyncio.wait({asyncio.ensure_future(asyncio.to_thread(stranger.socket.poll, 20))})
                 for sender in (stranger, fake):
-                    while (answer := sender.receive()) is not None:
-                        assert isinstance(answer, Failure)
-                        answers += 1
+                    while (reply := sender.receive()) is not None:
+                        assert isinstance(reply, Failure)
+                        replies += 1
             assert link.refused_messages == 6
             values = [vector(1000, 1), vector(1000, 2)]
             results = await means(list(made.links.values()), values)

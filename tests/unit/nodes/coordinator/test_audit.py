@@ -326,9 +326,9 @@ def test_a_trainer_that_dies_after_it_was_held_is_counted_once(job_counts: JobCo
     """Its answer to `hold` is there, and it is dead by the time the job_counts are closed."""
     train_all(job_counts)
     name = job_counts.members.require("t0").info.name
-    answer = {"confirmed_examples": job_counts.confirmed["t0"], "in_flight": 0}
+    reply = {"confirmed_examples": job_counts.confirmed["t0"], "in_flight": 0}
     job_counts.die("t0", [])
-    _, ledger = job_counts.close(late_answers={name: answer})
+    _, ledger = job_counts.close(late_replies={name: reply})
     assert ledger.adds_up, red(ledger)
 
 
@@ -386,11 +386,11 @@ def test_what_is_left_out_is_dropped_with_why_and_adds_up(job_counts: JobCounts)
     assert examples.reasons == {f"{because}loss": 2 * BATCH, f"{because}rows": BATCH}
     # A shard never hears of them.
     assert ledger.shard_applied == {"embedding-0": 5, "embedding-1": 5}
-    told = job_counts.bad_batches.report()
-    assert told is not None
-    assert (told.count, told.examples) == (3, 3 * BATCH)
-    assert [bad.id for bad in told.first] == [tuple(batch) for batch in job_counts.batches[5:]]
-    assert {bad.path for bad in told.first} == {"part.tsv"}
+    reported = job_counts.bad_batches.report()
+    assert reported is not None
+    assert (reported.count, reported.examples) == (3, 3 * BATCH)
+    assert [bad.id for bad in reported.first] == [tuple(batch) for batch in job_counts.batches[5:]]
+    assert {bad.path for bad in reported.first} == {"part.tsv"}
 
 
 def test_what_is_left_out_and_trained_in_the_end_is_not_dropped(job_counts: JobCounts) -> None:
@@ -408,7 +408,7 @@ def test_what_is_left_out_and_trained_in_the_end_is_not_dropped(job_counts: JobC
     assert examples.reasons == {"of a batch left out because why": BATCH}
 
 
-def lost_telling(job_counts: JobCounts) -> None:
+def lost_report(job_counts: JobCounts) -> None:
     job_counts.left_out["t1"] -= BATCH
 
 
@@ -427,7 +427,7 @@ def forgotten_delivery(job_counts: JobCounts) -> None:
 @pytest.mark.parametrize(
     ("fault", "wanted"),
     [
-        (lost_telling, [TOLD_LEFT_OUT]),
+        (lost_report, [TOLD_LEFT_OUT]),
         (forgotten_row, [FILE_LEFT_OUT]),
         (pushed_all_the_same, SHARDS[1:]),
         (forgotten_delivery, [READ_LEFT_OUT]),
@@ -443,8 +443,10 @@ def test_one_lost_message_about_what_is_left_out_is_red(
     assert red(ledger) == wanted
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_what_the_dead_had_pushed_and_the_living_left_out_adds_up(job_counts: JobCounts, told: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False])
+def test_what_the_dead_had_pushed_and_the_living_left_out_adds_up(
+    job_counts: JobCounts, reported: bool
+) -> None:
     """The shards alone know of it: without their word the job_counts are red."""
     train_all(job_counts, but=2)
     for _ in range(2):
@@ -453,10 +455,10 @@ def test_what_the_dead_had_pushed_and_the_living_left_out_adds_up(job_counts: Jo
     again = job_counts.die("t0", job_counts.batches[6:])
     for batch in again:
         job_counts.leave_out("t1", batch)
-    if told:
+    if reported:
         job_counts.pushed_by_the_dead = {"embedding-0": {again[0]}}
     examples, ledger = job_counts.close()
-    assert red(ledger) == ([] if told else SHARDS[:1])
+    assert red(ledger) == ([] if reported else SHARDS[:1])
     assert (examples.returned, examples.dropped) == (2 * BATCH, 2 * BATCH)
     assert examples.read == 10 * BATCH
 

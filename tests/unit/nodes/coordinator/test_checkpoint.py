@@ -89,12 +89,12 @@ def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
         kept = open_checkpoint(tmp_path, verify=True)
 
         def refuse(node: Member, request: Request[Any]) -> Reply:
-            answer = c.written(node, request)
+            reply = c.written(node, request)
             if node.info.name == "trainer-1":
                 raise ClusterError("no")
-            return answer
+            return reply
 
-        c.answer = refuse
+        c.reply = refuse
         with pytest.raises(ClusterError, match="no"):
             await keeps.take()
         assert open_checkpoint(tmp_path, verify=True) == kept
@@ -106,7 +106,7 @@ def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
 
 def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:
     def savers(c: FakeServer) -> list[str]:
-        return [name for name, part, _ in c.asked if isinstance(part, WriteCheckpoint) and part.dense]
+        return [name for name, part, _ in c.requested if isinstance(part, WriteCheckpoint) and part.dense]
 
     async def body() -> None:
         for peers, saver in ((True, "trainer-1"), (False, "trainer-0")):
@@ -115,8 +115,8 @@ def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Pa
             await taker(c, ModelOrigin.GLOBAL, peers=peers).take()
             assert savers(c) == [saver]
             # The other writes its replica all the same.
-            assert [name for name, *_ in c.asked].count("trainer-0") == 1
-            assert [name for name, *_ in c.asked].count("trainer-1") == 1
+            assert [name for name, *_ in c.requested].count("trainer-0") == 1
+            assert [name for name, *_ in c.requested].count("trainer-1") == 1
 
     run(body())
 
@@ -134,7 +134,7 @@ def test_the_first_one_is_not_tried_where_there_is_no_room(
         c = job(tmp_path, checkpoint_bytes=part)
         with pytest.raises(ResourceError, match=f"{needed - 1:,} bytes are free"):
             await taker(c).take()
-        assert c.asked == []
+        assert c.requested == []
         assert names(tmp_path) == []
         free[0] += 1
         await taker(c).take()
@@ -148,15 +148,15 @@ def test_a_long_pause_of_a_shard_is_told_once(tmp_path: Path) -> None:
 
     async def body() -> None:
         c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
-        c.answer = lambda *asked: replace(c.written(*asked), pause_seconds=pause[0])
+        c.reply = lambda *requested: replace(c.written(*requested), pause_seconds=pause[0])
         keeps = taker(c)
         await keeps.take()
-        assert c.told == []
+        assert c.reports == []
         pause[0] = 1.5
         for _ in range(2):
             await keeps.take()
         said = "pushes and lookups waited 1.5 s while a checkpoint copied the rows"
-        assert sorted(c.told) == [("embedding-0", said), ("trainer-0", said)]
+        assert sorted(c.reports) == [("embedding-0", said), ("trainer-0", said)]
 
     run(body())
 
@@ -170,7 +170,7 @@ def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
                 c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
             return c.written(node, request)
 
-        c.answer = trains
+        c.reply = trains
         manifest = await taker(c).take()
         assert manifest.examples_trained == manifest.ledger["distinct_examples"] == 10
         # The control: more is trained by now.

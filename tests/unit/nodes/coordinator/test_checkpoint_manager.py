@@ -112,7 +112,7 @@ def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
         await validated(c, manager, 2)
         assert manager.validation.best is best
         assert manager.validation.failed == 1
-        assert [text for _, text in c.told] == [
+        assert [text for _, text in c.reports] == [
             "a validation failed: best.candidate-2 of 10 cannot be written"
         ]
         running.cancel()
@@ -134,13 +134,13 @@ def test_those_that_are_due_while_one_is_scored_wait_for_it(
     async def body() -> tuple[CheckpointManager, list[str]]:
         go_on = asyncio.Event()
 
-        async def score_when_told(candidate: Path, _: list[Span]) -> CheckpointScore:
+        async def score_when_ordered(candidate: Path, _: list[Span]) -> CheckpointScore:
             examples = open_checkpoint(candidate)[1].examples_trained
             begun.append(examples)
             await go_on.wait()
             return replace(score(BETTER if examples == 40 else GOOD), examples_trained=examples)
 
-        monkeypatch.setattr(checkpoint_manager, "score_checkpoint", score_when_told)
+        monkeypatch.setattr(checkpoint_manager, "score_checkpoint", score_when_ordered)
         clock = Clock()
         c = job(tmp_path, clock)
         manager = manager_of(c)
@@ -161,14 +161,14 @@ def test_those_that_are_due_while_one_is_scored_wait_for_it(
         await until(lambda: len(manager.validation.points) == MOST_WAITING + 1, "all are scored")
         await ended(running)
         await manager.cancel()
-        return manager, [text for _, text in c.told]
+        return manager, [text for _, text in c.reports]
 
-    manager, told = asyncio.run(asyncio.wait_for(body(), 60.0))
+    manager, reports = asyncio.run(asyncio.wait_for(body(), 60.0))
     assert begun == [20 + 10 * at for at in range(MOST_WAITING + 1)]
     assert manager.validation.best is not None
     assert manager.validation.best.examples == 40
     assert manager.validation.skipped == 2
-    assert told == [
+    assert reports == [
         "the validation at 110 examples is skipped, since 8 others wait: training is faster than scoring"
     ]
     assert open_checkpoint(tmp_path, verify=True, which="auto")[1].examples_trained == 40
@@ -219,11 +219,11 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
         def full(*event: object) -> None:
             raise ResourceError(f"the ledger cannot be written, {event}")
 
-        def refuse(*asked: object) -> Reply:
-            raise ResourceError(f"no space for {len(asked)}")
+        def refuse(*requested: object) -> Reply:
+            raise ResourceError(f"no space for {len(requested)}")
 
         monkeypatch.setattr(LedgerStore, "event", full)
-        c.answer = refuse
+        c.reply = refuse
         running = await started(clock, manager)
         for number in (1, 2):
             c.state.ledger.acknowledge("trainer-0", batch_id(number), 10)
@@ -234,7 +234,7 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
         await ended(running)
         await c.store.flush()
         assert manager.failed == 2
-        assert len(c.told) == 2
+        assert len(c.reports) == 2
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
     assert caplog.text.count("an event could not be stored in the ledger's file") == 2

@@ -197,8 +197,8 @@ def test_the_sums_are_those_of_plain_sets(
     for epoch, span in read_early:
         read(state, 4, epoch=epoch, span=span)
     for epoch, span, number in acknowledged:
-        told = state.acknowledge("trainer-0", batch_id(number, epoch=epoch, span=span), 10)
-        assert told.repeated is ((epoch, span, number) in plain)
+        reported = state.acknowledge("trainer-0", batch_id(number, epoch=epoch, span=span), 10)
+        assert reported.repeated is ((epoch, span, number) in plain)
         plain.add((epoch, span, number))
     for epoch in range(2):
         for span in range(3):

@@ -58,7 +58,7 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
 )
 def test_the_file_has_the_sums_of_the_memory(
     tmp_path_factory: pytest.TempPathFactory,
-    tellings: list[list[int]],
+    reports: list[list[int]],
     bad: list[int],
     lost: set[int],
 ) -> None:
@@ -66,7 +66,7 @@ def test_the_file_has_the_sums_of_the_memory(
     state = LedgerState([SPAN], epochs=1, seed=1, shuffled=False)
     state.grant("reader-0")
     store.grant(0, SPAN, "reader-0")
-    for numbers in tellings:
+    for numbers in reports:
         # Batch n has 10 + n examples, so that a mix-up shows.
         store.acknowledge([state.acknowledge("trainer-0", batch_id(n), 10 + n) for n in numbers])
     store.left_out(state.leave_out("trainer-0", batch_id(n), 10 + n, "why") for n in bad)

@@ -10,7 +10,7 @@ from shadowsync.nodes.coordinator.monitoring.profiler import NodeClocks, RoleMea
 from shadowsync.pipeline.wire.control.profile import Measures
 
 
-def answer(clock: float, **changes: Any) -> RoleMeasures:
+def role_reply(clock: float, **changes: Any) -> RoleMeasures:
     """Of a trainer whose counts are a thousand times its clock."""
     standard = Measures(
         clock=clock,
@@ -24,11 +24,11 @@ def answer(clock: float, **changes: Any) -> RoleMeasures:
 
 
 def reply(clock: float, machine: str) -> Measures:
-    return answer(clock, machine=machine).measures
+    return role_reply(clock, machine=machine).measures
 
 
 def test_what_grew_is_per_node_and_by_its_own_clock() -> None:
-    (node,) = measured_between({"trainer-0": answer(100.0)}, {"trainer-0": answer(104.0)})
+    (node,) = measured_between({"trainer-0": role_reply(100.0)}, {"trainer-0": role_reply(104.0)})
     assert (node.name, node.role, node.seconds, node.cpu_seconds) == ("trainer-0", "trainer", 4.0, 2.0)
     assert node.counts == {"cpu_seconds": 2.0, "trained_examples": 4000.0}
     assert node.stalled_share == pytest.approx(0.1)
@@ -38,14 +38,17 @@ def test_what_grew_is_per_node_and_by_its_own_clock() -> None:
 
 
 def test_a_node_that_answered_once_is_left_out() -> None:
-    first, last = {"a": answer(1.0), "gone": answer(1.0)}, {"a": answer(2.0), "new": answer(2.0)}
+    first, last = (
+        {"a": role_reply(1.0), "gone": role_reply(1.0)},
+        {"a": role_reply(2.0), "new": role_reply(2.0)},
+    )
     assert [node.name for node in measured_between(first, last)] == ["a"]
     assert measured_between(first, first) == []
 
 
 def test_a_thread_and_a_count_that_came_later_began_at_nothing() -> None:
-    before = answer(1.0, threads={}, counts={"cpu_seconds": 0.5})
-    (node,) = measured_between({"a": before}, {"a": answer(2.0)})
+    before = role_reply(1.0, threads={}, counts={"cpu_seconds": 0.5})
+    (node,) = measured_between({"a": before}, {"a": role_reply(2.0)})
     assert node.threads["worker-0"].cpu_seconds == 0.5
     assert node.count("trained_examples") == 2000.0
 

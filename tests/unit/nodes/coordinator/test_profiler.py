@@ -75,12 +75,12 @@ class PlayedServer(FakeServer):
             self.end_input()
         if verb == "measure" and member.info.name == self.silent and self.verbs.count("measure") > 2:
             return None
-        reply = answer_of(request)
+        reply = reply_of(request)
         await asyncio.sleep(ONE_WAY_SECONDS)
         return cast(ReplyType, reply)
 
 
-def answer_of(request: Request[Any]) -> Reply:
+def reply_of(request: Request[Any]) -> Reply:
     """What such a node measures, or traces, now."""
     now = asyncio.get_running_loop().time()
     if isinstance(request, Trace):

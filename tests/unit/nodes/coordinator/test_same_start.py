@@ -59,10 +59,10 @@ def test_nodes_that_read_different_checkpoints_do_not_begin(
         def met(*_: object) -> Reply:
             raise ClusterError("met")
 
-        c.answer = met
+        c.reply = met
         outcome = await JobController(c, [], []).run()
         assert outcome.stop is not None
         assert ("different checkpoints" in outcome.stop.text) is not same
-        assert bool(c.asked) is same
+        assert bool(c.requested) is same
 
     asyncio.run(asyncio.wait_for(body(), 60.0))

@@ -87,14 +87,14 @@ def test_a_death_is_told_to_those_that_have_met(tmp_path: Path) -> None:
         called = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def answer(*_: Any) -> Reply:
+        def reply(*_: Any) -> Reply:
             loop.call_soon_threadsafe(called.set)
             return Done()
 
-        server.answer = answer
+        server.reply = reply
         server.mark_dead("token-trainer-0", "died")
         await called.wait()
-        assert {(name, type(request)) for name, request, _ in server.asked} == {("trainer-1", NodeLost)}
+        assert {(name, type(request)) for name, request, _ in server.requested} == {("trainer-1", NodeLost)}
         await server.close()
 
     run_in_real_time(main())

@@ -33,12 +33,12 @@ def test_of_one_that_fails_nothing_is_left_and_the_one_before_stays(tmp_path: Pa
         kept = open_checkpoint(tmp_path, verify=True)
 
         def full(node: Member, request: Request[Any]) -> Reply:
-            answer = c.written(node, request)
+            reply = c.written(node, request)
             if node.info.role == "embedding":
                 raise ResourceError("cannot be written (No space left on device)")
-            return answer
+            return reply
 
-        c.answer = full
+        c.reply = full
         with pytest.raises(ClusterError, match="No space left") as raised:
             await closing(c).checkpoint()
         assert raised.value.exit_code == ExitCode.RESOURCES
@@ -55,12 +55,12 @@ def test_nodes_have_as_long_as_while_training_but_for_a_hurry(
     async def body() -> None:
         c = FakeServer(tmp_path, [member("trainer", 0), member("embedding", 0)])
         await closing(c, hurry=hurry).checkpoint()
-        assert [(name, limit) for name, _, limit in c.asked] == [
+        assert [(name, limit) for name, _, limit in c.requested] == [
             ("trainer-0", seconds),
             ("embedding-0", seconds),
         ]
         # Rows that did not change since the last checkpoint may take more time than there is.
-        changed_rows_only = [part.running for _, part, _ in c.asked if isinstance(part, WriteCheckpoint)]
+        changed_rows_only = [part.running for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
         assert changed_rows_only == [False, hurry]
 
     asyncio.run(body())
@@ -74,22 +74,22 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
         folder.mkdir()
         c = FakeServer(folder, [member("trainer", 0), member("trainer", 1), member("embedding", 0)])
 
-        def answer(node: Member, request: Request[Any]) -> Reply:
+        def reply(node: Member, request: Request[Any]) -> Reply:
             assert isinstance(request, WriteCheckpoint)
             if request.dense and request.model == ModelOrigin.CENTER and refused in ("both", node.info.name):
                 raise JobFileError("it has numbers that are not finite")
             return c.written(node, request)
 
-        c.answer = answer
+        c.reply = reply
         outcome = Outcome(trainers={"trainer-0": {}, "trainer-1": {}})
         model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
         await JobFinalizer(c, outcome, model).checkpoint()
-        parts = [part for _, part, _ in c.asked if isinstance(part, WriteCheckpoint)]
-        asked = [part.model for part in parts if part.dense]
-        return model.saved_by, asked, outcome
+        parts = [part for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
+        requested = [part.model for part in parts if part.dense]
+        return model.saved_by, requested, outcome
 
-    saver, asked, outcome = asyncio.run(body("trainer-0"))
-    assert (saver, asked, outcome.notes) == ("trainer-1", [ModelOrigin.CENTER, ModelOrigin.CENTER], [])
-    saver, asked, outcome = asyncio.run(body("both"))
-    assert (saver, asked) == ("trainer-0", [ModelOrigin.CENTER, ModelOrigin.CENTER, ModelOrigin.REPLICAS])
+    saver, requested, outcome = asyncio.run(body("trainer-0"))
+    assert (saver, requested, outcome.notes) == ("trainer-1", [ModelOrigin.CENTER, ModelOrigin.CENTER], [])
+    saver, requested, outcome = asyncio.run(body("both"))
+    assert (saver, requested) == ("trainer-0", [ModelOrigin.CENTER, ModelOrigin.CENTER, ModelOrigin.REPLICAS])
     assert any("is lost; the saved model is trainer-0's replica" in note for note in outcome.notes)

@@ -12,7 +12,7 @@ from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring
 from shadowsync.nodes.coordinator.monitoring.monitoring import _names as page_names
-from shadowsync.nodes.coordinator.monitoring.status import answer_status, build_status
+from shadowsync.nodes.coordinator.monitoring.status import build_status, status_body
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.nodes.coordinator.state.phases import JobPhase
@@ -197,10 +197,10 @@ def test_only_what_is_new_is_answered(tmp_path: Path) -> None:
         c.add_event("trainer-0", "one")
         c.add_event("trainer-0", "two")
         client = ClientCurves()
-        first = read_status(answer_status(c, GetStatus(curves={})))
+        first = read_status(status_body(c, GetStatus(curves={})))
         client.merge(first.curves)
         assert [incident.what for incident in first.incidents] == ["one", "two"]
-        again = read_status(answer_status(c, GetStatus(dict(client.cursor()), incidents=1)))
+        again = read_status(status_body(c, GetStatus(dict(client.cursor()), incidents=1)))
         assert [incident.what for incident in again.incidents] == ["two"]
         assert len(again.curves["divergence"].points) < len(first.curves["divergence"].points) / 10
         client.merge(again.curves)

@@ -167,8 +167,8 @@ def test_a_link_that_has_room_again_is_used_again() -> None:
 
 def test_a_link_that_stays_full_is_asked_ever_more_seldom() -> None:
     job = SimulatedJob(controller(), lambda now: 0.5 * now.gap**0.5, fastest_gap=20.0).train(20_000)
-    asked = sum(gap < 20 for gap in job.gaps[1:])
-    assert 1 <= asked <= 4 + job.controller.report().windows / LONGEST_PATIENCE_WINDOWS
+    requested = sum(gap < 20 for gap in job.gaps[1:])
+    assert 1 <= requested <= 4 + job.controller.report().windows / LONGEST_PATIENCE_WINDOWS
     assert job.gaps[-1] == 20
 
 

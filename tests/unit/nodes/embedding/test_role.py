@@ -33,8 +33,8 @@ from shadowsync.tests.support.embedding_node import (
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 
-def saved_in(folder: Path, answer: WriteCheckpointReply) -> SavedTables:
-    return SavedTables(folder, manifest_of_files(list(answer.files)))
+def saved_in(folder: Path, reply: WriteCheckpointReply) -> SavedTables:
+    return SavedTables(folder, manifest_of_files(list(reply.files)))
 
 
 def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
@@ -46,12 +46,12 @@ def test_rows_and_applied_batches_of_a_running_checkpoint_belong_together(
         for at in range(4):
             folder = tmp_path / str(at)
             folder.mkdir()
-            answer = node.checkpoint(folder, running=True)
+            reply = node.checkpoint(folder, running=True)
             # Pushes go on while it is copied and written.
             for _ in range(50):
                 assert node.push(batch_id(number)) == Pushed(1, repeated=False)
                 number += 1
-            taken.append(saved_in(folder, answer.result(ENOUGH_SECONDS)))
+            taken.append(saved_in(folder, reply.result(ENOUGH_SECONDS)))
             # The next one is of a later moment, however late this one was.
             assert node.push(batch_id(number)) == Pushed(1, repeated=False)
             number += 1
@@ -77,13 +77,13 @@ def test_only_the_copy_is_made_on_the_thread_that_serves(
     monkeypatch.setattr(ShardPart, "write", held)
     with running(context, job_of(), failures) as node:
         before = node.look_up()
-        answer = node.checkpoint(tmp_path, running=True)
+        reply = node.checkpoint(tmp_path, running=True)
         # It serves while the files are not written.
         node.push(batch_id(0))
         np.testing.assert_allclose(node.look_up(), before - 1, atol=1e-5)
-        assert not answer.done()
+        assert not reply.done()
         go_on.set()
-        saved = saved_in(tmp_path, answer.result(ENOUGH_SECONDS))
+        saved = saved_in(tmp_path, reply.result(ENOUGH_SECONDS))
         assert len(saved.applied(0)) in (0, 1)
         np.testing.assert_allclose(saved.read("C1", 0, ROWS), before - len(saved.applied(0)), atol=1e-5)
         # At the end of a job nothing is to be served, and no memory for a copy is needed.
@@ -125,8 +125,8 @@ def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
         at_the_end = node.checkpoint(tmp_path).result(ENOUGH_SECONDS)
         monkeypatch.setattr(shard_checkpoints, "available_memory_bytes", lambda: available + 2)
         copied = node.checkpoint(tmp_path, running=True).result(ENOUGH_SECONDS)
-        for answer in (at_the_end, copied):
-            np.testing.assert_array_equal(saved_in(tmp_path, answer).read("C1", 0, ROWS), node.look_up())
+        for reply in (at_the_end, copied):
+            np.testing.assert_array_equal(saved_in(tmp_path, reply).read("C1", 0, ROWS), node.look_up())
 
 
 def save(context: Context, failures: list[BaseException], run: Path, nodes: int = 1) -> np.ndarray[Any, Any]:
@@ -138,8 +138,8 @@ def save(context: Context, failures: list[BaseException], run: Path, nodes: int 
             here: Int32Array = np.arange(ROWS // nodes, dtype=np.int32)
             for number in range(3):
                 node.push(batch_id(number), here)
-            answer = node.checkpoint(partial).result(ENOUGH_SECONDS)
-            files += answer.files
+            reply = node.checkpoint(partial).result(ENOUGH_SECONDS)
+            files += reply.files
             tables.append(node.look_up(here))
     files += SavedLedger(1, {}, {(0, 0): {0: 5, 1: 5}}).write(partial)
     commit(partial, manifest_of_files(files))
@@ -181,8 +181,8 @@ def test_other_nodes_than_saved_go_by_the_ledger(
     assert open_checkpoint(tmp_path)[1].files
     with running(context, job_of(checkpoint=str(tmp_path), resume=True), failures) as node:
         np.testing.assert_array_equal(node.look_up(), rows)
-        answers = [node.push(batch_id(number)) for number in range(3)]
-    assert answers == [Pushed(1, repeated=repeated) for repeated in (True, True, False)]
+        replies = [node.push(batch_id(number)) for number in range(3)]
+    assert replies == [Pushed(1, repeated=repeated) for repeated in (True, True, False)]
 
 
 def test_a_table_that_is_not_saved_is_told(

@@ -49,19 +49,19 @@ def worker(context: Context, service: tuple[ShardService, str]) -> Iterator[Conn
     connection.close()
 
 
-Answered = Callable[[Message], Message]
+Call = Callable[[Message], Message]
 
 
 @pytest.fixture
-def ask(worker: Connection) -> Answered:
+def call(worker: Connection) -> Call:
     """Sends a message and gives its answer."""
 
     def one(message: Message) -> Message:
         worker.send(message)
         assert worker.socket.poll(60_000), "nothing came"
-        answer = worker.receive()
-        assert answer is not None
-        return answer
+        reply = worker.receive()
+        assert reply is not None
+        return reply
 
     return one
 
@@ -70,12 +70,12 @@ def rows(*numbers: int) -> NDArray[np.int32]:
     return np.array(numbers, np.int32)
 
 
-def table(ask: Answered, request: int = 900) -> tuple[Float32Array, int]:
+def table(call: Call, request: int = 900) -> tuple[Float32Array, int]:
     """All rows as they are now, and the shard's version."""
-    answer = ask(Lookup(request, rows(*range(ROWS))))
-    assert isinstance(answer, Vectors)
-    assert answer.request == request
-    return answer.values.reshape(ROWS, DIM).copy(), answer.version
+    reply = call(Lookup(request, rows(*range(ROWS))))
+    assert isinstance(reply, Vectors)
+    assert reply.request == request
+    return reply.values.reshape(ROWS, DIM).copy(), reply.version
 
 
 def push(
@@ -84,22 +84,22 @@ def push(
     return Push(request, batch, version, numbers, np.full(len(numbers) * DIM, value, np.float32))
 
 
-def test_a_lookup_gives_the_rows_in_the_order_asked(ask: Answered) -> None:
-    everything, version = table(ask)
+def test_a_lookup_gives_the_rows_in_the_order_asked(call: Call) -> None:
+    everything, version = table(call)
     assert version == 0
-    answer = ask(Lookup(7, rows(39, 0, 5, 5)))
-    assert isinstance(answer, Vectors)
-    assert (answer.request, answer.version) == (7, 0)
-    np.testing.assert_array_equal(answer.values, everything[[39, 0, 5, 5]].reshape(-1))
-    empty = ask(Lookup(8, rows()))
+    reply = call(Lookup(7, rows(39, 0, 5, 5)))
+    assert isinstance(reply, Vectors)
+    assert (reply.request, reply.version) == (7, 0)
+    np.testing.assert_array_equal(reply.values, everything[[39, 0, 5, 5]].reshape(-1))
+    empty = call(Lookup(8, rows()))
     assert isinstance(empty, Vectors)
     assert empty.values.shape == (0,)
 
 
-def test_a_push_changes_its_rows_and_no_others(ask: Answered) -> None:
-    before, _ = table(ask)
-    assert ask(push(1, batch_id(0), rows(3, 3, 9))) == Pushed(1, repeated=False)
-    after, version = table(ask)
+def test_a_push_changes_its_rows_and_no_others(call: Call) -> None:
+    before, _ = table(call)
+    assert call(push(1, batch_id(0), rows(3, 3, 9))) == Pushed(1, repeated=False)
+    after, version = table(call)
     wanted = before.copy()
     wanted[3] -= 2 * LR
     wanted[9] -= LR
@@ -108,22 +108,22 @@ def test_a_push_changes_its_rows_and_no_others(ask: Answered) -> None:
 
 
 def test_a_repeated_push_is_answered_and_changes_nothing(
-    ask: Answered, service: tuple[ShardService, str]
+    call: Call, service: tuple[ShardService, str]
 ) -> None:
-    ask(push(1, batch_id(0), rows(3)))
-    after, version = table(ask)
+    call(push(1, batch_id(0), rows(3)))
+    after, version = table(call)
     # The same request again, and the same batch trained once more by another, with other gradients.
-    assert ask(push(1, batch_id(0), rows(3))) == Pushed(1, repeated=True)
-    assert ask(push(2, batch_id(0), rows(4), value=9.0)) == Pushed(2, repeated=True)
-    again, same_version = table(ask)
+    assert call(push(1, batch_id(0), rows(3))) == Pushed(1, repeated=True)
+    assert call(push(2, batch_id(0), rows(4), value=9.0)) == Pushed(2, repeated=True)
+    again, same_version = table(call)
     np.testing.assert_array_equal(again, after)
     assert same_version == version == 1
     metrics = counts(service[0])
     assert (metrics["applied_batches"], metrics["repeated_pushes"]) == (1, 2)
     # The control: a batch of another id is applied.
     for number, other in enumerate((batch_id(1), batch_id(0, epoch=1), batch_id(0, span=1)), start=3):
-        assert ask(push(number, other, rows(3))) == Pushed(number, repeated=False)
-    np.testing.assert_allclose(table(ask)[0][3], after[3] - 3 * LR, rtol=0, atol=1e-6)
+        assert call(push(number, other, rows(3))) == Pushed(number, repeated=False)
+    np.testing.assert_allclose(table(call)[0][3], after[3] - 3 * LR, rtol=0, atol=1e-6)
     assert counts(service[0])["applied_batches"] == 4
 
 
@@ -163,46 +163,46 @@ def test_a_repeated_push_is_answered_and_changes_nothing(
     ],
 )
 def test_what_cannot_be_done_is_answered_and_changes_nothing(
-    ask: Answered, service: tuple[ShardService, str], message: Message, why: str
+    call: Call, service: tuple[ShardService, str], message: Message, why: str
 ) -> None:
-    before, _ = table(ask)
-    answer = ask(message)
-    assert isinstance(answer, Failure)
-    assert answer.request == 7
-    assert re.search(why, answer.what)
-    after, version = table(ask)
+    before, _ = table(call)
+    reply = call(message)
+    assert isinstance(reply, Failure)
+    assert reply.request == 7
+    assert re.search(why, reply.what)
+    after, version = table(call)
     np.testing.assert_array_equal(after, before)
     assert version == 0
     assert counts(service[0])["applied_batches"] == 0
     # Its id is not spent: the right push of that batch is applied.
-    assert ask(push(8, batch_id(9), rows(1))) == Pushed(8, repeated=False)
+    assert call(push(8, batch_id(9), rows(1))) == Pushed(8, repeated=False)
 
 
 def test_more_vectors_than_a_message_has_are_not_even_computed(
-    ask: Answered, service: tuple[ShardService, str], monkeypatch: pytest.MonkeyPatch
+    call: Call, service: tuple[ShardService, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "MAX_TENSOR_BYTES", 3 * DIM * 4)
-    assert isinstance(ask(Lookup(6, rows(1, 2, 3))), Vectors)
+    assert isinstance(call(Lookup(6, rows(1, 2, 3))), Vectors)
     before = counts(service[0])["looked_up_rows"]
-    answer = ask(Lookup(7, rows(1, 2, 3, 4)))
-    assert isinstance(answer, Failure)
-    assert answer.what == "64 bytes of vectors requested; a message holds 48"
+    reply = call(Lookup(7, rows(1, 2, 3, 4)))
+    assert isinstance(reply, Failure)
+    assert reply.what == "64 bytes of vectors requested; a message holds 48"
     assert counts(service[0])["looked_up_rows"] == before
 
 
 def test_staleness_is_the_pushes_between_a_lookup_and_its_push(
-    ask: Answered, service: tuple[ShardService, str]
+    call: Call, service: tuple[ShardService, str]
 ) -> None:
     for number, version in enumerate((0, 1, 0, 0)):
-        ask(push(number + 1, batch_id(number), rows(1), version=version))
+        call(push(number + 1, batch_id(number), rows(1), version=version))
     # 0, 0, 2 and 3 pushes late; a repeat is not counted.
-    ask(push(9, batch_id(0), rows(1), version=0))
+    call(push(9, batch_id(0), rows(1), version=0))
     metrics = counts(service[0])
     assert (metrics["staleness_sum"], metrics["staleness_max"], metrics["staleness_count"]) == (5, 3, 4)
 
 
-def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, ask: Answered) -> None:
-    everything, _ = table(ask)
+def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, call: Call) -> None:
+    everything, _ = table(call)
     # Large enough to be sent without a copy, and asked for before any is taken.
     many = [np.full(20_000, row, np.int32) for row in range(8)]
     for request, numbers in enumerate(many):
@@ -210,25 +210,23 @@ def test_answers_that_are_under_way_do_not_share_a_buffer(worker: Connection, as
     received: dict[int, Float32Array] = {}
     while len(received) < len(many):
         assert worker.socket.poll(60_000), "nothing came"
-        answer = worker.receive()
-        assert isinstance(answer, Vectors)
-        received[answer.request] = answer.values
+        reply = worker.receive()
+        assert isinstance(reply, Vectors)
+        received[reply.request] = reply.values
     for request, values in received.items():
         np.testing.assert_array_equal(values, np.tile(everything[request], 20_000))
 
 
-def test_commands_run_on_the_thread_between_messages(
-    service: tuple[ShardService, str], ask: Answered
-) -> None:
-    told: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-    ask(push(1, batch_id(0), rows(3)))
-    service[0].call(lambda: told.put((threading.current_thread().name, len(service[0].applied))))
-    assert told.get(timeout=60) == ("shard", 1)
+def test_commands_run_on_the_thread_between_messages(service: tuple[ShardService, str], call: Call) -> None:
+    reported: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    call(push(1, batch_id(0), rows(3)))
+    service[0].call(lambda: reported.put((threading.current_thread().name, len(service[0].applied))))
+    assert reported.get(timeout=60) == ("shard", 1)
 
 
-def test_traffic_is_counted(service: tuple[ShardService, str], worker: Connection, ask: Answered) -> None:
-    table(ask)
-    ask(push(1, batch_id(0), rows(3)))
+def test_traffic_is_counted(service: tuple[ShardService, str], worker: Connection, call: Call) -> None:
+    table(call)
+    call(push(1, batch_id(0), rows(3)))
     metrics = counts(service[0])
     assert (metrics["lookups"], metrics["looked_up_rows"]) == (1, ROWS)
     assert metrics["sent_bytes"] == worker.received_bytes > ROWS * DIM * 4

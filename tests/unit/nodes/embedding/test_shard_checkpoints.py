@@ -50,12 +50,12 @@ def copied_at_once_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 def take(node: Node, run: Path, *, committed: bool = True) -> list[FileEntry]:
     """A running checkpoint of this node alone; gives its files."""
     partial = begin(run)
-    answer = node.checkpoint(partial, running=True).result(ENOUGH_SECONDS)
+    reply = node.checkpoint(partial, running=True).result(ENOUGH_SECONDS)
     if committed:
-        commit(partial, manifest_of_files(list(answer.files)))
+        commit(partial, manifest_of_files(list(reply.files)))
     else:
         abandon(partial)
-    return list(answer.files)
+    return list(reply.files)
 
 
 def numbers(files: list[FileEntry]) -> list[int]:
@@ -174,12 +174,12 @@ def test_rows_that_change_while_all_are_written_are_of_the_end(
     with held_copy(monkeypatch) as (holding, go_on), running(context, job_of(), failures) as node:
         before = node.look_up()
         partial = begin(tmp_path)
-        answer = node.checkpoint(partial, running=True)
+        reply = node.checkpoint(partial, running=True)
         assert holding.wait(ENOUGH_SECONDS)
         node.push(batch_id(0))
-        assert not answer.done()
+        assert not reply.done()
         go_on.set()
-        files = list(answer.result(ENOUGH_SECONDS).files)
+        files = list(reply.result(ENOUGH_SECONDS).files)
         commit(partial, manifest_of_files(files))
         assert_saved(tmp_path, arrays_of(node), 1)
         # The control: what was written first is a mixture.
@@ -222,9 +222,9 @@ def test_a_node_that_ends_meanwhile_keeps_nobody_waiting(
 
     monkeypatch.setattr(ServedRows, "__array__", ends)
     with running(context, job_of(), failures) as node:
-        answer = node.checkpoint(begin(tmp_path), running=True)
+        reply = node.checkpoint(begin(tmp_path), running=True)
         with pytest.raises(ClusterError, match="ends while it writes its rows"):
-            answer.result(ENOUGH_SECONDS)
+            reply.result(ENOUGH_SECONDS)
 
 
 def test_where_there_are_no_links_every_one_has_all_rows(

@@ -88,15 +88,15 @@ def train(client: EmbeddingClient, batches: int) -> Float32Array:
         one = in_flight(number)
         (request,) = router.requests(random.integers(0, ROWS, (2, BATCH), dtype=np.int32))
         client.look_up(one, [request], 0.0)
-        while one.unanswered:
+        while one.pending_lookups:
             take(client)
-        joined = router.assemble([request], one.answers)
+        joined = router.assemble([request], one.replies)
         lent = client.targets(one)
         joined.gradients_into([None if place is None else place.values for place in lent])
         torch.cat(joined.embeddings, 1).square().sum().backward()  # type: ignore[no-untyped-call]
         (gradients,) = joined.gradients()
         assert [place is None or place.holds(gradients) for place in lent] == [True]
-        last = one.answers[0].copy()
+        last = one.replies[0].copy()
         del lent, joined
         client.push(one, [gradients], 0.0)
         while one.unpushed:
@@ -138,7 +138,7 @@ def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> Non
         one = in_flight(number)
         (request,) = router.requests(np.zeros((2, BATCH), np.int32))
         client.look_up(one, [request], 0.0)
-        while one.unanswered:
+        while one.pending_lookups:
             take(client)
         client.push(one, [np.ones(request.floats, np.float32)], 0.0)
         while one.unpushed:
@@ -159,20 +159,20 @@ class Offered:
         boot = running_kernel()
         self.offer = Attach(1, os.getpid(), self.own.descriptor, self.own.size_bytes, boot, self.own.token)
 
-    def ask(self, message: Message) -> Message:
+    def call(self, message: Message) -> Message:
         """Sends a message and gives its answer."""
         self._connection.send(message)
         assert self._connection.socket.poll(60_000), "nothing came"
-        answer = self._connection.receive()
-        assert answer is not None
-        return answer
+        reply = self._connection.receive()
+        assert reply is not None
+        return reply
 
     def looked_up(self, lookup: Lookup) -> bool:
         """Whether its answer says that the vectors are in the memory."""
-        answer = self.ask(lookup)
-        assert isinstance(answer, Vectors)
-        assert answer.request == lookup.request
-        return answer.shared and not answer.values.size
+        reply = self.call(lookup)
+        assert isinstance(reply, Vectors)
+        assert reply.request == lookup.request
+        return reply.shared and not reply.values.size
 
 
 @pytest.fixture
@@ -193,33 +193,31 @@ def test_a_place_that_is_none_is_refused_and_nothing_changes(offered: tuple[Shar
     lookup = Lookup(1, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)
     push = Push(2, batch_id(1), 0, NUMBERS, none, segment=1, offset=HEAD_BYTES, floats=FLOATS)
     for message in (lookup, push):
-        answer = memory.ask(message)
-        assert isinstance(answer, Failure)
-        assert answer.what == "segment 1 of shared memory is not attached"
-    assert memory.ask(memory.offer) == Attached(1, shared=True, why="")
-    assert memory.ask(memory.offer) == Attached(1, shared=True, why="")
+        reply = memory.call(message)
+        assert isinstance(reply, Failure)
+        assert reply.what == "segment 1 of shared memory is not attached"
+    assert memory.call(memory.offer) == Attached(1, shared=True, why="")
+    assert memory.call(memory.offer) == Attached(1, shared=True, why="")
     for offset in (0, HEAD_BYTES - 4, HEAD_BYTES + 4096 - 4, HEAD_BYTES + 1, -8, 2**60):
         for message in (lookup, push):
-            answer = memory.ask(replace(message, offset=offset))
-            assert isinstance(answer, Failure)
-            assert "are not within" in answer.what
-    answer = memory.ask(replace(push, segment=2))
-    assert isinstance(answer, Failure)
+            reply = memory.call(replace(message, offset=offset))
+            assert isinstance(reply, Failure)
+            assert "are not within" in reply.what
+    reply = memory.call(replace(push, segment=2))
+    assert isinstance(reply, Failure)
     for message in (lookup, push):
-        answer = memory.ask(replace(message, floats=FLOATS - 1))
-        assert isinstance(answer, Failure)
-        assert (
-            answer.what == f"a {message.KIND} of {FLOATS} floats names {FLOATS - 1} floats of shared memory"
-        )
+        reply = memory.call(replace(message, floats=FLOATS - 1))
+        assert isinstance(reply, Failure)
+        assert reply.what == f"a {message.KIND} of {FLOATS} floats names {FLOATS - 1} floats of shared memory"
     memory.values[4] = np.nan
-    answer = memory.ask(push)
-    assert isinstance(answer, Failure)
-    assert "must be finite" in answer.what
+    reply = memory.call(push)
+    assert isinstance(reply, Failure)
+    assert "must be finite" in reply.what
     assert counts(service)["applied_batches"] == 0
     assert not np.nan_to_num(memory.values).any()
     # The control: what is right is done.
     memory.values[:] = 1.0
-    assert memory.ask(push) == Pushed(2, repeated=False)
+    assert memory.call(push) == Pushed(2, repeated=False)
     assert memory.looked_up(lookup)
     assert (memory.values[: 2 * DIM] != 1.0).all()
     assert (memory.values[2 * DIM :] == 1.0).all()
@@ -227,12 +225,12 @@ def test_a_place_that_is_none_is_refused_and_nothing_changes(offered: tuple[Shar
 
 def test_what_comes_twice_touches_no_memory(offered: tuple[ShardService, Offered]) -> None:
     _, memory = offered
-    memory.ask(memory.offer)
+    memory.call(memory.offer)
     lookup = Lookup(7, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)
     assert memory.looked_up(lookup)
     first = memory.values[: 2 * DIM].copy()
     memory.values[:] = 2.0
-    again = memory.ask(lookup)
+    again = memory.call(lookup)
     assert isinstance(again, Vectors)
     assert not again.shared
     np.testing.assert_array_equal(again.values, first)
@@ -240,16 +238,16 @@ def test_what_comes_twice_touches_no_memory(offered: tuple[ShardService, Offered
     push = Push(
         8, batch_id(1), 0, NUMBERS, np.zeros(0, np.float32), segment=1, offset=HEAD_BYTES, floats=FLOATS
     )
-    assert memory.ask(push) == Pushed(8, repeated=False)
+    assert memory.call(push) == Pushed(8, repeated=False)
     # It is known by its batch before anything of it is read.
-    assert memory.ask(replace(push, offset=2**60)) == Pushed(8, repeated=True)
+    assert memory.call(replace(push, offset=2**60)) == Pushed(8, repeated=True)
 
 
 def test_vectors_by_a_codec_are_never_written_there(start: Start) -> None:
     memory = Offered(start(LinkCodecs(down=make_codec("bfloat16")))[1])
-    memory.ask(memory.offer)
+    memory.call(memory.offer)
     assert isinstance(
-        memory.ask(Lookup(7, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)), CodedVectors
+        memory.call(Lookup(7, NUMBERS, segment=1, offset=HEAD_BYTES, floats=FLOATS)), CodedVectors
     )
     assert not memory.values.any()
     memory.own.close()
@@ -261,7 +259,7 @@ def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardSer
     for number in range(1, 6):
         other = CreatedSegment(HEAD_BYTES + 4096)
         offer = replace(memory.offer, segment=number, descriptor=other.descriptor, token=other.token)
-        assert memory.ask(offer) == Attached(number, shared=True, why="")
+        assert memory.call(offer) == Attached(number, shared=True, why="")
         other.close()
         del other
     gc.collect()
@@ -272,9 +270,9 @@ def test_what_was_offered_by_a_dead_process_is_let_go_of(offered: tuple[ShardSer
     service.call(lambda: service.lose("t"))
     assert counts(service)["shared_segments"] == 0
     assert memory_descriptors() == before
-    answer = memory.ask(replace(memory.offer, token="00" * 16))
-    assert isinstance(answer, Attached)
-    assert (answer.shared, "another process" in answer.why) == (False, True)
+    reply = memory.call(replace(memory.offer, token="00" * 16))
+    assert isinstance(reply, Attached)
+    assert (reply.shared, "another process" in reply.why) == (False, True)
 
 
 @pytest.fixture
@@ -296,85 +294,85 @@ def client(box: RecordedConnection) -> Iterator[EmbeddingClient]:
     made.shared_memory[0].close()
 
 
-def asked(box: RecordedConnection) -> Lookup | Push:
+def requested(box: RecordedConnection) -> Lookup | Push:
     (message,) = box.take()
     assert isinstance(message, Lookup | Push)
     return message
 
 
-def answered(client: EmbeddingClient, box: RecordedConnection, one: InFlightBatch) -> int:
+def replied(client: EmbeddingClient, box: RecordedConnection, one: InFlightBatch) -> int:
     """Looks a batch up, in shared memory; gives the place."""
     client.look_up(one, [plan(0, 4, 5)], 0.0)
-    lookup = asked(box)
+    lookup = requested(box)
     assert lookup.segment == 1
     client.receive(0, Vectors(lookup.request, 3, shared=True))
-    assert one.unanswered == 0
+    assert one.pending_lookups == 0
     return lookup.offset
 
 
 def test_a_place_is_free_when_the_batch_is_trained(client: EmbeddingClient, box: RecordedConnection) -> None:
     one, two = in_flight(0), in_flight(1)
-    place = answered(client, box, one)
-    assert answered(client, box, two) != place
+    place = replied(client, box, one)
+    assert replied(client, box, two) != place
     # As the worker does once the gradients are sent.
-    one.answers = []
-    assert answered(client, box, in_flight(2)) == place
+    one.replies = []
+    assert replied(client, box, in_flight(2)) == place
 
 
 def test_a_place_is_not_free_while_a_step_computes_with_it(
     client: EmbeddingClient, box: RecordedConnection
 ) -> None:
     one = in_flight(0)
-    place = answered(client, box, one)
-    tensor = torch.from_numpy(one.answers[0]).view(-1, 2).detach()
-    one.answers = []
-    assert answered(client, box, in_flight(1)) != place
+    place = replied(client, box, one)
+    tensor = torch.from_numpy(one.replies[0]).view(-1, 2).detach()
+    one.replies = []
+    assert replied(client, box, in_flight(1)) != place
     # The control: it was the tensor alone.
     del tensor
-    assert answered(client, box, in_flight(2)) == place
+    assert replied(client, box, in_flight(2)) == place
 
 
 def test_a_push_keeps_its_place_until_it_is_answered(
     client: EmbeddingClient, box: RecordedConnection
 ) -> None:
     one = in_flight(0)
-    answered(client, box, one)
-    one.answers = []
+    replied(client, box, one)
+    one.replies = []
     client.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
-    push = asked(box)
+    push = requested(box)
     assert isinstance(push, Push)
     assert (push.segment, push.gradients.size) == (1, 0)
-    place = answered(client, box, in_flight(1))
+    place = replied(client, box, in_flight(1))
     assert place != push.offset
     assert client.receive(0, Pushed(push.request, repeated=False)) is one
     free = in_flight(2)
-    assert answered(client, box, free) == push.offset
+    assert replied(client, box, free) == push.offset
 
 
 def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
     client: EmbeddingClient, box: RecordedConnection
 ) -> None:
     one, two = in_flight(0), in_flight(1)
-    answered(client, box, one)
-    one.answers = []
+    replied(client, box, one)
+    one.replies = []
     client.push(one, [np.array([1, 2, 3, 4], np.float32)], 0.0)
-    push = asked(box)
+    push = requested(box)
     client.look_up(two, [plan(0, 6, 7)], 0.0)
-    lookup = asked(box)
+    lookup = requested(box)
     assert len({push.offset, lookup.offset, 0}) == 3
     client.resend_overdue(LOOKUP.interval_seconds + 1)
-    pushed_again, asked_again = box.take()
+    pushed_again, requested_again = box.take()
     assert isinstance(pushed_again, Push)
-    assert isinstance(asked_again, Lookup)
-    assert (pushed_again.segment, asked_again.segment) == (0, 0)
+    assert isinstance(requested_again, Lookup)
+    assert (pushed_again.segment, requested_again.segment) == (0, 0)
     assert pushed_again.gradients.tolist() == [1, 2, 3, 4]
     client.receive(0, Pushed(push.request, repeated=True))
     # The first answer may come late all the same: what it says is there.
     client.receive(0, Vectors(lookup.request, 3, shared=True))
-    assert (two.unanswered, two.answers[0].size) == (0, 4)
-    two.answers = []
+    assert (two.pending_lookups, two.replies[0].size) == (0, 4)
+    two.replies = []
     kept = [in_flight(number) for number in range(10, 12)]
-    places = {answered(client, box, each) for each in kept}
+    places = {replied(client, box, each) for each in kept}
     assert not places & {push.offset, lookup.offset}
 
 
@@ -385,7 +383,7 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
     client: EmbeddingClient, box: RecordedConnection
 ) -> None:
     one = in_flight(0)
-    answered(client, box, one)
+    replied(client, box, one)
     (target,) = client.targets(one)
     assert target is not None
     client.look_up(in_flight(1), [MANY], 0.0)
@@ -395,13 +393,13 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
     assert (offer.segment, lookup.segment) == (2, 0)
     target.values[:] = [1, 2, 3, 4]
     client.push(one, [target.values], 0.0)
-    push = asked(box)
+    push = requested(box)
     assert isinstance(push, Push)
     assert (push.segment, push.gradients.tolist()) == (0, [1, 2, 3, 4])
     # The control: once the node has the new one, it is used.
     client.receive(0, Attached(2, shared=True, why=""))
     client.look_up(in_flight(2), [MANY], 0.0)
-    assert asked(box).segment == 2
+    assert requested(box).segment == 2
 
 
 def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(
@@ -435,7 +433,7 @@ def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) 
         other = in_flight(100 + number)
         (larger,) = router.requests(np.zeros((2, 2 * batch), np.int32))
         client.look_up(other, [larger], 0.0)
-        while one.unanswered or other.unanswered:
+        while one.pending_lookups or other.pending_lookups:
             take(client)
         client.push(one, [np.ones(request.floats, np.float32)], 0.0)
         while one.unpushed:
@@ -461,10 +459,10 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
 
 def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: RecordedConnection) -> None:
     client.look_up(in_flight(0), [plan(0, 4, 5)], 0.0)
-    lookup = asked(box)
+    lookup = requested(box)
     client.forget_lookups()
     gc.collect()
-    assert answered(client, box, in_flight(1)) != lookup.offset
+    assert replied(client, box, in_flight(1)) != lookup.offset
 
 
 def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
@@ -472,7 +470,7 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
 ) -> None:
     one = in_flight(0)
     client.look_up(one, [plan(0, 4, 5)], 0.0)
-    client.receive(0, Vectors(asked(box).request, 0, np.ones(4, np.float32)))
+    client.receive(0, Vectors(requested(box).request, 0, np.ones(4, np.float32)))
     (lease,) = client.targets(one)
     assert lease is not None
     client.lose("embedding-0")
@@ -481,11 +479,11 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
     assert box.take() == [], "a dead node is offered nothing"
     other = RecordedConnection()
     client.replace(0, "embedding-1", other.connection, 0.0)
-    assert asked(other).segment == 0
+    assert requested(other).segment == 0
     # Its gradients are in the memory that the dead one had.
     lease.values[:] = 3.0
     client.push(one, [lease.values], 0.0)
-    push = asked(other)
+    push = requested(other)
     assert isinstance(push, Push)
     assert (push.segment, push.gradients.tolist()) == (0, [3.0] * 4)
     client.look_up(in_flight(2), [plan(0, 4, 5)], 0.0)
@@ -494,7 +492,7 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
     assert offer.segment == 3
     client.receive(0, Attached(3, shared=True, why=""))
     client.look_up(in_flight(3), [plan(0, 4, 5)], 0.0)
-    assert asked(other).segment == 3
+    assert requested(other).segment == 3
 
 
 def test_an_answer_into_memory_that_was_not_given_is_an_error(

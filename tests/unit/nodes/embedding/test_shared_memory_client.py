@@ -34,7 +34,7 @@ def attach(shared: SharedMemoryClient, floats: int = 10, now: float = 0.0) -> At
     shared.take(floats)
     offered = shared.offer(now)
     assert offered is not None
-    shared.receive_answer(Attached(offered.segment, shared=True, why=""))
+    shared.receive_reply(Attached(offered.segment, shared=True, why=""))
     return offered
 
 
@@ -48,9 +48,9 @@ def test_nothing_is_lent_before_the_node_has_it(shared: SharedMemoryClient) -> N
     # Only once overdue it is offered again, and it is the same.
     assert shared.offer(0.9 + ATTACH.interval_seconds) is None
     assert shared.offer(1.5 + ATTACH.interval_seconds) is offered
-    shared.receive_answer(Attached(2, shared=True, why=""))
+    shared.receive_reply(Attached(2, shared=True, why=""))
     assert shared.take(10) is None
-    shared.receive_answer(Attached(1, shared=True, why=""))
+    shared.receive_reply(Attached(1, shared=True, why=""))
     lent = shared.take(10)
     assert lent is not None
     assert lent.values.shape == (10,)
@@ -161,7 +161,7 @@ def test_half_of_it_lost_another_one_takes_its_place(shared: SharedMemoryClient)
     assert (second.segment, second.token != first.token) == (2, True)
     assert shared.take(10) is None
     # One of the old segment changes nothing of the new one.
-    shared.receive_answer(Attached(2, shared=True, why=""))
+    shared.receive_reply(Attached(2, shared=True, why=""))
     shared.retire(old)
     kept = [shared.take(10) for _ in range(BLOCKS)]
     assert None not in kept
@@ -179,7 +179,7 @@ def test_a_larger_batch_has_a_larger_segment(shared: SharedMemoryClient) -> None
     second = shared.offer(1.0)
     assert second is not None
     assert second.size_bytes > first.size_bytes
-    shared.receive_answer(Attached(2, shared=True, why=""))
+    shared.receive_reply(Attached(2, shared=True, why=""))
     large = shared.take(9 * PAGE_FLOATS)
     assert large is not None
     large.values[:] = 4
@@ -193,7 +193,7 @@ def test_a_node_that_cannot_have_it_is_asked_no_more(
     before = memory_descriptors()
     shared.take(10)
     assert shared.offer(0.0) is not None
-    shared.receive_answer(Attached(1, shared=False, why="it is on another machine"))
+    shared.receive_reply(Attached(1, shared=False, why="it is on another machine"))
     gc.collect()
     assert shared.refused
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
@@ -223,6 +223,6 @@ def test_descriptors_do_not_pile_up(shared: SharedMemoryClient) -> None:
             shared.retire(lent)
         offered = shared.offer(0.0)
         assert offered is not None
-        shared.receive_answer(Attached(round_, shared=True, why=""))
+        shared.receive_reply(Attached(round_, shared=True, why=""))
     del lent
     assert memory_descriptors() == before

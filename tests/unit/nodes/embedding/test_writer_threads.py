@@ -209,11 +209,11 @@ def test_a_flood_waits_in_the_socket_and_a_command_finds_the_threads_at_rest(
     applied, moved = seen.get(timeout=ENOUGH_SECONDS)
     # What is noted as applied is what the rows have, at whatever point that is.
     assert moved == pytest.approx(applied, abs=1e-3)
-    answers = []
+    replies = []
     for _ in range(many):
         assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
-        answers.append(connection.receive())
-    assert {answer.request for answer in answers if isinstance(answer, Pushed)} == set(range(many))
+        replies.append(connection.receive())
+    assert {reply.request for reply in replies if isinstance(reply, Pushed)} == set(range(many))
     connection.close()
     service.stop()
     assert service.join(60.0)
@@ -234,12 +234,12 @@ def test_a_lookup_sees_the_pushes_that_came_before_it_and_none_after(
     values, repeated = {}, []
     for _ in range(6):
         assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
-        answer = connection.receive()
-        if isinstance(answer, Vectors):
-            values[answer.request] = (answer.version, answer.values.copy())
+        reply = connection.receive()
+        if isinstance(reply, Vectors):
+            values[reply.request] = (reply.version, reply.values.copy())
         else:
-            assert isinstance(answer, Pushed)
-            repeated.append((answer.request, answer.repeated))
+            assert isinstance(reply, Pushed)
+            repeated.append((reply.request, reply.repeated))
     assert [values[number][0] for number in (0, 2, 4)] == [0, 1, 2]
     for number, count in ((2, 1), (4, 2)):
         np.testing.assert_allclose(values[0][1] - values[number][1], count, atol=1e-5)
@@ -297,9 +297,9 @@ def test_an_answer_that_is_too_large_to_send_is_refused_and_its_buffer_used_agai
     for number in range(8):
         connection.send(Lookup(number, np.arange(ROWS, dtype=np.int32)))
         assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
-        answer = connection.receive()
-        assert isinstance(answer, Failure)
-        assert (answer.request, "may be sent" in answer.what) == (number, True)
+        reply = connection.receive()
+        assert isinstance(reply, Failure)
+        assert (reply.request, "may be sent" in reply.what) == (number, True)
     connection.send(Lookup(9, np.arange(ROWS - 1, dtype=np.int32)))
     assert connection.socket.poll(int(ENOUGH_SECONDS * 1000))
     assert isinstance(connection.receive(), Vectors)

@@ -71,7 +71,7 @@ class Deliveries(RuleBasedStateMachine):
             self.dropped += self.held
 
     @rule(name=st.sampled_from(WORKERS))
-    def tell_credit(self, name: bytes) -> None:
+    def send_credit(self, name: bytes) -> None:
         # The dead may still be heard.
         self.state.credit(name, self.workers[name].credit())
 
@@ -145,11 +145,11 @@ class Deliveries(RuleBasedStateMachine):
     def drain(self) -> None:
         # Nobody has been sent these, and nobody will be: no book has them.
         self.dropped += self.state.queued
-        told = self.state.drain()
+        reported = self.state.drain()
         assert self.state.queued == 0
         self.held = True
         for name in self.living():
-            assert told.get(name.decode(), 0) == self.sent.get(name, 0)
+            assert reported.get(name.decode(), 0) == self.sent.get(name, 0)
 
     @invariant()
     def every_batch_is_somewhere(self) -> None:

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.nodes.runtime.health import (
     Health,
-    ask_health,
     coordinator_health,
     health_path,
     node_health,
+    request_health,
     serve_health,
 )
 from shadowsync.pipeline.errors import ClusterError
@@ -49,17 +49,17 @@ def node(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
 
 def test_a_node_answers_for_itself(node: tuple[subprocess.Popen[bytes], Path]) -> None:
     process, path = node
-    assert ask_health(path, 5.0) == WELL
+    assert request_health(path, 5.0) == WELL
     process.send_signal(signal.SIGSTOP)
-    stopped = ask_health(path, 0.2)
+    stopped = request_health(path, 0.2)
     assert not stopped.healthy
     assert "hangs or is stopped" in stopped.text
     process.send_signal(signal.SIGCONT)
-    assert ask_health(path, 5.0) == WELL
+    assert request_health(path, 5.0) == WELL
     process.kill()
     process.wait()
     assert path.exists()
-    gone = ask_health(path, 5.0)
+    gone = request_health(path, 5.0)
     assert not gone.healthy
     assert "no node answers" in gone.text
 
@@ -83,7 +83,7 @@ def test_a_second_node_does_not_take_the_first_ones_place(
     _, path = node
     with pytest.raises(ClusterError, match="another node answers there"):
         asyncio.run(serve_health(path, lambda: Health(False, "")))
-    assert ask_health(path, 5.0) == WELL
+    assert request_health(path, 5.0) == WELL
 
 
 def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Pa
         serving = asyncio.create_task(serve_health(path, lambda: WELL))
         found = Health(False, "")
         while not found.healthy:
-            found = await asyncio.to_thread(ask_health, path, 5.0)
+            found = await asyncio.to_thread(request_health, path, 5.0)
         serving.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await serving
@@ -110,8 +110,8 @@ def test_a_path_that_cannot_be_used_is_told(tmp_path: Path) -> None:
         asyncio.run(serve_health(tmp_path / "absent" / "h.sock", lambda: WELL))
 
 
-@pytest.mark.parametrize("answer", [b"", b"what?\n", b'{"healthy": true}\n', b"[]\n"])
-def test_what_is_no_node_is_not_healthy(tmp_path: Path, answer: bytes) -> None:
+@pytest.mark.parametrize("reply", [b"", b"what?\n", b'{"healthy": true}\n', b"[]\n"])
+def test_what_is_no_node_is_not_healthy(tmp_path: Path, reply: bytes) -> None:
     path = tmp_path / "h.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
@@ -120,11 +120,11 @@ def test_what_is_no_node_is_not_healthy(tmp_path: Path, answer: bytes) -> None:
         def serve() -> None:
             link, _ = listener.accept()
             with link:
-                link.sendall(answer)
+                link.sendall(reply)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        found = ask_health(path, 5.0)
+        found = request_health(path, 5.0)
         thread.join()
     assert not found.healthy
     assert "is not a node" in found.text

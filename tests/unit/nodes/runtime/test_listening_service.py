@@ -55,65 +55,65 @@ def echo(context: Context, found: list[BaseException], monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def asker(context: Context, echo: Echo) -> Iterator[Connection]:
+def requester(context: Context, echo: Echo) -> Iterator[Connection]:
     connection = Connection(context, echo.listener.endpoint, "t/0")
     yield connection
     connection.close()
 
 
-def answer(asker: Connection, message: Message) -> Message | None:
-    asker.send(message)
-    assert asker.socket.poll(60_000), "nothing came"
-    return asker.receive()
+def reply(requester: Connection, message: Message) -> Message | None:
+    requester.send(message)
+    assert requester.socket.poll(60_000), "nothing came"
+    return requester.receive()
 
 
 def lookup(request: int, rows: int = 1) -> Lookup:
     return Lookup(request, np.zeros(rows, np.int32))
 
 
-def test_messages_are_handled_in_turn_and_counted(echo: Echo, asker: Connection) -> None:
-    assert answer(asker, lookup(1)) == Pushed(1, repeated=False)
+def test_messages_are_handled_in_turn_and_counted(echo: Echo, requester: Connection) -> None:
+    assert reply(requester, lookup(1)) == Pushed(1, repeated=False)
     wait_until(lambda: "served" in echo.done[echo.done.index("lookup 1") :], "its turn ends")
-    assert answer(asker, lookup(2)) == Pushed(2, repeated=False)
-    told = threading.Event()
-    echo.call(told.set)
-    assert told.wait(60.0)
+    assert reply(requester, lookup(2)) == Pushed(2, repeated=False)
+    reported = threading.Event()
+    echo.call(reported.set)
+    assert reported.wait(60.0)
     assert [what for what in echo.done if what != "served"] == ["lookup 1", "lookup 2"]
     counts = echo.metrics()
-    bytes_both_ways = (asker.received_bytes, asker.sent_bytes)
+    bytes_both_ways = (requester.received_bytes, requester.sent_bytes)
     assert (counts["sent_bytes"], counts["received_bytes"]) == bytes_both_ways
     assert counts["handled_messages"] == 2
     assert 0.0 < counts["handled_seconds"] < counts["busy_seconds"]
 
 
 def test_a_refusal_is_counted_and_answered_and_the_service_goes_on(
-    echo: Echo, asker: Connection, caplog: pytest.LogCaptureFixture
+    echo: Echo, requester: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert answer(asker, Pushed(7, repeated=False)) == Failure(7, "no pushed")
+    assert reply(requester, Pushed(7, repeated=False)) == Failure(7, "no pushed")
     # A message without a number.
-    assert answer(asker, Credit(1, 2, 3)) == Failure(0, "no credit")
-    assert answer(asker, lookup(3)) == Pushed(3, repeated=False)
+    assert reply(requester, Credit(1, 2, 3)) == Failure(0, "no credit")
+    assert reply(requester, lookup(3)) == Pushed(3, repeated=False)
     assert echo.listener.refusals.count == 2
     assert "refused a pushed from b't/0': no pushed" in caplog.text
 
 
 def test_commands_run_on_its_thread_without_any_message(echo: Echo) -> None:
     where: list[str] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     def note() -> None:
         where.append(threading.current_thread().name)
-        told.set()
+        reported.set()
 
     echo.call(note)
-    assert told.wait(60.0)
+    assert reported.wait(60.0)
     assert where == ["echo"]
 
 
 def test_a_mistake_of_ours_ends_it_and_is_told(
-    echo: Echo, asker: Connection, found: list[BaseException]
+    echo: Echo, requester: Connection, found: list[BaseException]
 ) -> None:
-    asker.send(lookup(1, rows=2))
+    requester.send(lookup(1, rows=2))
     assert echo.join(60.0)
     assert [str(error) for error in found] == ["a mistake of ours"]
     assert echo.listener.socket.closed

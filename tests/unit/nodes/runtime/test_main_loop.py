@@ -194,15 +194,15 @@ def test_an_answer_that_waited_through_a_pause_is_in_time(steady: bool) -> None:
         loop.time = real  # type: ignore[method-assign]
 
     async def main() -> str:
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(asyncio.wait_for(answer, 60.0))
+        reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        waiting = asyncio.ensure_future(asyncio.wait_for(reply, 60.0))
         await asyncio.sleep(0)
         pauses[0] += 3600.0
         # It has arrived, and is received when the loop has looked at its timers.
         for _ in range(3):
             await asyncio.sleep(0)
-        if not answer.done():
-            answer.set_result("in time")
+        if not reply.done():
+            reply.set_result("in time")
         try:
             return await waiting
         except TimeoutError:

@@ -11,7 +11,7 @@ import zmq
 import zmq.asyncio
 from shadowsync.nodes.runtime import process
 from shadowsync.nodes.runtime.node import Node
-from shadowsync.nodes.runtime.role import NodeContext, Role, not_answered
+from shadowsync.nodes.runtime.role import NodeContext, Role, unexpected_request
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.errors import ExitCode
@@ -21,7 +21,7 @@ from shadowsync.pipeline.wire.control.messages import HelloReply, NodeFacts, Nod
 from shadowsync.pipeline.wire.control.orders import Finish, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import Answer, Ask, HeartbeatReply
+from shadowsync.pipeline.wire.messages import HeartbeatReply, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 
 ENOUGH_SECONDS = 60.0
@@ -39,7 +39,7 @@ class Idle(Role):
         return NodeFacts()
 
     async def handle(self, request: Request[Any]) -> Reply:
-        raise not_answered(self.name, request)
+        raise unexpected_request(self.name, request)
 
     def metrics(self) -> dict[str, Any]:
         return {"told": 7}
@@ -88,28 +88,28 @@ class Coordinator:
         self._node, *frames = await self.socket.recv_multipart()
         return decode(frames)
 
-    async def received(self, verb: str) -> Ask:
+    async def received(self, verb: str) -> RequestMessage:
         """Wait until the node asks this."""
         message = await self._next()
-        while not (isinstance(message, Ask) and message.verb == verb):
+        while not (isinstance(message, RequestMessage) and message.verb == verb):
             message = await self._next()
         return message
 
-    async def asked(self, verb: str, reply: Reply) -> None:
+    async def reply_to(self, verb: str, reply: Reply) -> None:
         """Waits until the node asks this, and answers."""
         message = await self.received(verb)
-        await self.send(Answer(message.number, True, encode_body(reply)))
+        await self.send(ReplyMessage(message.number, True, encode_body(reply)))
 
     async def send(self, message: Message) -> None:
         """To the node."""
         await self.socket.send_multipart([self._node, *encode(message)])
 
-    async def answer(self) -> Answer | None:
+    async def message(self) -> ReplyMessage | None:
         """The answer that has come, if one has, once the node's connection is gone."""
         await self._gone.recv_multipart()
         # What came over it is there before that is told.
         while await self.socket.poll(0):
-            if isinstance(message := await self._next(), Answer):
+            if isinstance(message := await self._next(), ReplyMessage):
                 return message
         return None
 
@@ -128,20 +128,22 @@ async def joined(
     node = kind(role, NodeSettings(job=job, join=coordinator.endpoint))
     life = asyncio.create_task(node.run())
     plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
-    await coordinator.asked("hello", HelloReply("idle-0", 0, str(folder), plan))
+    await coordinator.reply_to("hello", HelloReply("idle-0", 0, str(folder), plan))
     return node, life
 
 
-async def told_to_finish(kind: type[Node], folder: Path) -> tuple[ExitCode, str, Answer | None]:
+async def ordered_to_finish(kind: type[Node], folder: Path) -> tuple[ExitCode, str, ReplyMessage | None]:
     """A node that joins and is told to finish; its answer is looked for once it is gone."""
     context = zmq.asyncio.Context()
     coordinator = Coordinator(context)
     try:
         node, life = await joined(kind, Idle(), coordinator, folder)
-        await coordinator.asked("ready", Done())
-        await coordinator.send(Ask(1, "finish", encode_body(Finish(ExitCode.INTERRUPTED, "enough"))))
+        await coordinator.reply_to("ready", Done())
+        await coordinator.send(
+            RequestMessage(1, "finish", encode_body(Finish(ExitCode.INTERRUPTED, "enough")))
+        )
         code = await life
-        return code, node.exit_text, await coordinator.answer()
+        return code, node.exit_text, await coordinator.message()
     finally:
         coordinator.close()
         context.term()
@@ -154,18 +156,18 @@ def test_the_answer_arrives_before_the_node_is_gone(
     # A process logs to one folder as long as it lives.
     monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
 
-    async def main() -> tuple[ExitCode, str, Answer | None]:
-        return await asyncio.wait_for(told_to_finish(kind, tmp_path), ENOUGH_SECONDS)
+    async def main() -> tuple[ExitCode, str, ReplyMessage | None]:
+        return await asyncio.wait_for(ordered_to_finish(kind, tmp_path), ENOUGH_SECONDS)
 
-    code, text, answer = asyncio.run(main())
+    code, text, message = asyncio.run(main())
     assert (code, text) == (ExitCode.INTERRUPTED, "enough")
     if kind is EndsFirst:
-        assert answer is None, "the control"
+        assert message is None, "the control"
     else:
-        assert answer is not None
-        reply = CONTROL_VERBS.decode_reply("finish", answer.body)
+        assert message is not None
+        reply = CONTROL_VERBS.decode_reply("finish", message.body)
         assert isinstance(reply, FinishReply)
-        assert (answer.number, answer.ok, reply.counts["told"]) == (1, True, 7)
+        assert (message.number, message.ok, reply.counts["told"]) == (1, True, 7)
 
 
 def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,19 +179,19 @@ def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest
         coordinator = Coordinator(context)
         try:
             _, life = await joined(Node, Breaks(), coordinator, tmp_path)
-            told = await coordinator.received("failed")
-            await coordinator.send(Answer(told.number, True, encode_body(Done())))
+            reported = await coordinator.received("failed")
+            await coordinator.send(ReplyMessage(reported.number, True, encode_body(Done())))
             with pytest.raises(KeyError, match="mistake"):
                 await life
-            request = CONTROL_VERBS.decode_request(told.verb, told.body)
+            request = CONTROL_VERBS.decode_request(reported.verb, reported.body)
             assert isinstance(request, NodeFailed)
             return request
         finally:
             coordinator.close()
             context.term()
 
-    told = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
-    assert (told.what, told.exit_code) == ("KeyError: 'mistake'", ExitCode.INTERNAL)
+    reported = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
+    assert (reported.what, reported.exit_code) == ("KeyError: 'mistake'", ExitCode.INTERNAL)
 
 
 def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,9 +203,9 @@ def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path, monkeypatch: pyt
         coordinator = Coordinator(context)
         try:
             node, life = await joined(Node, BreaksLater(), coordinator, tmp_path)
-            await coordinator.asked("ready", Done())
+            await coordinator.reply_to("ready", Done())
             await coordinator.send(HeartbeatReply(examples=1, declared_dead=""))
-            await coordinator.asked("failed", Done())
+            await coordinator.reply_to("failed", Done())
             return await life, node.exit_text
         finally:
             coordinator.close()

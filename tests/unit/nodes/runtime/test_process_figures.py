@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # A small process, whose parent is a large one; what was read before and after it bounds what is told.
-ASK = """
+PROBE = """
 from shadowsync.nodes.runtime.process_figures import process_metrics
 
 def kernel(key):
@@ -17,12 +17,12 @@ def kernel(key):
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(key + ":"))
 
 before = kernel("VmHWM")
-told = process_metrics()
-print(before <= told["peak_memory_bytes"] <= kernel("VmHWM"), 0 < told["memory_bytes"])
+reported = process_metrics()
+print(before <= reported["peak_memory_bytes"] <= kernel("VmHWM"), 0 < reported["memory_bytes"])
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the VmHWM of Linux")
 def test_the_peak_is_its_own_and_not_that_of_who_started_it() -> None:
-    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]

@@ -23,21 +23,21 @@ class Plain(Service):
 
 
 def test_a_failure_is_told_on_the_thread() -> None:
-    told: list[tuple[str, BaseException]] = []
+    reported: list[tuple[str, BaseException]] = []
 
     def fail() -> None:
         raise LookupError("no such row")
 
-    service = Plain(fail, lambda error: told.append((threading.current_thread().name, error)))
+    service = Plain(fail, lambda error: reported.append((threading.current_thread().name, error)))
     service.start()
     assert service.join(WAIT_SECONDS)
-    ((name, error),) = told
+    ((name, error),) = reported
     assert name == "plain"
     assert isinstance(error, LookupError)
 
 
 def test_it_is_told_to_stop_and_woken() -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     began = threading.Event()
 
     def wait() -> None:
@@ -48,22 +48,22 @@ def test_it_is_told_to_stop_and_woken() -> None:
             assert poller.poll(int(WAIT_SECONDS * 1000)), "nobody woke it"
             service.waker.clear()
 
-    service = Plain(wait, told.append)
+    service = Plain(wait, reported.append)
     service.start()
     assert began.wait(WAIT_SECONDS)
     service.stop()
     assert service.join(WAIT_SECONDS)
-    assert told == []
+    assert reported == []
 
 
 def test_joining_says_whether_it_has_ended_and_leaves_no_descriptor() -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     end = threading.Event()
 
     def wait() -> None:
         end.wait(WAIT_SECONDS)
 
-    service = Plain(wait, told.append)
+    service = Plain(wait, reported.append)
     service.start()
     assert not service.join(0.01)
     assert service.waker.fileno() >= 0
@@ -76,8 +76,8 @@ def test_joining_says_whether_it_has_ended_and_leaves_no_descriptor() -> None:
 
 
 def test_one_that_never_ran_is_ended() -> None:
-    told: list[BaseException] = []
-    service = Plain(lambda: None, told.append)
+    reported: list[BaseException] = []
+    service = Plain(lambda: None, reported.append)
     service.stop()
     assert service.join(0.0)
     assert service.waker.fileno() == -1

@@ -234,10 +234,10 @@ def test_what_cannot_be_done_is_answered_and_the_service_goes_on(
             try:
                 stranger.send(message)
                 assert await asyncio.to_thread(stranger.socket.poll, 10_000)
-                answer = stranger.receive()
-                assert isinstance(answer, Failure)
-                assert answer.request == 7
-                assert why in answer.what
+                reply = stranger.receive()
+                assert isinstance(reply, Failure)
+                assert reply.request == 7
+                assert why in reply.what
             finally:
                 stranger.close()
             torch.testing.assert_close(await link.read_all(), first, rtol=0, atol=0)
@@ -252,9 +252,9 @@ def test_before_the_first_value_an_exchange_is_refused_at_once(context: Context,
     async def main() -> None:
         # Its timeout is as long as the test may take.
         async with linked(context, members, 10) as link:
-            for ask in (link.read(link.slices[0]), link.exchange(link.slices[0], torch.ones(10))):
+            for call in (link.read(link.slices[0]), link.exchange(link.slices[0], torch.ones(10))):
                 with pytest.raises(PeerLost, match="sync-0 answered: the center has no initial value yet"):
-                    await ask
+                    await call
             assert link.refused_messages == 2
             await link.seed(torch.zeros(10))
             assert (await link.exchange(link.slices[0], torch.ones(10))).tolist() == [0.5] * 10

@@ -16,7 +16,7 @@ from shadowsync.pipeline.wire.center_messages import CenterExchange, CenterValue
 from shadowsync.pipeline.wire.messages import Failure, Pushed
 from shadowsync.sync_algos.base import PeerLost, Slice
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
-from shadowsync.tests.support.center_messages import answer_of
+from shadowsync.tests.support.center_messages import reply_of
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -51,14 +51,14 @@ def with_link(context: Context, work: Work, nodes: int = 1, timeout_seconds: flo
 def dropping(times: int) -> Callable[[CenterValues], Leaving]:
     left = [times]
 
-    def leaving(answer: CenterValues) -> Leaving:
+    def leaving(reply: CenterValues) -> Leaving:
         left[0] -= 1
-        return [] if left[0] >= 0 else [answer]
+        return [] if left[0] >= 0 else [reply]
 
     return leaving
 
 
-def silent(answer: CenterValues) -> Leaving:  # noqa: ARG001
+def silent(reply: CenterValues) -> Leaving:  # noqa: ARG001
     return []
 
 
@@ -135,8 +135,8 @@ def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: C
         (fake,) = fakes
         held: list[CenterValues] = []
 
-        def late(answer: CenterValues) -> Leaving:
-            held.append(answer)
+        def late(reply: CenterValues) -> Leaving:
+            held.append(reply)
             return []
 
         fake.leaving = late
@@ -144,7 +144,7 @@ def test_an_answer_to_an_earlier_request_is_not_taken_for_a_later_one(context: C
             await link.exchange(link.slices[0], torch.ones(NUMEL))
         # With the next request's answers all the old ones come, before and after them.
         old = list(held)
-        fake.leaving = lambda answer: [*old, answer, *old]
+        fake.leaving = lambda reply: [*old, reply, *old]
         delta = await link.exchange(link.slices[0], torch.full((NUMEL,), 8.5))
         assert delta.tolist() == [4.0] * NUMEL
         assert link.refused_messages == 0
@@ -159,10 +159,10 @@ def test_an_answer_of_another_length_is_refused_and_asked_for_again(
     async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
         wrong = [True]
 
-        def leaving(answer: CenterValues) -> Leaving:
+        def leaving(reply: CenterValues) -> Leaving:
             if wrong.pop() if wrong else False:
-                return [answer_of(answer.request, answer.start, np.full(CHUNK + change, 9.0, np.float32))]
-            return [answer]
+                return [reply_of(reply.request, reply.start, np.full(CHUNK + change, 9.0, np.float32))]
+            return [reply]
 
         fakes[0].leaving = leaving
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))
@@ -176,13 +176,13 @@ def test_an_answer_of_another_length_is_refused_and_asked_for_again(
 
 def test_an_answer_that_comes_twice_or_unasked_changes_nothing(context: Context) -> None:
     async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
-        def leaving(answer: CenterValues) -> Leaving:
+        def leaving(reply: CenterValues) -> Leaving:
             foreign = np.full(CHUNK, 9.0, np.float32)
             return [
-                answer_of(answer.request + 7, answer.start, foreign),
-                answer_of(answer.request, answer.start + 1, foreign),
-                answer,
-                answer_of(answer.request, answer.start, foreign),
+                reply_of(reply.request + 7, reply.start, foreign),
+                reply_of(reply.request, reply.start + 1, foreign),
+                reply,
+                reply_of(reply.request, reply.start, foreign),
             ]
 
         fakes[0].leaving = leaving
@@ -196,10 +196,10 @@ def test_what_cannot_be_understood_is_counted_with_its_sender(
     context: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(link: CenterClient, fakes: list[FakeCenter]) -> None:
-        def leaving(answer: CenterValues) -> Leaving:
-            if answer.start:
-                return [answer]
-            return [b"nonsense", Failure(0, "no room"), Pushed(1, repeated=False), answer]
+        def leaving(reply: CenterValues) -> Leaving:
+            if reply.start:
+                return [reply]
+            return [b"nonsense", Failure(0, "no room"), Pushed(1, repeated=False), reply]
 
         fakes[0].leaving = leaving
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))

@@ -79,7 +79,7 @@ def line_over(slow: SlowSocket) -> CenterConnection:
     return line
 
 
-def answer(line: CenterConnection, number: int) -> None:
+def reply(line: CenterConnection, number: int) -> None:
     """The answer to one chunk comes."""
     values = np.full(CHUNK, number, dtype=np.float32)
     line._accept(CenterValues(1, CHUNK * number, CHUNK, False, Float32().encode(values)), 100)
@@ -90,11 +90,11 @@ def read(start: int, stop: int) -> Message:
     return CenterRead(1, start, stop)
 
 
-async def ask(slow: SlowSocket, answers: int, every_seconds: float) -> np.ndarray:
+async def call(slow: SlowSocket, replies: int, every_seconds: float) -> np.ndarray:
     """A request whose first answers come so late, one after the other."""
     line, loop = line_over(slow), asyncio.get_running_loop()
-    for number in range(answers):
-        loop.call_later(every_seconds * (number + 1), answer, line, number)
+    for number in range(replies):
+        loop.call_later(every_seconds * (number + 1), reply, line, number)
     target = np.zeros(CHUNK * CHUNKS, dtype=np.float32)
     await asyncio.wait_for(line.request(1, read, target), 60.0)
     return target
@@ -102,10 +102,10 @@ async def ask(slow: SlowSocket, answers: int, every_seconds: float) -> np.ndarra
 
 def test_answers_that_come_slowly_are_waited_for(slow_socket: Callable[[float], SlowSocket]) -> None:
     every = 0.6 * TIMEOUT_SECONDS
-    found = run_in_virtual_time(ask(slow_socket(0.0), CHUNKS, every))
+    found = run_in_virtual_time(call(slow_socket(0.0), CHUNKS, every))
     np.testing.assert_array_equal(found, np.repeat(np.arange(CHUNKS, dtype=np.float32), CHUNK))
     with pytest.raises(PeerLost, match="did not answer within"):
-        run_in_virtual_time(ask(slow_socket(0.0), CHUNKS - 1, every))
+        run_in_virtual_time(call(slow_socket(0.0), CHUNKS - 1, every))
 
 
 def test_chunks_that_leave_slowly_are_waited_for(slow_socket: Callable[[float], SlowSocket]) -> None:
@@ -116,7 +116,7 @@ def test_chunks_that_leave_slowly_are_waited_for(slow_socket: Callable[[float], 
     async def work() -> None:
         line, loop = line_over(slow), asyncio.get_running_loop()
         for number in range(CHUNKS):
-            loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, answer, line, number)
+            loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, reply, line, number)
         await asyncio.wait_for(line.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 60.0)
 
     run_in_virtual_time(work())
@@ -125,4 +125,4 @@ def test_chunks_that_leave_slowly_are_waited_for(slow_socket: Callable[[float], 
 
 def test_a_socket_that_takes_nothing_is_a_lost_node(slow_socket: Callable[[float], SlowSocket]) -> None:
     with pytest.raises(PeerLost, match="did not answer within"):
-        run_in_virtual_time(ask(slow_socket(100.0), 0, 1.0))
+        run_in_virtual_time(call(slow_socket(100.0), 0, 1.0))

@@ -111,9 +111,9 @@ def test_an_open_gate_lets_pass() -> None:
 
 
 def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
-    told: queue.SimpleQueue[WorkerReport] = queue.SimpleQueue()
+    reported: queue.SimpleQueue[WorkerReport] = queue.SimpleQueue()
     # Nobody answers.
-    gate = RemoteGate(1, told.put)
+    gate = RemoteGate(1, reported.put)
 
     def steps() -> None:
         for _ in range(3):
@@ -122,12 +122,12 @@ def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:
 
     worker = threading.Thread(target=steps, daemon=True)
     worker.start()
-    assert told.get(timeout=10.0) == GateWork()
+    assert reported.get(timeout=10.0) == GateWork()
     assert worker.is_alive()
     gate.open()
     worker.join(60.0)
     assert not worker.is_alive()
-    assert [told.get_nowait() for _ in range(3)] == [GateArrive()] * 3
+    assert [reported.get_nowait() for _ in range(3)] == [GateArrive()] * 3
 
 
 def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_them() -> None:
@@ -135,15 +135,15 @@ def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_the
     shared = cast(TrainerContext, SimpleNamespace(total_iterations=lambda: iterations[0]))
     counter = RoundCounter(lambda: iterations[0])
     rounds = RemoteRounds(counter)
-    told: list[WorkerReport] = []
-    notes = RemoteRoundLog(shared, told.append)
+    reported: list[WorkerReport] = []
+    notes = RemoteRoundLog(shared, reported.append)
     for now, started in ((10, 8), (30, 25)):
         iterations[0] = now
         notes.completed(started, 0.5, 0.1)
     notes.incomplete()
     # They arrive when the workers are further on already.
     iterations[0] = 37
-    for ended in told:
+    for ended in reported:
         assert isinstance(ended, RoundEnded)
         rounds.count_round(ended)
     counts = counter.metrics()
@@ -156,13 +156,13 @@ def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_the
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 def test_a_lost_and_replaced_sync_node_is_told_whether_the_process_is_there_or_not(early: bool) -> None:
     rounds = RemoteRounds(RoundCounter(lambda: 0))
-    told: list[SyncNodeIsLost | ReplaceSyncNode] = []
+    reported: list[SyncNodeIsLost | ReplaceSyncNode] = []
     other = MemberInfo("sync-1", "sync", 1, "other", "tcp://127.0.0.1:1")
     if early:
         rounds.mark_lost("token")
         rounds.replace(0, other)
-    rounds.bind(told.append)
+    rounds.bind(reported.append)
     if not early:
         rounds.mark_lost("token")
         rounds.replace(0, other)
-    assert told == [SyncNodeIsLost("token"), ReplaceSyncNode(0, other)]
+    assert reported == [SyncNodeIsLost("token"), ReplaceSyncNode(0, other)]

@@ -15,14 +15,14 @@ def test_gaps_are_iterations_between_completed_rounds() -> None:
         iterations[0] = now
         rounds.completed(started, seconds=0.5, cpu_seconds=0.1)
     iterations[0] = 37
-    told = rounds.metrics()
-    assert told["rounds"] == 3
-    assert told["gap_sum"] == 5 + 20 + 5
-    assert told["gap_max"] == 20
-    assert told["gap_open"] == 7
-    assert told["synced_iterations"] == 29
-    assert told["round_seconds"] == 1.5
-    assert abs(told["round_cpu_seconds"] - 0.3) < 1e-12
+    reported = rounds.metrics()
+    assert reported["rounds"] == 3
+    assert reported["gap_sum"] == 5 + 20 + 5
+    assert reported["gap_max"] == 20
+    assert reported["gap_open"] == 7
+    assert reported["synced_iterations"] == 29
+    assert reported["round_seconds"] == 1.5
+    assert abs(reported["round_cpu_seconds"] - 0.3) < 1e-12
 
 
 def test_the_open_gap_grows_into_the_maximum_but_not_into_the_mean() -> None:
@@ -30,17 +30,17 @@ def test_the_open_gap_grows_into_the_maximum_but_not_into_the_mean() -> None:
     rounds = RoundCounter(lambda: iterations[0])
     rounds.completed(10, 0.1, 0.1)
     iterations[0] = 1000
-    told = rounds.metrics()
-    assert (told["gap_max"], told["gap_open"], told["gap_sum"]) == (990, 990, 10)
+    reported = rounds.metrics()
+    assert (reported["gap_max"], reported["gap_open"], reported["gap_sum"]) == (990, 990, 10)
 
 
 def test_an_incomplete_round_ends_no_gap() -> None:
     iterations = [10]
     rounds = RoundCounter(lambda: iterations[0])
     rounds.incomplete()
-    told = rounds.metrics()
-    assert (told["rounds"], told["incomplete_rounds"], told["gap_open"]) == (0, 1, 10)
-    assert told["synced_iterations"] == 0
+    reported = rounds.metrics()
+    assert (reported["rounds"], reported["incomplete_rounds"], reported["gap_open"]) == (0, 1, 10)
+    assert reported["synced_iterations"] == 0
 
 
 def test_what_is_synced_never_goes_back() -> None:
@@ -58,8 +58,8 @@ def test_rounds_of_the_first_iterations_are_counted_apart() -> None:
     for started in (0, 1, 50, FIRST_ITERATIONS, FIRST_ITERATIONS + 1, 400):
         rounds.completed(started, 0.1, 0.1)
     rounds.incomplete()
-    told = rounds.metrics()
-    assert (told["rounds"], told["first_rounds"]) == (6, 3)
+    reported = rounds.metrics()
+    assert (reported["rounds"], reported["first_rounds"]) == (6, 3)
 
 
 def test_threads_lose_no_round() -> None:
@@ -75,5 +75,9 @@ def test_threads_lose_no_round() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    told = rounds.metrics()
-    assert (told["rounds"], told["incomplete_rounds"], told["round_seconds"]) == (8000, 8000, 8000.0)
+    reported = rounds.metrics()
+    assert (reported["rounds"], reported["incomplete_rounds"], reported["round_seconds"]) == (
+        8000,
+        8000,
+        8000.0,
+    )

@@ -40,12 +40,12 @@ class Link:
         return [float(value) for value in (await self.client.read_all()).tolist()]
 
 
-def _nothing(answer: CenterValues) -> Leaving:  # noqa: ARG001
+def _nothing(reply: CenterValues) -> Leaving:  # noqa: ARG001
     return []
 
 
-def _first_half(answer: CenterValues) -> Leaving:
-    return [answer] if answer.start < NUMEL // 2 else []
+def _first_half(reply: CenterValues) -> Leaving:
+    return [reply] if reply.start < NUMEL // 2 else []
 
 
 def with_link(

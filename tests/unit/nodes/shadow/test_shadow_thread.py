@@ -243,7 +243,7 @@ def test_what_is_told_before_there_are_links_is_not_lost(
     trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = trainer(duty=1.0)
-    told: list[ZmqPeers] = []
-    own.shadow.call_with_links(told.append)
+    reported: list[ZmqPeers] = []
+    own.shadow.call_with_links(reported.append)
     own.run(monkeypatch, lambda: asyncio.sleep(ROUND_SECONDS))
-    assert [links.peers for links in told] == [own.peers]
+    assert [links.peers for links in reported] == [own.peers]

@@ -25,7 +25,7 @@ from shadowsync.nodes.supervisor.starter import (
     SpawnStarter,
     Starter,
     make_starter,
-    receive_answer,
+    receive_reply,
     send_request,
     start_method,
 )
@@ -169,7 +169,7 @@ def test_its_input_ends_with_the_supervisor_and_the_server_too(tmp_path: Path) -
         textwrap.dedent(
             """
             import asyncio
-            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_answer, send_request
+            from shadowsync.nodes.supervisor.starter import ForkStarter, receive_reply, send_request
 
             async def main():
                 starter = ForkStarter()
@@ -299,15 +299,15 @@ def test_a_server_with_a_thread_refuses(script: Callable[[str], list[str]], what
         theirs.close()
         with open(os.devnull, "r+b") as nothing:
             send_request(ours, 7, script("raise SystemExit(3)"), [nothing.fileno()] * 3)
-        answer = receive_answer(ours)
-        assert answer is not None
-        body, process = answer
+        reply = receive_reply(ours)
+        assert reply is not None
+        body, process = reply
         if what == "thread":
             assert body == {"request": 7, "refused": "it has 2 threads"}
         else:
             assert process is not None
             os.close(process)
-            assert receive_answer(ours) == ({"request": 7, "code": 3}, None)
+            assert receive_reply(ours) == ({"request": 7, "code": 3}, None)
         ours.shutdown(socket.SHUT_RDWR)
 
 

@@ -27,9 +27,9 @@ def seeded(values: Float32Array, alpha: float = 0.5) -> CenterState:
 
 def exchange(state: CenterState, client: bytes, request: int, values: Float32Array) -> Float32Array:
     """All in one chunk; gives the delta."""
-    (answer,) = state.exchange(client, exchange_of(request, START, values))
-    assert (answer.request, answer.start) == (request, START)
-    return values_of(answer)
+    (reply,) = state.exchange(client, exchange_of(request, START, values))
+    assert (reply.request, reply.start) == (request, START)
+    return values_of(reply)
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.data())
@@ -39,14 +39,14 @@ def test_chunks_in_any_order_and_number_are_applied_once(length: int, size: int,
     parts = chunks(replica, size)
     order = data.draw(st.permutations(parts))
     repeats = data.draw(st.lists(st.sampled_from(parts), max_size=5))
-    answered: dict[int, Float32Array] = {}
+    replied: dict[int, Float32Array] = {}
     for start, values in [*order[:-1], *repeats, order[-1], *repeats]:
-        if not answered:
+        if not replied:
             np.testing.assert_array_equal(whole(state), first)
-        for answer in state.exchange(A, exchange_of(1, start, values)):
-            answered[answer.start] = values_of(answer)
+        for reply in state.exchange(A, exchange_of(1, start, values)):
+            replied[reply.start] = values_of(reply)
     delta = (replica - first) * np.float32(0.5)
-    np.testing.assert_array_equal(np.concatenate([answered[at] for at in sorted(answered)]), delta)
+    np.testing.assert_array_equal(np.concatenate([replied[at] for at in sorted(replied)]), delta)
     np.testing.assert_array_equal(whole(state), first + delta)
     assert state.applied_slices == 1
 
@@ -59,8 +59,8 @@ def test_nothing_is_applied_before_the_slice_is_whole() -> None:
         assert state.exchange(A, exchange_of(1, start, part)) == []
     np.testing.assert_array_equal(whole(state), first)
     assert state.applied_slices == 0
-    answers = state.exchange(A, exchange_of(1, last, values))
-    assert [(answer.start, answer.elements) for answer in answers] == [(100, 3), (103, 3), (106, 3), (109, 1)]
+    replies = state.exchange(A, exchange_of(1, last, values))
+    assert [(reply.start, reply.elements) for reply in replies] == [(100, 3), (103, 3), (106, 3), (109, 1)]
     assert state.applied_slices == 1
 
 
@@ -105,7 +105,7 @@ def test_the_remembered_answer_does_not_move_with_the_center() -> None:
     np.testing.assert_array_equal(delta, before)
 
 
-def answered(state: CenterState, request: int) -> list[CenterValues]:
+def replied(state: CenterState, request: int) -> list[CenterValues]:
     """An exchange in one chunk; what is to be sent, from the client's buffer."""
     return state.exchange(A, exchange_of(request, START, floats(6, request)))
 
@@ -113,13 +113,13 @@ def answered(state: CenterState, request: int) -> list[CenterValues]:
 @pytest.mark.parametrize("left", [True, False])
 def test_a_buffer_is_used_again_only_when_it_has_left(*, left: bool) -> None:
     state = seeded(floats(6, 1))
-    (first,) = answered(state, 1)
+    (first,) = replied(state, 1)
     leaving, before = first.payload.data, first.payload.copy()
     place = first.payload.ctypes.data
     del first
     if left:
         del leaving
-    (second,) = answered(state, 2)
+    (second,) = replied(state, 2)
     assert (second.payload.ctypes.data == place) == left
     assert not np.array_equal(second.payload, before)
     if not left:
@@ -219,9 +219,9 @@ def test_what_is_not_of_the_slice_cannot_be_read(start: int, stop: int) -> None:
 def test_reading_gives_a_copy_of_a_part() -> None:
     first = floats(6, 1)
     state = seeded(first)
-    answer = state.read(CenterRead(1, 102, 105))
-    assert answer.start == 102
-    part = values_of(answer)
+    reply = state.read(CenterRead(1, 102, 105))
+    assert reply.start == 102
+    part = values_of(reply)
     np.testing.assert_array_equal(part, first[2:5])
     exchange(state, A, 1, floats(6, 2))
     np.testing.assert_array_equal(part, first[2:5])

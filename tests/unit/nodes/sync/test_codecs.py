@@ -147,10 +147,10 @@ def deltas_of_five(context: Context, codecs: LinkCodecs, *, losing: bool) -> lis
     lost: set[int] = set()
     received: list[torch.Tensor] = []
 
-    def first_time_lost(answer: CenterValues) -> Leaving:
-        leaves = answer.start in lost
-        lost.add(answer.start)
-        return [answer] if leaves else []
+    def first_time_lost(reply: CenterValues) -> Leaving:
+        leaves = reply.start in lost
+        lost.add(reply.start)
+        return [reply] if leaves else []
 
     async def work(link: CenterClient, fake: FakeCenter) -> None:
         for number in range(1, 6):
@@ -178,7 +178,7 @@ def changed_by(
     state = CenterState(RULE, codecs)
     state.seed(CenterSeed(1, 0, length, 0, vector(0, length).numpy()))
     reference = Reference(codecs.up, length)
-    answers = []
+    replies = []
     for number, order in enumerate(rounds, start=1):
         values = vector(number, length).numpy()
         reference.begin()
@@ -189,12 +189,12 @@ def changed_by(
             messages[start] = CenterExchange(number, start, len(part), version, encoded.payload)
         found = {}
         for place in order:
-            for answer in state.exchange(b"a/0", messages[place * size]):
-                found[answer.start] = answer.payload.tobytes()
+            for reply in state.exchange(b"a/0", messages[place * size]):
+                found[reply.start] = reply.payload.tobytes()
         reference.complete(number)
-        answers += [found[start] for start in sorted(found)]
+        replies += [found[start] for start in sorted(found)]
     assert state.values is not None
-    return state.values.numpy().tobytes(), answers
+    return state.values.numpy().tobytes(), replies
 
 
 @settings(max_examples=40)
@@ -325,11 +325,11 @@ def test_an_answer_that_cannot_be_decoded_is_asked_for_again(context: Context) -
     async def work(link: CenterClient, fake: FakeCenter) -> None:
         wrong = [True]
 
-        def leaving(answer: CenterValues) -> Leaving:
+        def leaving(reply: CenterValues) -> Leaving:
             if wrong.pop() if wrong else False:
-                short = answer.payload[:-1].copy()
-                return [CenterValues(answer.request, answer.start, answer.elements, True, short)]
-            return [answer]
+                short = reply.payload[:-1].copy()
+                return [CenterValues(reply.request, reply.start, reply.elements, True, short)]
+            return [reply]
 
         fake.leaving = leaving
         delta = await link.exchange(link.slices[0], torch.ones(NUMEL))

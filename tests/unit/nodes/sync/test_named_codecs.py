@@ -75,7 +75,7 @@ class Thread:
     def __init__(self, center: Center) -> None:
         self.center = center
         self.reference = Reference(CHOICES.codec("float32"), LENGTH)
-        self.number = self.answered = 0
+        self.number = self.replied = 0
         self.received = np.zeros(LENGTH)
         self.owed_by_rule = np.zeros(LENGTH)
 
@@ -91,12 +91,12 @@ class Thread:
             part = values[at : at + CHUNK]
             version, encoded = self.reference.encode(at, part)
             fields = (self.number, at, len(part), version, encoded.payload.copy())
-            messages.append(CenterNamedExchange(*fields, step.codec, self.answered))
+            messages.append(CenterNamedExchange(*fields, step.codec, self.replied))
         if step.fate == "request":
             self.center.exchange(b"a/0", messages[0])
             return False
         try:
-            answers = self._send(messages, twice=step.repeats)
+            replies = self._send(messages, twice=step.repeats)
         except ValueError:
             # The node has not the reference that this end has: the thread gives the exchange up.
             assert step.fate == "new session"
@@ -105,21 +105,21 @@ class Thread:
             return False
         if step.fate == "settled":
             again = self._send(messages, twice=False)
-            assert [one.payload.tobytes() for one in again] == [one.payload.tobytes() for one in answers]
-        for answer in answers:
-            stop = answer.start + answer.elements
-            decoded = decode_chunk(codec, answer.payload, answer.elements, coded=answer.coded)
-            self.received[answer.start : stop] += decoded
+            assert [one.payload.tobytes() for one in again] == [one.payload.tobytes() for one in replies]
+        for reply in replies:
+            stop = reply.start + reply.elements
+            decoded = decode_chunk(codec, reply.payload, reply.elements, coded=reply.coded)
+            self.received[reply.start : stop] += decoded
         self.owed_by_rule += self.center.replies[-1]
         self.reference.complete(self.number)
-        self.answered = self.number
+        self.replied = self.number
         return True
 
     def _send(self, messages: list[CenterNamedExchange], *, twice: bool) -> list[CenterValues]:
         found = {}
         for message in [*messages[: 2 * twice], *messages, *messages[: 2 * twice]]:
-            for answer in self.center.exchange(b"a/0", message):
-                found[answer.start] = answer
+            for reply in self.center.exchange(b"a/0", message):
+                found[reply.start] = reply
         return [found[start] for start in sorted(found)]
 
 
@@ -132,9 +132,9 @@ def errors(steps: list[Step]) -> list[tuple[str, float, float]]:
             thread.received[:], thread.owed_by_rule[:] = 0, 0
         values = floats(number)
         applied = len(thread.center.replies)
-        answered = thread.exchange(values, step)
-        assert len(thread.center.replies) - applied == (answered or step.fate == "reply")
-        if answered:
+        replied = thread.exchange(values, step)
+        assert len(thread.center.replies) - applied == (replied or step.fate == "reply")
+        if replied:
             up = float(np.abs(thread.center.given - values).max())
             down = float(np.abs(thread.received - thread.owed_by_rule).max())
             found.append((step.codec, up, down))
@@ -299,8 +299,8 @@ def named(fake: FakeCenter) -> list[tuple[str, int, int]]:
     found: dict[int, tuple[str, int, int]] = {}
     for message in heard:
         assert isinstance(message, CenterNamedExchange)
-        told = (message.codec, message.reference, message.answered)
-        assert found.setdefault(message.request, told) == told
+        reported = (message.codec, message.reference, message.replied)
+        assert found.setdefault(message.request, reported) == reported
     return list(found.values())
 
 
@@ -365,7 +365,7 @@ def test_a_reply_that_was_lost_is_told_to_the_node(context: Context) -> None:
         (part,) = client.slices
         await client.exchange(part, torch.from_numpy(floats(1)))
 
-        def nothing(answer: CenterValues) -> Leaving:  # noqa: ARG001
+        def nothing(reply: CenterValues) -> Leaving:  # noqa: ARG001
             return []
 
         fake.leaving = nothing
@@ -374,6 +374,6 @@ def test_a_reply_that_was_lost_is_told_to_the_node(context: Context) -> None:
         fake.leaving = as_it_is
         await client.exchange(part, torch.from_numpy(floats(3)))
         await client.exchange(part, torch.from_numpy(floats(4)))
-        assert [answered for _, _, answered in named(fake)] == [0, 2, 2, 4]
+        assert [replied for _, _, replied in named(fake)] == [0, 2, 2, 4]
 
     over_a_link(context, work)

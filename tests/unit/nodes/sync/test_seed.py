@@ -17,12 +17,12 @@ def unseeded() -> CenterState:
 def test_before_its_first_value_there_is_no_center() -> None:
     state = unseeded()
     assert not state.ready
-    for ask in (
+    for call in (
         lambda: state.read(CenterRead(1, 0, 4)),
         lambda: state.exchange(b"a/shadow", exchange_of(1, 0, floats(4, 1))),
     ):
         with pytest.raises(ValueError, match="no initial value yet"):
-            ask()
+            call()
 
 
 def test_the_first_value_comes_in_chunks_and_only_once() -> None:
@@ -30,8 +30,8 @@ def test_the_first_value_comes_in_chunks_and_only_once() -> None:
     stop = START + 7
     for start, part in chunks(first, 3)[::-1]:
         assert not state.ready
-        answer = state.seed(CenterSeed(5, START, stop, start, part))
-        assert (answer.request, answer.start, answer.elements) == (5, start, 0)
+        reply = state.seed(CenterSeed(5, START, stop, start, part))
+        assert (reply.request, reply.start, reply.elements) == (5, start, 0)
     assert state.ready
     np.testing.assert_array_equal(whole(state), first)
     # A second trainer's seed, or a late repeat.

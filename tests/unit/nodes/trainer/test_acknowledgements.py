@@ -21,11 +21,11 @@ class Coordinator:
     """Takes what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[list[Any]] = []
+        self.sent: list[list[Any]] = []
 
     async def call(self, request: TrainedBatches, *, timeout_seconds: float) -> Done:
         assert timeout_seconds > 0
-        self.told.append([tuple(batch.id) for batch in request.batches])
+        self.sent.append([tuple(batch.id) for batch in request.batches])
         return Done()
 
 
@@ -83,7 +83,7 @@ def test_each_record_is_told_and_confirmed_once() -> None:
         assert [await confirmed.get() for _ in records] == records
         running.cancel()
         assert confirmed.empty()
-        assert [id for told in coordinator.told for id in told] == [tuple(record.id) for record in records]
+        assert [id for sent in coordinator.sent for id in sent] == [tuple(record.id) for record in records]
         assert outbox.confirmed_examples == 150
 
     run_in_virtual_time(asyncio.wait_for(scenario(), 60.0))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from shadowsync.nodes.worker.connections import AnswerWatch, PeerUnreachable, WorkerConnections
+from shadowsync.nodes.worker.connections import PeerUnreachable, ReplyWatch, WorkerConnections
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import MemberInfo
@@ -149,14 +149,14 @@ def test_a_round_trip_is_from_sending_to_the_answer_that_ended_a_wait(
 LIMIT = 10.0
 
 
-def watched(watch: AnswerWatch, begin: float, end: float, *asked: str) -> None:
+def watched(watch: ReplyWatch, begin: float, end: float, *requested: str) -> None:
     """Checks once a second."""
     for second in range(int(begin), int(end)):
-        watch.check(float(second), asked)
+        watch.check(float(second), requested)
 
 
 def test_silence_for_longer_than_the_limit_is_an_error() -> None:
-    watch = AnswerWatch("trainer-1", LIMIT)
+    watch = ReplyWatch("trainer-1", LIMIT)
     watched(watch, 0, 11, "reader-0", "embedding-0")
     watch.record_message("reader-0")
     with pytest.raises(PeerUnreachable) as raised:
@@ -167,14 +167,14 @@ def test_silence_for_longer_than_the_limit_is_an_error() -> None:
 
 
 def test_every_answer_begins_anew() -> None:
-    watch = AnswerWatch("trainer-1", LIMIT)
+    watch = ReplyWatch("trainer-1", LIMIT)
     for begin in range(0, 100, 10):
         watched(watch, begin, begin + 10, "embedding-0")
         watch.record_message("embedding-0")
 
 
 def test_who_was_not_asked_owes_nothing() -> None:
-    watch = AnswerWatch("trainer-1", LIMIT)
+    watch = ReplyWatch("trainer-1", LIMIT)
     for begin in range(0, 100, 10):
         watched(watch, begin, begin + 9, "embedding-0")
         watch.check(begin + 9.0, ())

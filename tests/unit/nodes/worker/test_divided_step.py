@@ -67,8 +67,8 @@ def _staged(
     if bad is not None:
         delivery.dense[bad, 1] = np.nan
     requests = shared.router.requests(delivery.rows)
-    answers = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
-    return stepper.stage(delivery, requests, answers)
+    replies = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+    return stepper.stage(delivery, requests, replies)
 
 
 @dataclasses.dataclass

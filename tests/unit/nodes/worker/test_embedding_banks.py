@@ -51,7 +51,7 @@ def shard(
     assert service.join(60.0)
 
 
-def answered(client: EmbeddingClient) -> InFlightBatch | None:
+def replied(client: EmbeddingClient) -> InFlightBatch | None:
     connection = client.connections[0]
     assert connection.socket.poll(60_000), "nothing came"
     message = connection.receive()
@@ -71,9 +71,9 @@ def test_a_batch_is_looked_up_and_pushed_whole(
         Delivery(1, 0, batch_id(0), np.zeros(15, np.float32), np.zeros((15, 1), np.float32), drawn.rows),
     )
     client.look_up(batch, router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths), 0.0)
-    assert answered(client) is None
+    assert replied(client) is None
     before = {piece.table: arrays["weights"].copy() for piece, arrays in service.store.pieces()}
-    vectors = router.assemble(batch.requests, batch.answers)
+    vectors = router.assemble(batch.requests, batch.replies)
     embeddings = vectors.embeddings
     assert [tuple(embedding.shape) for embedding in embeddings] == [(15, 4), (15, 6), (15, 4)]
     np.testing.assert_allclose(embeddings[2].detach(), before[2][drawn.rows[1]], rtol=1 / 256)
@@ -83,7 +83,7 @@ def test_a_batch_is_looked_up_and_pushed_whole(
     total = embeddings[0].sum() + (embeddings[1] * lengths).sum() + embeddings[2].sum()
     total.backward()  # type: ignore[no-untyped-call]
     client.push(batch, vectors.gradients(), 0.0)
-    assert answered(client) is batch
+    assert replied(client) is batch
     rows = {0: drawn.rows[0], 1: drawn.bag_rows, 2: drawn.rows[1]}
     for piece, arrays in service.store.pieces():
         table = TABLES[piece.table]
@@ -101,7 +101,7 @@ def test_a_push_whose_counts_do_not_fit_is_refused(
     for counts in ((), (1, 1), (1, 1, 2), (2, 2, -1)):
         connection.send(RowCodec(codecs).outgoing(Push(7, batch_id(0), 0, rows, floats, 1.0, counts)))
         assert connection.socket.poll(60_000), "nothing came"
-        answer = connection.receive()
-        assert isinstance(answer, Failure)
-        assert "do not fit 3 rows in 3 banks" in answer.what
+        reply = connection.receive()
+        assert isinstance(reply, Failure)
+        assert "do not fit 3 rows in 3 banks" in reply.what
     assert len(service.applied) == 0

@@ -28,18 +28,18 @@ def test_each_node_is_asked_for_its_part_even_of_nothing(
     one = in_flight()
     client.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
     for box, rows in zip(boxes, ([4, 5], [], [6]), strict=True):
-        (asked,) = box.take()
-        assert isinstance(asked, Lookup)
-        assert asked.rows.tolist() == rows
-    assert (one.unanswered, client.outstanding, client.lookups) == (3, 3, 3)
+        (requested,) = box.take()
+        assert isinstance(requested, Lookup)
+        assert requested.rows.tolist() == rows
+    assert (one.pending_lookups, client.outstanding, client.lookups) == (3, 3, 3)
     assert client.receive(2, vectors(3, 0.5, version=9)) is None
     assert client.receive(0, vectors(1, 1.5, 2.5, version=3)) is None
-    assert one.unanswered == 1
+    assert one.pending_lookups == 1
     assert client.receive(1, vectors(2, version=7)) is None
-    assert one.unanswered == client.outstanding == 0
+    assert one.pending_lookups == client.outstanding == 0
     assert one.versions == [3, 7, 9]
-    assert [answer.tolist() for answer in one.answers] == [[1.5, 1.5, 2.5, 2.5], [], [0.5, 0.5]]
-    assert one.answers[1].shape == (0,)
+    assert [reply.tolist() for reply in one.replies] == [[1.5, 1.5, 2.5, 2.5], [], [0.5, 0.5]]
+    assert one.replies[1].shape == (0,)
 
 
 def test_a_push_carries_the_batch_and_the_lookups_version(
@@ -55,9 +55,9 @@ def test_a_push_carries_the_batch_and_the_lookups_version(
     gradients = [np.full(count * DIM, 0.25, np.float32) for count in (1, 0, 1)]
     client.push(one, gradients, 0.0)
     # A node that has none of its rows is told of the batch too: its ledger have every batch.
-    (told,) = boxes[1].take()
-    assert isinstance(told, Push)
-    assert (told.request, told.id, told.version, told.rows.size) == (5, batch_id(7), 5, 0)
+    (reported,) = boxes[1].take()
+    assert isinstance(reported, Push)
+    assert (reported.request, reported.id, reported.version, reported.rows.size) == (5, batch_id(7), 5, 0)
     (push,) = boxes[2].take()
     assert isinstance(push, Push)
     assert (push.request, push.id, push.version) == (6, batch_id(7), 9)
@@ -78,11 +78,11 @@ def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient) 
     client.receive(1, vectors(1, 9.0))
     client.receive(0, vectors(99, 9.0))
     client.receive(0, Pushed(1, repeated=False))
-    assert (one.unanswered, one.unpushed) == (2, 0)
+    assert (one.pending_lookups, one.unpushed) == (2, 0)
     client.receive(0, vectors(1, 1.0))
     client.receive(0, vectors(1, 2.0))
-    assert one.unanswered == 1
-    assert one.answers[0].tolist() == [1.0, 1.0]
+    assert one.pending_lookups == 1
+    assert one.replies[0].tolist() == [1.0, 1.0]
 
 
 def test_only_what_is_overdue_is_sent_again_and_is_the_same(
@@ -138,7 +138,7 @@ def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[Re
     assert [message.KIND for message in boxes[0].take()] == ["push"]
     assert (client.resent, client.resent_pushes) == (1, 1)
     assert client.receive(0, vectors(3, 1.0)) is None
-    assert waiting.unanswered == 1
+    assert waiting.pending_lookups == 1
     assert client.receive(0, Pushed(2, repeated=False)) is trained
 
 
@@ -191,7 +191,7 @@ def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(
     client.look_up(later, [plan(0, 6), plan(1), plan(2)], 0.0)
     client.resend_overdue(LOOKUP.interval_seconds + 1)
     assert boxes[0].take() == []
-    assert client.unanswering == {"embedding-1", "embedding-2"}
+    assert client.pending_nodes == {"embedding-1", "embedding-2"}
     new = RecordedConnection()
     client.replace(0, "embedding-3", new.connection, 1.0)
     again = new.take()
@@ -203,12 +203,12 @@ def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(
     assert isinstance(again[0], Push)
     assert (again[0].id, again[0].gradients.tolist()) == (batch_id(0), [1.0] * DIM)
     assert client.resent_pushes >= 1
-    assert "embedding-3" in client.unanswering
+    assert "embedding-3" in client.pending_nodes
     for shard in (1, 2):
         client.receive(shard, Pushed(1 + shard, repeated=False))
     assert client.receive(0, Pushed(1, repeated=False)) is trained
     client.receive(0, vectors(4, 2.0))
-    assert waiting.answers[0].tolist() == [2.0] * DIM
+    assert waiting.replies[0].tolist() == [2.0] * DIM
     assert not client.lost
 
 

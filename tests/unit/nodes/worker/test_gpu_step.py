@@ -52,8 +52,8 @@ def _delivery(number: int) -> tuple[Delivery, np.random.Generator]:
 def _staged(shared: TrainerContext, stepper: Stepper, number: int) -> Step:
     delivery, generator = _delivery(number)
     requests = shared.router.requests(delivery.rows)
-    answers = [generator.normal(0, 0.2, r.floats).astype(np.float32) for r in requests]
-    return stepper.stage(delivery, requests, answers)
+    replies = [generator.normal(0, 0.2, r.floats).astype(np.float32) for r in requests]
+    return stepper.stage(delivery, requests, replies)
 
 
 def _train(shared: TrainerContext, steps: int = STEPS) -> tuple[list[float], list[np.ndarray[Any, Any]]]:
@@ -210,8 +210,8 @@ def test_scores_are_those_of_the_cpu() -> None:
         stepper.score_with(shared.replica.read())
         delivery, generator = _delivery(5)
         requests = shared.router.requests(delivery.rows)
-        answers = [generator.normal(0, 0.2, r.floats).astype(np.float32) for r in requests]
-        stepper.score(delivery, requests, answers, sums)
+        replies = [generator.normal(0, 0.2, r.floats).astype(np.float32) for r in requests]
+        stepper.score(delivery, requests, replies, sums)
         scored.append(sums)
     assert scored[0].ne == pytest.approx(scored[1].ne, rel=1e-3)
     assert scored[0].weight == scored[1].weight

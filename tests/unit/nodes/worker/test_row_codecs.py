@@ -66,9 +66,9 @@ def test_both_ways_are_as_near_as_the_codec_is(name: str, rows: int) -> None:
     assert (got.request, got.id, got.version, got.rows.tolist()) == (7, BATCH, 3, list(range(rows)))
     assert (got.lr_scale, got.counts) == (0.5, ())
     np.testing.assert_allclose(got.gradients, values, rtol=1 / 256)
-    answered = both.outgoing(Vectors(8, 5, values))
-    assert isinstance(answered, Vectors if name == "float32" else CodedVectors)
-    back = both.incoming(answered)
+    replied = both.outgoing(Vectors(8, 5, values))
+    assert isinstance(replied, Vectors if name == "float32" else CodedVectors)
+    back = both.incoming(replied)
     assert isinstance(back, Vectors)
     assert (back.request, back.version, back.values.shape) == (8, 5, (rows * DIM,))
     assert back.values.tobytes() == got.gradients.tobytes()
@@ -120,12 +120,12 @@ def worker(context: Context, shard: tuple[ShardService, str]) -> Iterator[Connec
     connection.close()
 
 
-def ask(worker: Connection, message: Message) -> Message:
+def call(worker: Connection, message: Message) -> Message:
     worker.send(message)
     assert worker.socket.poll(60_000), "nothing came"
-    answer = worker.receive()
-    assert answer is not None
-    return answer
+    reply = worker.receive()
+    assert reply is not None
+    return reply
 
 
 def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], worker: Connection) -> None:
@@ -133,29 +133,29 @@ def test_a_shard_answers_and_applies_by_codec(shard: tuple[ShardService, str], w
     rows = np.array([3, 9], np.int32)
     weights = rows_of(shard[0].store)
     before = np.array(weights[rows], np.float32)
-    answer = ask(worker, Lookup(1, rows))
-    assert isinstance(answer, CodedVectors)
-    assert answer.payload.nbytes == 2 * 2 * DIM
-    read = both.incoming(answer)
+    reply = call(worker, Lookup(1, rows))
+    assert isinstance(reply, CodedVectors)
+    assert reply.payload.nbytes == 2 * 2 * DIM
+    read = both.incoming(reply)
     assert isinstance(read, Vectors)
     np.testing.assert_allclose(read.values, before.reshape(-1), rtol=1 / 256)
     assert not np.array_equal(read.values, before.reshape(-1))
     gradients = np.full(2 * DIM, 1.001, np.float32)
-    pushed = ask(worker, both.outgoing(Push(2, BATCH, 0, rows, gradients)))
+    pushed = call(worker, both.outgoing(Push(2, BATCH, 0, rows, gradients)))
     assert pushed == Pushed(2, repeated=False)
     # 1.001 is 1 in bfloat16; the rows themselves stay float32.
     np.testing.assert_allclose(weights[rows], before - LR, rtol=0, atol=1e-7)
-    again = ask(worker, both.outgoing(Push(3, BATCH, 0, rows, gradients)))
+    again = call(worker, both.outgoing(Push(3, BATCH, 0, rows, gradients)))
     assert again == Pushed(3, repeated=True)
 
 
 def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], worker: Connection) -> None:
     before = np.array(rows_of(shard[0].store), np.float32)
     rows = np.array([3, 9], np.int32)
-    answer = ask(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
-    assert isinstance(answer, Failure)
-    assert answer.request == 2
-    assert "the payload for 8 elements has 15 bytes" in answer.what
+    reply = call(worker, CodedPush(2, BATCH, 0, rows, np.zeros(15, np.uint8)))
+    assert isinstance(reply, Failure)
+    assert reply.request == 2
+    assert "the payload for 8 elements has 15 bytes" in reply.what
     np.testing.assert_array_equal(rows_of(shard[0].store), before)
 
 
@@ -173,5 +173,5 @@ def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
         client.receive(0, CodedVectors(1, 0, DIM, np.zeros(3, np.uint8)))
     good = coding("float32", "bfloat16").outgoing(Vectors(1, 6, np.full(DIM, 0.5, np.float32)))
     assert client.receive(0, good) is None
-    assert batch.answers[0].tolist() == [0.5] * DIM
+    assert batch.replies[0].tolist() == [0.5] * DIM
     assert batch.versions == [6]

@@ -80,8 +80,8 @@ def _staged(
     if bad:
         delivery.dense[3, 1] = np.nan
     requests = shared.router.requests(delivery.rows)
-    answers = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
-    return stepper.stage(delivery, requests, answers)
+    replies = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+    return stepper.stage(delivery, requests, replies)
 
 
 def _steps(
@@ -234,9 +234,9 @@ def _score(shared: TrainerContext) -> tuple[QualitySums, float | None]:
     stepper.score_with(shared.replica.read())
     delivery, generator = _delivery(1, weighted=True)
     requests = shared.router.requests(delivery.rows)
-    answers = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
+    replies = [generator.normal(0, 0.3, r.floats).astype(np.float32) for r in requests]
     before = shared.replica.flat.clone()
-    stepper.score(delivery, requests, answers, sums)
+    stepper.score(delivery, requests, replies, sums)
     assert torch.equal(shared.replica.flat, before)
     return sums, sums.ne
 
@@ -417,12 +417,12 @@ def test_a_replay_has_its_gradients_and_updates_nothing(device: str) -> None:
     step = _staged(shared, stepper, 0)
     replay = dataclasses.replace(step.delivery, replay=True)
     requests = shared.router.requests(replay.rows)
-    answers = [np.full(request.floats, 0.1, np.float32) for request in requests]
-    loss, gradients = stepper.train(replay, requests, answers)
+    replies = [np.full(request.floats, 0.1, np.float32) for request in requests]
+    loss, gradients = stepper.train(replay, requests, replies)
     assert loss > 0
     assert any(gradient.any() for gradient in gradients)
     assert torch.equal(shared.replica.read(), before)
-    other_loss, other_gradients = stepper.train(step.delivery, requests, answers)
+    other_loss, other_gradients = stepper.train(step.delivery, requests, replies)
     assert other_loss == loss
     assert all(np.array_equal(a, b) for a, b in zip(gradients, other_gradients, strict=True))
     assert not torch.equal(shared.replica.read(), before), "the control"

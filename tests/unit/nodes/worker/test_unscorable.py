@@ -31,7 +31,7 @@ class _Scorer:
     def __init__(self, logits: Any) -> None:
         self.logits = logits
 
-    def score(self, delivery: Delivery, _requests: Any, _answers: Any, sums: QualitySums) -> None:
+    def score(self, delivery: Delivery, _requests: Any, _replies: Any, sums: QualitySums) -> None:
         """Adds them."""
         sums.add(self.logits, delivery.labels)
 

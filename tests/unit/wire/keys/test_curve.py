@@ -227,12 +227,12 @@ def test_a_socket_that_is_closed_tells_of_no_more_handshakes(context: Context) -
         socket.bind("tcp://127.0.0.1:0")
         close_listening(socket)
         close_listening(socket)
-        told: list[int] = []
-        while zmq.EVENT_MONITOR_STOPPED not in told:
+        reported: list[int] = []
+        while zmq.EVENT_MONITOR_STOPPED not in reported:
             assert events.poll(60_000)
-            told.append(parse_monitor_message(events.recv_multipart())["event"])
-        assert zmq.EVENT_LISTENING in told
-        assert zmq.EVENT_CLOSED not in told
+            reported.append(parse_monitor_message(events.recv_multipart())["event"])
+        assert zmq.EVENT_LISTENING in reported
+        assert zmq.EVENT_CLOSED not in reported
 
 
 def test_a_gate_is_no_task_and_takes_failed_handshakes_until_it_is_closed(

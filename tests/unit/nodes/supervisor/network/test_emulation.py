@@ -71,16 +71,16 @@ def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., 
     own = emulation(delay="5ms", **RELAY)
 
     async def work() -> None:
-        told = set()
+        reported = set()
         for role in ("trainer", "sync"):
             for index in (0, 1):
                 found = options(own, role, index)
                 assert found["--bind"] == "127.0.0.1"
                 assert own.token(role, index) not in found["--advertise"], "the relay's endpoint, not its own"
                 assert own.token(role, index) == own.token(role, index)
-                told.add(found["--advertise"])
-        assert len(told) == 4
-        assert all(endpoint.startswith("ipc://@shadowsync-") for endpoint in told)
+                reported.add(found["--advertise"])
+        assert len(reported) == 4
+        assert all(endpoint.startswith("ipc://@shadowsync-") for endpoint in reported)
         for role in ("coordinator", "reader", "embedding"):
             assert options(own, role) == {"--bind": "127.0.0.1"}, "the control"
 
@@ -106,7 +106,7 @@ class RecordingStarter(SpawnStarter):
 
 
 @pytest.mark.parametrize(
-    ("network", "told"),
+    ("network", "reported"),
     [
         ({"delay": "5ms"}, (0.005, None)),
         ({"bandwidth": "8mbit"}, (0.0, 1e6)),
@@ -114,7 +114,7 @@ class RecordingStarter(SpawnStarter):
     ],
 )
 def test_the_relay_is_told_the_delay_and_the_rate(
-    emulation: Callable[..., Emulation], network: dict[str, str], told: tuple[float, float | None]
+    emulation: Callable[..., Emulation], network: dict[str, str], reported: tuple[float, float | None]
 ) -> None:
     """And no others are in the report."""
     own, starter = emulation(**network, **RELAY), RecordingStarter()
@@ -122,12 +122,12 @@ def test_the_relay_is_told_the_delay_and_the_rate(
     async def work() -> None:
         (arguments,) = starter.arguments
         spec = json.loads(arguments[-1])
-        assert (spec["delay_seconds"], spec["bytes_per_second"]) == told
+        assert (spec["delay_seconds"], spec["bytes_per_second"]) == reported
 
     during(own, work, starter)
     note = own.report_entry()
     assert note is not None
-    assert (note.delay_seconds, note.bytes_per_second) == told
+    assert (note.delay_seconds, note.bytes_per_second) == reported
 
 
 def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) -> None:
