@@ -64,15 +64,15 @@ def _check_optimizer_state(job: Job, algorithm: Algorithm) -> None:
             + (f', or set trainer.optimizer = "{able.partition(" ")[0]}"' if able else ""),
         )
     codecs = job.codecs
-    links = ("center_up", "center_down") if algorithm.needs_center else ("peers_up", "peers_down")
-    for link in links:
-        name = getattr(codecs, link)
+    directions = ("center_up", "center_down") if algorithm.needs_center else ("peers_up", "peers_down")
+    for direction in directions:
+        name = getattr(codecs, direction)
         if name == AUTO or make_codec(name).lossy:
             raise JobFileError(
-                f'{given} with codecs.{link} = "{name}"; a small sum of squares that a lossy codec rounds '
-                f"down makes steps too large",
+                f'{given} with codecs.{direction} = "{name}"; a small sum of squares that a lossy codec '
+                "rounds down makes steps too large",
                 where=where,
-                remedy=f'set codecs.{link} = "float32", or leave sync.optimizer_state out',
+                remedy=f'set codecs.{direction} = "float32", or leave sync.optimizer_state out',
             )
 
 

@@ -133,9 +133,9 @@ class CenterClient:
         }
         self._choosers: dict[Slice, LinkCodecChooser] = {}
         if (codec_choices := self._codec_choices) is not None:
-            for link in self._connections:
-                payload_bytes = codec_choices.payload_bytes(len(link.part), link.chunk)
-                self._choosers[link.part] = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
+            for connection in self._connections:
+                payload_bytes = codec_choices.payload_bytes(len(connection.part), connection.chunk)
+                self._choosers[connection.part] = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
         # The last exchange of each slice whose answer is there.
         self._replied: dict[Slice, int] = {}
         self._open: dict[Slice, _OpenExchange] = {}
@@ -179,9 +179,9 @@ class CenterClient:
             "answered_slices": self._replied_slices,
             "refused_messages": self.refused_messages,
         }
-        links = [*self._closed, *self._connections]
-        ends = {f"to/{link.member.name}": link.sent_bytes for link in links}
-        ends |= {f"from/{link.member.name}": link.received_bytes for link in links}
+        connections = [*self._closed, *self._connections]
+        ends = {f"to/{connection.member.name}": connection.sent_bytes for connection in connections}
+        ends |= {f"from/{connection.member.name}": connection.received_bytes for connection in connections}
         return self.traffic.metrics("center") | counts | ends | self._choices()
 
     def want_rounds_every(self, seconds: float | None) -> None:
@@ -217,9 +217,9 @@ class CenterClient:
         exchange = self._open.get(part)
         if exchange is None:
             raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
-        reply, link = self._reply_buffers.take(len(part)), self._connection(part)
+        reply, connection = self._reply_buffers.take(len(part)), self._connection(part)
         began, exchange.began = exchange.began, None
-        down_bytes = await link.request(exchange.number, exchange.chunk, reply, exchange.codec)
+        down_bytes = await connection.request(exchange.number, exchange.chunk, reply, exchange.codec)
         self._references[part].complete(exchange.number)
         del self._open[part]
         self._replied_slices += 1
@@ -228,7 +228,7 @@ class CenterClient:
             seconds = None if began is None else asyncio.get_running_loop().time() - began
             chooser, moved = self._choosers[part], exchange.payload_bytes + down_bytes
             if why := chooser.exchanged(exchange.named[0], moved, seconds):
-                log.info("%s: exchanges by %s from now on: %s", link.member.name, chooser.codec, why)
+                log.info("%s: exchanges by %s from now on: %s", connection.member.name, chooser.codec, why)
         return torch.from_numpy(reply)
 
     async def read(self, part: Slice) -> torch.Tensor:

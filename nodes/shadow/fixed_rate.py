@@ -28,8 +28,8 @@ from ...pipeline.wire.worker_messages import (
 )
 from ..replica.replica import TrainerContext
 from .center_client import CenterClient
-from .links import LinkConfig, ZmqPeers
 from .rounds import RoundCounter, RoundGate
+from .zmq_peers import ConnectionConfig, ZmqPeers
 
 
 class RoundLog(Protocol):
@@ -61,7 +61,7 @@ class WorkerRounds:
         """Bytes that this worker's own client sent and received so far."""
         return 0, 0
 
-    def link_metrics(self) -> dict[str, int]:
+    def connection_metrics(self) -> dict[str, int]:
         """See `CenterClient.metrics`, of this worker's own client."""
         return {}
 
@@ -119,10 +119,12 @@ class CenterRounds(FixedRate):
     Any thread may make it and call `mark_lost` and `replace`; only the worker's thread may use and close it.
     """
 
-    def __init__(self, index: int, shared: TrainerContext, link_config: LinkConfig, rounds: RoundLog) -> None:
+    def __init__(
+        self, index: int, shared: TrainerContext, connection_config: ConnectionConfig, rounds: RoundLog
+    ) -> None:
         self._index = index
         self._shared = shared
-        self._link_config = link_config
+        self._connection_config = connection_config
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._center: CenterClient | None = None
@@ -134,7 +136,7 @@ class CenterRounds(FixedRate):
         """Bytes sent and received so far; any thread may read them."""
         return (self._center.sent_bytes, self._center.received_bytes) if self._center is not None else (0, 0)
 
-    def link_metrics(self) -> dict[str, int]:
+    def connection_metrics(self) -> dict[str, int]:
         """See `CenterClient.metrics`; any thread may read it."""
         return self._center.metrics() if self._center is not None else {}
 
@@ -165,7 +167,7 @@ class CenterRounds(FixedRate):
 
     async def _round(self) -> None:
         if self._center is None:
-            self._center = self._link_config.open_center(self._shared, f"fixed-{self._index}")
+            self._center = self._connection_config.open_center(self._shared, f"fixed-{self._index}")
             assert self._center is not None
         while not self._happened.empty():
             happened = self._happened.get()
@@ -175,8 +177,8 @@ class CenterRounds(FixedRate):
                 await self._center.replace(*happened)
         started, cpu = time.monotonic(), time.thread_time()
         iterations = self._shared.total_iterations()
-        links = ZmqPeers(self._link_config.index, self._center, None)
-        if await self._link_config.algorithm.round(self._shared.replica, links):
+        peers = ZmqPeers(self._connection_config.index, self._center, None)
+        if await self._connection_config.algorithm.round(self._shared.replica, peers):
             self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
         else:
             self._rounds.incomplete()
@@ -272,16 +274,16 @@ class RemoteRounds(WorkerRounds):
         self._happened: list[SyncNodeIsLost | ReplaceSyncNode] = []
         self._send: Callable[[SyncNodeIsLost | ReplaceSyncNode], None] | None = None
         self._bytes = (0, 0)
-        self._links: dict[str, int] = {}
+        self._connection_counts: dict[str, int] = {}
 
     @property
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received as of the last update."""
         return self._bytes
 
-    def link_metrics(self) -> dict[str, int]:
+    def connection_metrics(self) -> dict[str, int]:
         """See `CenterClient.metrics`; as of the last update."""
-        return self._links
+        return self._connection_counts
 
     def bind(self, send: Callable[[SyncNodeIsLost | ReplaceSyncNode], None]) -> None:
         """Set how to notify the worker process; on the control thread, as `mark_lost`."""
@@ -306,7 +308,7 @@ class RemoteRounds(WorkerRounds):
     def update(self, heartbeat: WorkerHeartbeat) -> None:
         """Take over the counts that the worker process last sent."""
         self._bytes = (heartbeat.sent_bytes, heartbeat.received_bytes)
-        self._links = heartbeat.links
+        self._connection_counts = heartbeat.connections
 
     def count_round(self, ended: RoundEnded) -> None:
         """Count a round of the worker process that ended; see `RemoteRoundLog`."""

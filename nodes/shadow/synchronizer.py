@@ -21,9 +21,9 @@ from ..replica.replica import TrainerContext
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
 from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
-from .links import LinkConfig, PeerCallbacks, ZmqPeers
 from .rounds import RoundCounter, RoundGate
 from .thread import ShadowThread
+from .zmq_peers import ConnectionConfig, PeerCallbacks, ZmqPeers
 
 REPORT_SECONDS = 10.0
 
@@ -77,7 +77,7 @@ class Synchronizer:
         self._model: torch.Tensor | None = None
         self.rounds = RoundCounter(shared.total_iterations)
         self.fixed: Sequence[WorkerRounds] = []
-        self._link_config = LinkConfig(
+        self._connection_config = ConnectionConfig(
             node.zmq_context,
             algorithm,
             sorted((m for m in members if m.role == "sync"), key=lambda m: m.index),
@@ -92,10 +92,10 @@ class Synchronizer:
             self._set_up_fixed_rate()
         callbacks = PeerCallbacks(self._report_late, self._report_excluded, self._on_wanted)
 
-        def open_links() -> ZmqPeers:
-            return self._link_config.open(shared, "shadow", socket, view, callbacks)
+        def open_peers() -> ZmqPeers:
+            return self._connection_config.open(shared, "shadow", socket, view, callbacks)
 
-        self._shadow = ShadowThread(shared, algorithm, open_links, self.rounds, self._gate, node.fail)
+        self._shadow = ShadowThread(shared, algorithm, open_peers, self.rounds, self._gate, node.fail)
 
     def start(self) -> None:
         """Start the shadow thread; no round begins yet."""
@@ -110,7 +110,7 @@ class Synchronizer:
             first = self._shared.replica.snapshot(self._shared.replica.whole)
             if model is not None:
                 first[: len(model)] = model
-            await self._shadow.run_with_links(lambda links: links.center.seed(first))
+            await self._shadow.run_with_peers(lambda peers: peers.center.seed(first))
 
     def begin(self) -> None:
         """Begin rounds, as training begins."""
@@ -122,11 +122,11 @@ class Synchronizer:
 
     async def wait_idle(self) -> None:
         """Return when no round is under way."""
-        await self._shadow.run_with_links(lambda _: self._shadow.wait_idle())
+        await self._shadow.run_with_peers(lambda _: self._shadow.wait_idle())
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
-        self._shadow.call_with_links(lambda links: links.mark_lost(token))
+        self._shadow.call_with_peers(lambda peers: peers.mark_lost(token))
         for fixed in self.fixed:
             fixed.mark_lost(token)
 
@@ -136,42 +136,42 @@ class Synchronizer:
         Raises PeerLost.
         """
 
-        async def on_loop(links: ZmqPeers) -> None:
+        async def on_loop(peers: ZmqPeers) -> None:
             async with self._shadow.round_lock:
-                await links.center.replace(number, member)
-                await links.center.seed(self._shared.replica.snapshot(self._shared.replica.whole), number)
+                await peers.center.replace(number, member)
+                await peers.center.seed(self._shared.replica.snapshot(self._shared.replica.whole), number)
 
         for fixed in self.fixed:
             fixed.replace(number, member)
-        await self._shadow.run_with_links(on_loop)
+        await self._shadow.run_with_peers(on_loop)
 
     async def regroup(self, view: GroupView) -> None:
         """Set another generation of trainers; this ends the rounds of the last one."""
 
-        async def on_loop(links: ZmqPeers) -> None:
-            if links.peers is not None:
-                links.peers.regroup(view.generation, view.members)
+        async def on_loop(peers: ZmqPeers) -> None:
+            if peers.transport is not None:
+                peers.transport.regroup(view.generation, view.members)
 
-        await self._shadow.run_with_links(on_loop)
+        await self._shadow.run_with_peers(on_loop)
 
     async def connect(self, trainer: MemberInfo) -> None:
         """Connect to a trainer that joins the running job."""
 
-        async def on_loop(links: ZmqPeers) -> None:
-            if links.peers is not None:
-                links.peers.add(trainer)
+        async def on_loop(peers: ZmqPeers) -> None:
+            if peers.transport is not None:
+                peers.transport.add(trainer)
 
-        await self._shadow.run_with_links(on_loop)
+        await self._shadow.run_with_peers(on_loop)
 
     async def set_control(self, gap: int, elastic_rate: float) -> None:
         """Set the gap, and the elastic rate unless 0."""
 
-        async def on_loop(links: ZmqPeers) -> None:  # noqa: ARG001
+        async def on_loop(peers: ZmqPeers) -> None:  # noqa: ARG001
             self._shadow.set_gap(gap)
             if elastic_rate:
                 self._algorithm.set_elastic_rate(elastic_rate)
 
-        await self._shadow.run_with_links(on_loop)
+        await self._shadow.run_with_peers(on_loop)
 
     async def finalize(self, *, closing_round: bool) -> FinalizeResult:
         """Run the closing round, if requested, and make the final model.
@@ -180,7 +180,7 @@ class Synchronizer:
         To be called after training.
         """
         complete = (
-            await self._shadow.run_with_links(lambda _: self._shadow.round()) if closing_round else False
+            await self._shadow.run_with_peers(lambda _: self._shadow.round()) if closing_round else False
         )
         self._model = None
         origin = self._algorithm.model
@@ -200,7 +200,7 @@ class Synchronizer:
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
-                center = await self._shadow.run_with_links(lambda links: links.center.read_all())
+                center = await self._shadow.run_with_peers(lambda peers: peers.center.read_all())
                 self._model = center[: self._shared.layout.numel]
             except PeerLost as error:
                 log.warning("the center cannot be read: %s", error)
@@ -214,17 +214,19 @@ class Synchronizer:
         Returns its result.
         """
 
-        async def on_loop(links: ZmqPeers) -> T:  # noqa: ARG001
+        async def on_loop(peers: ZmqPeers) -> T:  # noqa: ARG001
             return work()
 
-        return await self._shadow.run_with_links(on_loop)
+        return await self._shadow.run_with_peers(on_loop)
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far, over all threads."""
         ends = [self._shadow.bytes(), *(fixed.bytes for fixed in self.fixed)]
-        links = summed([self._shadow.link_metrics(), *(fixed.link_metrics() for fixed in self.fixed)])
+        peers = summed(
+            [self._shadow.connection_metrics(), *(fixed.connection_metrics() for fixed in self.fixed)]
+        )
         return self.rounds.metrics() | {
-            **links,
+            **peers,
             "sync_sent_bytes": sum(sent for sent, _ in ends),
             "sync_received_bytes": sum(received for _, received in ends),
         }
@@ -254,19 +256,20 @@ class Synchronizer:
             self.fixed = [RemoteRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
-                CenterRounds(index, self._shared, self._link_config, self.rounds) for index in range(workers)
+                CenterRounds(index, self._shared, self._connection_config, self.rounds)
+                for index in range(workers)
             ]
 
     async def _mean_of_replicas(self) -> torch.Tensor | None:
         replica = self._shared.replica
 
-        async def mean(links: ZmqPeers) -> torch.Tensor:
+        async def mean(peers: ZmqPeers) -> torch.Tensor:
             async with self._shadow.round_lock:
-                group = await links.meet()
+                group = await peers.meet()
                 return await group.mean(replica.snapshot(replica.weights))
 
         try:
-            return await self._shadow.run_with_links(mean)
+            return await self._shadow.run_with_peers(mean)
         except PeerLost as error:
             log.warning("the mean of the replicas cannot be computed: %s", error)
             return None

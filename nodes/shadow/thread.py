@@ -18,9 +18,9 @@ from ...sync_algos.base import Algorithm
 from ..replica.replica import TrainerContext
 from ..runtime.loops import LoopThread
 from ..runtime.tracing import TRACER
-from .links import ZmqPeers
 from .rounds import RoundCounter, RoundGate
 from .schedule import RETRY_SECONDS, RoundSchedule
+from .zmq_peers import ZmqPeers
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class ShadowThread(LoopThread):
         round_lock: held, on this thread's loop, while a round is under way.
 
     Args:
-        open_links: opens the connections, on this thread's loop.
+        open_peers: opens the connections, on this thread's loop.
         gate: the workers' barrier, for fixed-rate algorithms with peers.
     """
 
@@ -44,7 +44,7 @@ class ShadowThread(LoopThread):
         self,
         shared: TrainerContext,
         algorithm: Algorithm,
-        open_links: Callable[[], ZmqPeers],
+        open_peers: Callable[[], ZmqPeers],
         rounds: RoundCounter,
         gate: RoundGate | None,
         failed: Callable[[BaseException], None],
@@ -52,7 +52,7 @@ class ShadowThread(LoopThread):
         super().__init__("shadow", failed)
         self._shared = shared
         self._algorithm = algorithm
-        self._open_links = open_links
+        self._open_peers = open_peers
         self._rounds = rounds
         self._gate = gate
         self._schedule = RoundSchedule(shared.job.sync)
@@ -68,8 +68,8 @@ class ShadowThread(LoopThread):
 
     async def main(self) -> None:
         """Run rounds until stopped, also in the middle of one."""
-        links = self._open_links()
-        self._opened.set_result(links)
+        peers = self._open_peers()
+        self._opened.set_result(peers)
         try:
             while True:
                 # A round that never waits, as that of a trainer alone, must not hold the loop.
@@ -77,12 +77,12 @@ class ShadowThread(LoopThread):
                 if not self._running:
                     await self._wait(None)
                 elif self._gate is not None:
-                    await self._at_gate(self._gate, links)
+                    await self._at_gate(self._gate, peers)
                 else:
-                    await self._on_schedule(links)
+                    await self._on_schedule(peers)
         finally:
             # No coroutine: whoever cancels this once more would leave sockets open.
-            links.close()
+            peers.close()
 
     def begin(self) -> None:
         """Begin rounds, in shadow mode or with a gate."""
@@ -102,16 +102,16 @@ class ShadowThread(LoopThread):
         self._running = False
         if self._gate is not None:
             self._gate.open()
-        self.call_with_links(lambda links: links.peers.cancel() if links.peers is not None else None)
+        self.call_with_peers(lambda peers: peers.transport.cancel() if peers.transport is not None else None)
         self.wake()
 
-    async def run_with_links(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
+    async def run_with_peers(self, work: Callable[[ZmqPeers], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on this thread's loop, from the control thread's; see `run_coroutine`."""
-        links = await asyncio.wrap_future(self._opened)
-        return await self.run_coroutine(lambda: work(links))
+        peers = await asyncio.wrap_future(self._opened)
+        return await self.run_coroutine(lambda: work(peers))
 
-    def call_with_links(self, work: Callable[[ZmqPeers], None]) -> None:
-        """Run a function on this thread's loop, once there are links.
+    def call_with_peers(self, work: Callable[[ZmqPeers], None]) -> None:
+        """Run a function on this thread's loop, once there are peers.
 
         Any thread may call.
         """
@@ -126,20 +126,20 @@ class ShadowThread(LoopThread):
 
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far; any thread may read them."""
-        links = self._opened.result() if self._opened.done() else None
-        return (links.sent_bytes, links.received_bytes) if links is not None else (0, 0)
+        peers = self._opened.result() if self._opened.done() else None
+        return (peers.sent_bytes, peers.received_bytes) if peers is not None else (0, 0)
 
-    def link_metrics(self) -> dict[str, int]:
+    def connection_metrics(self) -> dict[str, int]:
         """See `ZmqPeers.metrics`; any thread may call."""
         return self._opened.result().metrics() if self._opened.done() else {}
 
     async def round(self) -> bool:
         """Run one round now, on this thread's loop; return whether it was complete."""
         async with self.round_lock:
-            links = self._opened.result()
+            peers = self._opened.result()
             started, cpu = time.monotonic(), time.thread_time()
             iterations = self._shared.total_iterations()
-            complete = await self._algorithm.round(self._shared.replica, links)
+            complete = await self._algorithm.round(self._shared.replica, peers)
             if TRACER.on:
                 TRACER.note("round", started, time.monotonic() - started)
             if complete:
@@ -153,9 +153,9 @@ class ShadowThread(LoopThread):
         async with self.round_lock:
             return
 
-    async def _at_gate(self, gate: RoundGate, links: ZmqPeers) -> None:
+    async def _at_gate(self, gate: RoundGate, peers: ZmqPeers) -> None:
         """Wait until a round is due, run it, and release the workers."""
-        wanted = links.peers is not None and links.peers.wanted
+        wanted = peers.transport is not None and peers.transport.wanted
         if not gate.enter(wanted=wanted):
             # A worker becomes starved by time alone, without a notification.
             await self._wait(RETRY_SECONDS if wanted or gate.has_waiting_worker else None)
@@ -165,9 +165,9 @@ class ShadowThread(LoopThread):
         finally:
             gate.leave()
 
-    async def _on_schedule(self, links: ZmqPeers) -> None:
+    async def _on_schedule(self, peers: ZmqPeers) -> None:
         """Run a round if due, else wait."""
-        wanted = links.peers is not None and links.peers.wanted
+        wanted = peers.transport is not None and peers.transport.wanted
         iterations = self._shared.total_iterations()
         seconds = self._schedule.wait_seconds(time.monotonic(), iterations, wanted=wanted)
         # A look is a timer and a sum of a few counters in shared memory. With a gap there are at most a few
@@ -176,19 +176,19 @@ class ShadowThread(LoopThread):
         if seconds > 0:
             await self._wait(seconds)
         else:
-            await self._timed_round(links)
+            await self._timed_round(peers)
 
-    async def _timed_round(self, links: ZmqPeers) -> None:
+    async def _timed_round(self, peers: ZmqPeers) -> None:
         """Run one round, and record in the schedule what it cost."""
-        started, cpu, moved = time.monotonic(), time.thread_time(), links.sent_bytes + links.received_bytes
+        started, cpu, moved = time.monotonic(), time.thread_time(), peers.sent_bytes + peers.received_bytes
         self._schedule.began(started, self._shared.total_iterations())
-        links.want_rounds_every(self._schedule.wanted_seconds)
+        peers.want_rounds_every(self._schedule.wanted_seconds)
         complete = await self.round()
         self._schedule.ended(
             complete=complete,
             seconds=time.monotonic() - started,
             cpu_seconds=time.thread_time() - cpu,
-            moved_bytes=links.sent_bytes + links.received_bytes - moved,
+            moved_bytes=peers.sent_bytes + peers.received_bytes - moved,
         )
 
     async def _wait(self, seconds: float | None) -> None:

@@ -60,7 +60,7 @@ from ..runtime.process import log_to_folder, log_to_stderr, tune_malloc
 from ..runtime.process_figures import process_metrics, process_trace
 from ..runtime.tracing import TRACER, thread_figures
 from ..shadow.fixed_rate import CenterRounds, FixedRate, RemoteGate, RemoteRoundLog
-from ..shadow.links import LinkConfig
+from ..shadow.zmq_peers import ConnectionConfig
 from .handle import DrainResult
 from .process_channel import WorkerProcessConfig, open_worker_end
 from .worker import Worker
@@ -206,8 +206,10 @@ class WorkerProcessMain:
         algorithm.start(self._shared.replica)
         syncs = sorted((m for m in members if m.role == "sync"), key=lambda m: m.index)
         trainers = sorted((m for m in members if m.role == "trainer"), key=lambda m: m.index)
-        links = LinkConfig(self._context, algorithm, syncs, trainers, config.trainer_index, config.token)
-        return CenterRounds(config.index, self._shared, links, RemoteRoundLog(self._shared, self._report))
+        opening = ConnectionConfig(
+            self._context, algorithm, syncs, trainers, config.trainer_index, config.token
+        )
+        return CenterRounds(config.index, self._shared, opening, RemoteRoundLog(self._shared, self._report))
 
     def _weights(self, *, replica: bool) -> torch.Tensor:
         return self._shared.replica.flat if replica else self._scratch
@@ -273,7 +275,7 @@ class WorkerProcessMain:
             threads=thread_figures(),
             sent_bytes=sent_bytes,
             received_bytes=received_bytes,
-            links=rounds.link_metrics() if rounds is not None else {},
+            connections=rounds.connection_metrics() if rounds is not None else {},
         )
         self._unsent.append(heartbeat)
 

@@ -227,7 +227,7 @@ class WorkerHeartbeat:
         metrics: of the worker; see `WorkerHandle.metrics`.
         process: CPU seconds and memory of the process.
         threads: seconds of CPU and of waiting for a core, by name.
-        sent_bytes, received_bytes, links: of the worker's own client of the center.
+        sent_bytes, received_bytes, connections: of the worker's own client of the center.
     """
 
     metrics: Counts
@@ -235,7 +235,7 @@ class WorkerHeartbeat:
     threads: dict[str, tuple[Real, Real]]
     sent_bytes: Count = 0
     received_bytes: Count = 0
-    links: dict[str, int] = field(default_factory=dict)
+    connections: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.grouping import Groups, everyone, fixed
 from shadowsync.tests.support.held_memory import count_allocations, idle_bytes
-from shadowsync.tests.support.peer_links import (
+from shadowsync.tests.support.peer_transports import (
     Context,
     Remembering,
     Stall,
@@ -68,17 +68,19 @@ def test_means_over_sockets(context: Context, address: str, count: int) -> None:
 
     async def work() -> None:
         async with bench(context, count, 10_000, own) as made:
-            links = list(made.links.values())
+            transports = list(made.transports.values())
             for number in range(3):
                 values = [vector(10_000, 10 * number + index) for index in range(count)]
-                results = await means(links, values)
+                results = await means(transports, values)
                 assert all(torch.equal(result, exact(values)) for result in results)
             sent = 3 * 10_000 * 4 * 2 * (count - 1) // count
-            for link in links:
-                assert sent <= link.sent_bytes <= sent * 1.4 + 1000
-                assert link.received_bytes <= sent * 1.4 + 1000
-                assert link.refused_messages == link.metrics()["undecided_rounds"] == 0
-            assert sum(link.sent_bytes for link in links) == sum(link.received_bytes for link in links)
+            for transport in transports:
+                assert sent <= transport.sent_bytes <= sent * 1.4 + 1000
+                assert transport.received_bytes <= sent * 1.4 + 1000
+                assert transport.refused_messages == transport.metrics()["undecided_rounds"] == 0
+            assert sum(transport.sent_bytes for transport in transports) == sum(
+                transport.received_bytes for transport in transports
+            )
 
     run(work(), threads=not address.startswith("inproc://"))
 
@@ -88,7 +90,7 @@ def test_weights_and_a_large_message(context: Context) -> None:
         async with bench(context, 2, 1_000_000, chunk_bytes=1 << 20) as made:
             one, other = vector(1_000_000, 1), vector(1_000_000, 2)
             results = await asyncio.gather(
-                mean_of(made.links[0], one, 3.0), mean_of(made.links[1], other, 1.0)
+                mean_of(made.transports[0], one, 3.0), mean_of(made.transports[1], other, 1.0)
             )
             expected = ((3 * one.double() + other.double()) / 4).float()
             assert torch.equal(results[0], expected)
@@ -102,12 +104,12 @@ def test_exchange_gives_the_values_of_the_other(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 4, 1000) as made:
 
-            async def exchange(link: AllReduceTransport, values: torch.Tensor) -> torch.Tensor:
-                group = await link.meet(fixed(2))
+            async def exchange(transport: AllReduceTransport, values: torch.Tensor) -> torch.Tensor:
+                group = await transport.meet(fixed(2))
                 return await group.exchange(values)
 
             values = [vector(1000, index) for index in range(4)]
-            found = await asyncio.gather(*(exchange(made.links[at], values[at]) for at in range(4)))
+            found = await asyncio.gather(*(exchange(made.transports[at], values[at]) for at in range(4)))
             for at, partner in enumerate((1, 0, 3, 2)):
                 assert torch.equal(found[at], values[partner])
 
@@ -117,11 +119,11 @@ def test_exchange_gives_the_values_of_the_other(context: Context) -> None:
 def test_results_that_are_kept_are_not_written_by_later_rounds(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 5000) as made:
-            links = list(made.links.values())
+            transports = list(made.transports.values())
             kept: list[tuple[torch.Tensor, torch.Tensor]] = []
             for number in range(6):
                 values = [vector(5000, 2 * number), vector(5000, 2 * number + 1)]
-                kept += [(result, exact(values)) for result in await means(links, values)]
+                kept += [(result, exact(values)) for result in await means(transports, values)]
             assert all(torch.equal(result, expected) for result, expected in kept)
 
     run(work())
@@ -134,16 +136,16 @@ def test_rounds_are_in_the_same_memory_again_and_again(
 
     async def work() -> None:
         async with bench(context, 3, 50_000) as made:
-            links = list(made.links.values())
+            transports = list(made.transports.values())
             values = [vector(50_000, index) for index in range(3)]
-            pools = [link._state._streaming.buffers for link in links]
+            pools = [transport._state._streaming.buffers for transport in transports]
 
             def at_rest() -> bool:
                 in_use = (allocations(pool) - idle_bytes(pool) // bytes_of(50_000) for pool in pools)
                 return max(in_use) <= MOST_SAVED_RESULTS
 
             for _ in range(30):
-                assert all(torch.equal(result, exact(values)) for result in await means(links, values))
+                assert all(torch.equal(result, exact(values)) for result in await means(transports, values))
                 # ZeroMQ lets go of what has left on a thread of its own.
                 await asyncio.to_thread(wait_until, at_rest, "only what may be asked for is in use")
             # What a late peer may ask for, and the result that is made.
@@ -161,13 +163,13 @@ def test_every_trainer_on_a_thread_of_its_own(context: Context) -> None:
     done = threading.Barrier(3)
 
     async def work(index: int) -> None:
-        link = made.open(index)
-        link.regroup(1, range(3))
+        transport = made.open(index)
+        transport.regroup(1, range(3))
         for _ in range(5):
-            results[index] = await mean_of(link, values[index])
+            results[index] = await mean_of(transport, values[index])
         # Whoever closes first would be missing to one that has still to ask.
         await asyncio.to_thread(done.wait, ENOUGH_SECONDS)
-        link.close()
+        transport.close()
 
     def body(index: int) -> None:
         try:
@@ -192,16 +194,16 @@ def test_lossy_codecs_over_sockets(context: Context, codec: str) -> None:
     async def work() -> None:
         codecs = LinkCodecs(make_codec(codec), make_codec(codec))
         async with bench(context, 3, 30_000, codecs=codecs, chunk_bytes=40_000) as made:
-            links = list(made.links.values())
+            transports = list(made.transports.values())
             values = [vector(30_000, index) for index in range(3)]
-            first = await means(links, values)
+            first = await means(transports, values)
             assert all(torch.equal(result, exact(values)) for result in first)
-            sent, memory = links[0].sent_bytes, links[0].metrics()["reference_bytes"]
+            sent, memory = transports[0].sent_bytes, transports[0].metrics()["reference_bytes"]
             moved = [value + 0.01 * vector(30_000, 9) for value in values]
-            second = await means(links, moved)
+            second = await means(transports, moved)
             assert torch.equal(second[0], second[1])
             assert torch.equal(second[0], second[2])
-            assert links[0].sent_bytes - sent < 0.55 * sent
+            assert transports[0].sent_bytes - sent < 0.55 * sent
             # Its own values, the results, and the others' parts of its own slice.
             assert memory >= 4 * (2 * 30_000 + 2 * 10_000)
             error = (second[0] - exact(moved)).norm()
@@ -219,16 +221,16 @@ def test_zeros_do_not_travel_with_the_sparse_codec(
     async def work() -> None:
         codecs = LinkCodecs(make_codec(codec), make_codec(codec))
         async with bench(context, 3, 30_000, codecs=codecs, chunk_bytes=40_000) as made:
-            link = made.links[0]
+            transport = made.transports[0]
             sent = []
             for step in (1, 30):
-                before = link.sent_bytes
+                before = transport.sent_bytes
                 values = [vector(30_000, index) for index in range(3)]
                 for one in values:
                     one[torch.arange(30_000) % step > 0] = 0.0
-                results = await means(list(made.links.values()), values)
+                results = await means(list(made.transports.values()), values)
                 assert all(torch.equal(result, exact(values)) for result in results)
-                sent.append(link.sent_bytes - before)
+                sent.append(transport.sent_bytes - before)
             # A bitmap is a 32nd of the values, and a 30th of them is left.
             assert least * sent[0] < sent[1] < most * sent[0]
 
@@ -238,22 +240,22 @@ def test_zeros_do_not_travel_with_the_sparse_codec(
 def test_a_peer_that_never_comes_is_reported_and_left_out(context: Context) -> None:
     async def work() -> None:
         made = sockets_of(context, 3, 1000, "inproc://peer-{}")
-        links = [made.open(index, timeout_seconds=SHORT_SECONDS) for index in range(2)]
+        transports = [made.open(index, timeout_seconds=SHORT_SECONDS) for index in range(2)]
         made.regroup(1, range(3))
         values = [vector(1000, index) for index in range(2)]
         started = asyncio.get_running_loop().time()
         lost = await asyncio.gather(
-            *(mean_of(*p) for p in zip(links, values, strict=True)), return_exceptions=True
+            *(mean_of(*p) for p in zip(transports, values, strict=True)), return_exceptions=True
         )
         assert all(isinstance(error, PeerLost) for error in lost)
         assert SHORT_SECONDS < asyncio.get_running_loop().time() - started < 1.5 * SHORT_SECONDS
         late = {report for reports in made.reports.values() for report in reports.late}
         assert late == {(1, 2)}
         made.regroup(2, [0, 1])
-        results = await means(links, values)
+        results = await means(transports, values)
         assert all(torch.equal(result, exact(values)) for result in results)
-        for link in links:
-            link.close()
+        for transport in transports:
+            transport.close()
         made.sockets[2].close()
 
     run(work())
@@ -262,16 +264,16 @@ def test_a_peer_that_never_comes_is_reported_and_left_out(context: Context) -> N
 def test_without_a_new_group_nothing_hangs_and_nothing_spins(context: Context) -> None:
     async def work() -> None:
         made = sockets_of(context, 2, 1000, "inproc://peer-{}")
-        link = made.open(0, timeout_seconds=SHORT_SECONDS)
+        transport = made.open(0, timeout_seconds=SHORT_SECONDS)
         made.regroup(1, [0, 1])
         loop = asyncio.get_running_loop()
         for _ in range(3):
             started = loop.time()
             with pytest.raises(PeerLost):
-                await link.meet()
+                await transport.meet()
             assert SHORT_SECONDS < loop.time() - started < 1.5 * SHORT_SECONDS
         assert made.reports[0].late == [(1, 1)], "once a generation"
-        link.close()
+        transport.close()
         made.sockets[1].close()
 
     run(work())
@@ -283,17 +285,17 @@ def test_a_peer_that_meets_and_gives_nothing(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 3, 1000, timeout_seconds=SHORT_SECONDS) as made:
             values = [vector(1000, index) for index in range(3)]
-            working = [asyncio.ensure_future(mean_of(made.links[at], values[at])) for at in range(2)]
-            group = await made.links[2].meet()
+            working = [asyncio.ensure_future(mean_of(made.transports[at], values[at])) for at in range(2)]
+            group = await made.transports[2].meet()
             await asyncio.wait(working)
             assert all(isinstance(task.exception(), PeerLost) for task in working)
             assert {late for at in range(2) for late in made.reports[at].late} == {(1, 2)}
             with pytest.raises(PeerLost):
                 await group.mean(values[2])
             made.regroup(2, range(3))
-            results = await means(list(made.links.values()), values)
+            results = await means(list(made.transports.values()), values)
             assert all(torch.equal(result, exact(values)) for result in results)
-            assert all(link.metrics()["undecided_rounds"] == 0 for link in made.links.values())
+            assert all(transport.metrics()["undecided_rounds"] == 0 for transport in made.transports.values())
 
     run(work())
 
@@ -304,11 +306,11 @@ def test_one_that_stalls_in_a_round_and_comes_back(context: Context, after: int)
 
     async def work() -> None:
         async with bench(context, 3, 3000, timeout_seconds=SHORT_SECONDS) as made:
-            links, values = list(made.links.values()), [vector(3000, index) for index in range(3)]
-            fault = Stall(links[2], after)
-            rounds = [asyncio.ensure_future(mean_of(*pair)) for pair in zip(links, values, strict=True)]
+            transports, values = list(made.transports.values()), [vector(3000, index) for index in range(3)]
+            fault = Stall(transports[2], after)
+            rounds = [asyncio.ensure_future(mean_of(*pair)) for pair in zip(transports, values, strict=True)]
             for index in (0, 1):
-                made.links[index]._on_late = lambda generation, late: made.regroup(2, [0, 1])  # noqa: ARG005
+                made.transports[index]._on_late = lambda generation, late: made.regroup(2, [0, 1])  # noqa: ARG005
             await asyncio.wait(rounds[:2])
             assert fault.injected
             assert (rounds[0].exception() is None) == (rounds[1].exception() is None), "half applied"
@@ -316,7 +318,7 @@ def test_one_that_stalls_in_a_round_and_comes_back(context: Context, after: int)
                 assert isinstance(task.exception(), PeerLost) or torch.equal(task.result(), exact(values))
             # It may also have had all that it was to give: then nobody has to wait for it.
             made.regroup(2, [0, 1])
-            results = await means(links[:2], values[:2])
+            results = await means(transports[:2], values[:2])
             assert all(torch.equal(result, exact(values[:2])) for result in results)
             fault.end()
             made.regroup(3, range(3))
@@ -324,7 +326,7 @@ def test_one_that_stalls_in_a_round_and_comes_back(context: Context, after: int)
             assert isinstance(rounds[2].exception(), PeerLost) or torch.equal(
                 rounds[2].result(), exact(values)
             )
-            results = await means(links, values)
+            results = await means(transports, values)
             assert all(torch.equal(result, exact(values)) for result in results)
 
     run(work())
@@ -335,15 +337,15 @@ def test_one_that_is_not_of_the_group_is_told_so(context: Context) -> None:
         async with bench(context, 2, 100, timeout_seconds=SHORT_SECONDS) as made:
             made.regroup(2, [0])
             with pytest.raises(PeerLost):
-                await made.links[1].meet()
+                await made.transports[1].meet()
             assert made.reports[1].excluded == 1
             assert made.reports[0].excluded == 0
             # The last round works with one.
-            assert torch.equal(await mean_of(made.links[0], vector(100, 1)), vector(100, 1))
-            waiting = asyncio.ensure_future(mean_of(made.links[1], vector(100, 2)))
+            assert torch.equal(await mean_of(made.transports[0], vector(100, 1)), vector(100, 1))
+            waiting = asyncio.ensure_future(mean_of(made.transports[1], vector(100, 2)))
             await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
             made.regroup(3, [0, 1])
-            result = await mean_of(made.links[0], vector(100, 1))
+            result = await mean_of(made.transports[0], vector(100, 1))
             assert torch.equal(await waiting, result), "let in while it waits, it takes part"
 
     run(work())
@@ -352,7 +354,7 @@ def test_one_that_is_not_of_the_group_is_told_so(context: Context) -> None:
 def test_a_regroup_ends_what_waits(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 100) as made:
-            waiting = asyncio.ensure_future(made.links[0].meet())
+            waiting = asyncio.ensure_future(made.transports[0].meet())
             await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
             assert not waiting.done()
             made.regroup(2, [0, 1])
@@ -361,7 +363,7 @@ def test_a_regroup_ends_what_waits(context: Context) -> None:
             # What is older is ignored.
             made.regroup(1, [0])
             values = [vector(100, 1), vector(100, 2)]
-            assert torch.equal((await means(list(made.links.values()), values))[0], exact(values))
+            assert torch.equal((await means(list(made.transports.values()), values))[0], exact(values))
 
     run(work())
 
@@ -369,19 +371,19 @@ def test_a_regroup_ends_what_waits(context: Context) -> None:
 def test_cancel_ends_what_waits_here_and_there(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 100) as made:
-            group = await asyncio.gather(made.links[0].meet(), made.links[1].meet())
+            group = await asyncio.gather(made.transports[0].meet(), made.transports[1].meet())
             waiting = asyncio.ensure_future(group[0].mean(vector(100, 1)))
             await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
-            made.links[1].cancel()
-            made.links[0].cancel()
+            made.transports[1].cancel()
+            made.transports[0].cancel()
             with pytest.raises(PeerLost):
                 await waiting
             with pytest.raises(PeerLost):
                 await group[1].mean(vector(100, 1))
             made.regroup(2, [0, 1])
-            waiting_too = asyncio.ensure_future(made.links[0].meet())
+            waiting_too = asyncio.ensure_future(made.transports[0].meet())
             await asyncio.wait({waiting_too}, timeout=INSTANT_SECONDS)
-            made.links[1].cancel()
+            made.transports[1].cancel()
             with pytest.raises(PeerLost):
                 # Long before its timeout: the other says that it takes part no more.
                 await asyncio.wait_for(waiting_too, INSTANT_SECONDS)
@@ -392,7 +394,7 @@ def test_cancel_ends_what_waits_here_and_there(context: Context) -> None:
 def test_a_cancelled_meet_or_mean_leaves_the_link_usable(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 1000) as made:
-            one, other = made.links[0], made.links[1]
+            one, other = made.transports[0], made.transports[1]
             values = [vector(1000, 1), vector(1000, 2)]
             meeting = asyncio.ensure_future(one.meet())
             await asyncio.wait({meeting}, timeout=INSTANT_SECONDS)
@@ -413,7 +415,7 @@ def test_a_cancelled_meet_or_mean_leaves_the_link_usable(context: Context) -> No
 def test_wanted_says_that_others_are_ready(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 100) as made:
-            one, other = made.links[0], made.links[1]
+            one, other = made.transports[0], made.transports[1]
             assert not one.wanted
             called = asyncio.Event()
             one._on_wanted = called.set
@@ -432,7 +434,7 @@ def test_wanted_says_that_others_are_ready(context: Context) -> None:
 def test_eager_rounds_do_not_wait_for_the_others_to_meet(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 1000, eager=True) as made:
-            one, other = made.links[0], made.links[1]
+            one, other = made.transports[0], made.transports[1]
             values = [vector(1000, 1), vector(1000, 2)]
             # The first round of a generation waits, so that states are adopted before it.
             first = asyncio.ensure_future(one.meet())
@@ -455,16 +457,16 @@ def test_the_one_that_lags_behind_adopts_the_state(context: Context) -> None:
     async def work() -> None:
         made = sockets_of(context, 4, 1000, "inproc://peer-{}")
         algorithms = [Remembering(completed, 1000) for completed in (3, 7, 7, 0)]
-        links = [made.open(at, algorithm=algorithm) for at, algorithm in enumerate(algorithms)]
+        transports = [made.open(at, algorithm=algorithm) for at, algorithm in enumerate(algorithms)]
         made.regroup(1, range(4))
-        groups = await asyncio.gather(*(link.meet() for link in links))
+        groups = await asyncio.gather(*(transport.meet() for transport in transports))
         assert all(group.members == (0, 1, 2, 3) for group in groups)
         for algorithm in algorithms:
             assert algorithm.state().completed_rounds == 7
             assert all((tensor == 7).all() for tensor in algorithm.state().tensors.values())
         assert [algorithm.loads for algorithm in algorithms] == [1, 0, 0, 1]
-        for link in links:
-            link.close()
+        for transport in transports:
+            transport.close()
 
     run(work())
 
@@ -474,7 +476,7 @@ def test_strangers_and_nonsense_are_refused(context: Context) -> None:
 
     async def work() -> None:
         async with bench(context, 2, 1000, "tcp://127.0.0.1:0") as made:
-            link = made.links[0]
+            transport = made.transports[0]
             stranger = Connection(context, made.members[0].endpoint, "who/peer")
             fake = Connection(context, made.members[0].endpoint, "token-1/else")
             payload = np.zeros(400, dtype=np.uint8)
@@ -493,9 +495,9 @@ def test_strangers_and_nonsense_are_refused(context: Context) -> None:
                     while (reply := sender.receive()) is not None:
                         assert isinstance(reply, Failure)
                         replies += 1
-            assert link.refused_messages == 6
+            assert transport.refused_messages == 6
             values = [vector(1000, 1), vector(1000, 2)]
-            results = await means(list(made.links.values()), values)
+            results = await means(list(made.transports.values()), values)
             assert all(torch.equal(result, exact(values)) for result in results)
             stranger.close()
             fake.close()
@@ -509,7 +511,7 @@ def test_strangers_and_nonsense_are_refused(context: Context) -> None:
 def test_what_is_no_flat_buffer_is_refused(context: Context, values: torch.Tensor) -> None:
     async def work() -> None:
         async with bench(context, 1, 1000) as made:
-            group = await made.links[0].meet()
+            group = await made.transports[0].meet()
             with pytest.raises(ValueError, match="float32"):
                 await group.mean(values)
             with pytest.raises(ValueError, match="weight"):
@@ -521,16 +523,16 @@ def test_what_is_no_flat_buffer_is_refused(context: Context, values: torch.Tenso
 def test_a_closed_link_says_so(context: Context) -> None:
     async def work() -> None:
         async with bench(context, 2, 100) as made:
-            waiting = asyncio.ensure_future(made.links[0].meet())
+            waiting = asyncio.ensure_future(made.transports[0].meet())
             await asyncio.wait({waiting}, timeout=INSTANT_SECONDS)
-            made.links[0].close()
+            made.transports[0].close()
             with pytest.raises(PeerLost):
                 await waiting
             with pytest.raises(PeerLost):
-                await made.links[0].meet()
-            made.links[0].regroup(2, [0])
-            made.links[0].cancel()
-            made.links[0].close()
+                await made.transports[0].meet()
+            made.transports[0].regroup(2, [0])
+            made.transports[0].cancel()
+            made.transports[0].close()
 
     run(work())
 
@@ -546,10 +548,10 @@ def test_a_grouping_that_fails_for_the_new_members_is_heard_of(context: Context)
     async def work() -> None:
         async with bench(context, 2, 100) as made:
             # Out of this generation, it waits for the next one.
-            made.links[0].cancel()
-            meeting = asyncio.ensure_future(made.links[0].meet(only_for_two))
+            made.transports[0].cancel()
+            meeting = asyncio.ensure_future(made.transports[0].meet(only_for_two))
             await asyncio.wait({meeting}, timeout=INSTANT_SECONDS)
-            made.links[0].regroup(100, [0])
+            made.transports[0].regroup(100, [0])
             with pytest.raises(RuntimeError, match="made for two"):
                 await meeting
 

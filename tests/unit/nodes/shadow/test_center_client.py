@@ -24,7 +24,7 @@ from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.tests.support.center_messages import exchange_of
-from shadowsync.tests.support.peer_links import vector
+from shadowsync.tests.support.peer_transports import vector
 from shadowsync.tests.support.real_time import run_in_real_time
 
 Context = zmq.Context[zmq.Socket[bytes]]

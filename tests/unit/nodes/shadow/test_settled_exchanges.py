@@ -11,7 +11,7 @@ import torch
 import zmq
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.shadow.center_client import CenterClient
-from shadowsync.nodes.shadow.links import ZmqPeers
+from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
 from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.center_messages import CenterValues
 from shadowsync.sync_algos.base import PeerLost

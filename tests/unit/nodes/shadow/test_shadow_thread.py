@@ -13,10 +13,10 @@ import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow import thread
-from shadowsync.nodes.shadow.links import ZmqPeers
 from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.nodes.shadow.schedule import STALLED_SECONDS
 from shadowsync.nodes.shadow.thread import ShadowThread
+from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
 from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.sync_algos.base import Algorithm
 
@@ -41,13 +41,13 @@ class Trainer:
         self.wanted: list[float | None] = []
         self.cpu_seconds: Callable[[int], float] = lambda _: 0.0
         self.complete: Callable[[int], bool] = lambda _: True
-        self.peers = SimpleNamespace(wanted=False)
+        self.transport = SimpleNamespace(wanted=False)
         self._iterations = np.zeros(2, dtype=np.int64)
         self._cpu = 0.0
         total = lambda: int(self._iterations.sum())  # noqa: E731
         shared = SimpleNamespace(job=SimpleNamespace(sync=sync), replica=None, total_iterations=total)
-        links = SimpleNamespace(
-            peers=self.peers,
+        peers = SimpleNamespace(
+            transport=self.transport,
             sent_bytes=0,
             received_bytes=0,
             close=self._close,
@@ -56,7 +56,7 @@ class Trainer:
         self.shadow = ShadowThread(
             cast("TrainerContext", shared),
             cast("Algorithm", SimpleNamespace(round=self._round)),
-            lambda: cast("ZmqPeers", links),
+            lambda: cast("ZmqPeers", peers),
             RoundCounter(total),
             None,
             failures.append,
@@ -189,11 +189,11 @@ def test_a_round_that_another_trainer_waits_for_begins(
 
     async def work() -> None:
         await own.train(10)
-        own.peers.wanted = True
+        own.transport.wanted = True
         own.shadow.wake()
         await asyncio.sleep(0)
         await asyncio.sleep(ROUND_SECONDS / 2)
-        own.peers.wanted = False
+        own.transport.wanted = False
         await own.train(20)
 
     own.run(monkeypatch, work)
@@ -239,11 +239,11 @@ def test_rounds_that_never_wait_do_not_hold_the_loop(
     assert own.closed
 
 
-def test_what_is_told_before_there_are_links_is_not_lost(
+def test_what_is_told_before_there_are_peers_is_not_lost(
     trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = trainer(duty=1.0)
     reported: list[ZmqPeers] = []
-    own.shadow.call_with_links(reported.append)
+    own.shadow.call_with_peers(reported.append)
     own.run(monkeypatch, lambda: asyncio.sleep(ROUND_SECONDS))
-    assert [links.peers for links in reported] == [own.peers]
+    assert [peers.transport for peers in reported] == [own.transport]

@@ -65,7 +65,7 @@ class Bench:
     sockets: list[PeerListener]
     members: list[MemberInfo]
     numel: int
-    links: dict[int, AllReduceTransport] = field(default_factory=dict)
+    transports: dict[int, AllReduceTransport] = field(default_factory=dict)
     reports: dict[int, Heard] = field(default_factory=dict)
 
     def open(self, index: int, **options: Any) -> AllReduceTransport:
@@ -84,7 +84,7 @@ class Bench:
             "timeout_seconds": 10.0,
         }
         given["chunk_bytes"] = 4 * 100
-        link = AllReduceTransport(
+        transport = AllReduceTransport(
             self.sockets[index],
             self.context,
             self.members,
@@ -97,13 +97,13 @@ class Bench:
             on_wanted=wanted,
             **{**given, **options},
         )
-        self.links[index] = link
-        return link
+        self.transports[index] = transport
+        return transport
 
     def regroup(self, generation: int, members: Sequence[int]) -> None:
         """The coordinator's word, to all."""
-        for link in self.links.values():
-            link.regroup(generation, members)
+        for transport in self.transports.values():
+            transport.regroup(generation, members)
 
 
 @asynccontextmanager
@@ -118,8 +118,8 @@ async def bench(
         made.regroup(1, range(count))
         yield made
     finally:
-        for link in made.links.values():
-            link.close()
+        for transport in made.transports.values():
+            transport.close()
 
 
 def sockets_of(context: Context, count: int, numel: int, address: str) -> Bench:
@@ -137,37 +137,39 @@ def vector(numel: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=numel).astype(np.float32))
 
 
-async def mean_of(link: AllReduceTransport, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
+async def mean_of(transport: AllReduceTransport, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
     """What an algorithm does."""
-    group = await link.meet()
+    group = await transport.meet()
     return await group.mean(values, weight)
 
 
-async def means(links: Sequence[AllReduceTransport], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+async def means(
+    transports: Sequence[AllReduceTransport], values: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """A round of all."""
-    return list(await asyncio.gather(*(mean_of(*pair) for pair in zip(links, values, strict=True))))
+    return list(await asyncio.gather(*(mean_of(*pair) for pair in zip(transports, values, strict=True))))
 
 
 class Stall:
     """Stops a link after it has taken so many messages, as if its thread were stopped, until `end`."""
 
-    def __init__(self, link: AllReduceTransport, after: int) -> None:
-        self.link = link
+    def __init__(self, transport: AllReduceTransport, after: int) -> None:
+        self.transport = transport
         self.injected = False
         self._left = after
-        self._take = link._accept
-        link._accept = self._count  # type: ignore[method-assign]
+        self._take = transport._accept
+        transport._accept = self._count  # type: ignore[method-assign]
 
     def _count(self, identity: bytes, message: Message) -> None:
         self._take(identity, message)
         self._left -= 1
         if self._left == 0:
             self.injected = True
-            self.link._stop()
+            self.transport._stop()
             # Nothing of this turn leaves either.
-            self.link._send = lambda: True  # type: ignore[method-assign]
+            self.transport._send = lambda: True  # type: ignore[method-assign]
 
     def end(self) -> None:
         """It goes on."""
-        del self.link._send
-        self.link._start()
+        del self.transport._send
+        self.transport._start()

@@ -23,10 +23,10 @@ class ZmqPeers:
     Implements `Peers` of `sync_algos`; belongs to one loop.
     """
 
-    def __init__(self, index: int, center: CenterClient | None, peers: AllReduceTransport | None) -> None:
+    def __init__(self, index: int, center: CenterClient | None, transport: AllReduceTransport | None) -> None:
         self._index = index
         self._center = center
-        self.peers = peers
+        self.transport = transport
 
     @property
     def center(self) -> CenterClient:
@@ -48,23 +48,23 @@ class ZmqPeers:
 
         Raises TypeError if the algorithm did not declare that it needs peers.
         """
-        if self.peers is None:
+        if self.transport is None:
             raise TypeError("this algorithm has no peers: declare needs_peers = True")
-        return await self.peers.meet(grouping)
+        return await self.transport.meet(grouping)
 
     @property
     def sent_bytes(self) -> int:
         """Bytes sent over all connections; any thread may read it."""
-        return sum(link.sent_bytes for link in (self._center, self.peers) if link is not None)
+        return sum(one.sent_bytes for one in (self._center, self.transport) if one is not None)
 
     @property
     def received_bytes(self) -> int:
         """Bytes received over all connections; any thread may read it."""
-        return sum(link.received_bytes for link in (self._center, self.peers) if link is not None)
+        return sum(one.received_bytes for one in (self._center, self.transport) if one is not None)
 
     def metrics(self) -> dict[str, int]:
         """Return the counts of all connections; see `CenterClient.metrics`. Any thread may call."""
-        return summed(link.metrics() for link in (self._center, self.peers) if link is not None)
+        return summed(one.metrics() for one in (self._center, self.transport) if one is not None)
 
     def want_rounds_every(self, seconds: float | None) -> None:
         """See `CenterClient.want_rounds_every`."""
@@ -78,9 +78,9 @@ class ZmqPeers:
 
     def close(self) -> None:
         """Close all connections."""
-        for link in (self._center, self.peers):
-            if link is not None:
-                link.close()
+        for one in (self._center, self.transport):
+            if one is not None:
+                one.close()
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class PeerCallbacks:
 
 
 @dataclass(frozen=True)
-class LinkConfig:
+class ConnectionConfig:
     """The configuration with which a thread opens its own connections."""
 
     context: zmq.Context[zmq.Socket[bytes]]
@@ -146,7 +146,7 @@ class LinkConfig:
         if socket is None:
             return ZmqPeers(self.index, center, None)
         job = shared.job
-        peers = AllReduceTransport(
+        transport = AllReduceTransport(
             socket,
             self.context,
             self.trainers,
@@ -163,5 +163,5 @@ class LinkConfig:
             on_excluded=callbacks.excluded,
             on_wanted=callbacks.wanted,
         )
-        peers.regroup(view.generation, view.members)
-        return ZmqPeers(self.index, center, peers)
+        transport.regroup(view.generation, view.members)
+        return ZmqPeers(self.index, center, transport)
