@@ -43,7 +43,7 @@ def ratio(value: Paired | None) -> str:
 
 
 def run_status(row: Row) -> str:
-    """Say whether a cell's runs finished and their ledgers add up."""
+    """Say whether a variant's runs finished and their ledgers add up."""
     parts = []
     if not row.ledger_adds_up:
         parts.append(f"LEDGER {DOES_NOT}")
@@ -97,7 +97,7 @@ NARROW: Final[tuple[Column[Row], ...]] = (
 def facts(comparison: Comparison, rows: list[Row]) -> list[str]:
     """Return the sentences above the tables."""
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
-    trainers = comparison.cells[-1].trainers
+    trainers = comparison.variants[-1].trainers
     lines = [
         f"{counted(len(comparison.runs), 'run')}: {counted(len(rows) - 1, 'way')} to synchronize"
         f" {counted(trainers, 'trainer')}, and one trainer alone. "

@@ -19,9 +19,9 @@ from .summary import summarize
 
 def start(base: Job, algorithms: str, seeds: int, console: Console, print_line: PrintLine) -> ExitCode:
     """Start a comparison in a new folder beside the job's runs."""
-    cells = check(base, algorithms, seeds)
+    variants = check(base, algorithms, seeds)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-compare")
-    write_record(folder, make_plan(base, cells, seeds, folder))
+    write_record(folder, make_plan(base, variants, seeds, folder))
     return go_on(folder, console, print_line)
 
 

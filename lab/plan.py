@@ -24,7 +24,7 @@ RUNS = "runs"
 
 
 def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
-    """Check all cells before the first run.
+    """Check all variants before the first run.
 
     Raises for whatever would make a run fail from the start.
     """
@@ -33,18 +33,18 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
             f"run.seed: {seeds} seeds from {base.run.seed} on go beyond 2147483647",
             remedy="lower run.seed or --seeds",
         )
-    cells = parse_variants(algorithms)
-    for cell in cells:
+    variants = parse_variants(algorithms)
+    for variant in variants:
         try:
-            check_sync(variant_job(base, cell, base.run.seed, "check", base.run.directory))
+            check_sync(variant_job(base, variant, base.run.seed, "check", base.run.directory))
         except JobFileError as error:
-            raise JobFileError(str(error), where=f"--algorithms {cell.label}") from error
+            raise JobFileError(str(error), where=f"--algorithms {variant.label}") from error
     build_model(reference_job(base, base.run.seed, "check", base.run.directory))
     plan_input(base)
-    return cells
+    return variants
 
 
-def make_plan(base: Job, cells: Sequence[Variant], seeds: int, folder: Path) -> Comparison:
+def make_plan(base: Job, variants: Sequence[Variant], seeds: int, folder: Path) -> Comparison:
     """Build the comparison and write its jobs to `folder`/jobs.
 
     All runs are waiting.
@@ -54,14 +54,14 @@ def make_plan(base: Job, cells: Sequence[Variant], seeds: int, folder: Path) -> 
     chosen = list(range(base.run.seed, base.run.seed + seeds))
     runs = []
     for at, seed in enumerate(chosen):
-        for number, cell in _in_turn(list(enumerate([None, *cells])), at):
-            label = REFERENCE if cell is None else cell.label
+        for number, variant in _in_turn(list(enumerate([None, *variants])), at):
+            label = REFERENCE if variant is None else variant.label
             name = f"{number:02d}-{slug(label)}-seed{seed}"
             directory = str((folder / RUNS).absolute())
-            if cell is None:
+            if variant is None:
                 job = reference_job(base, seed, name, directory)
             else:
-                job = variant_job(base, cell, seed, name, directory)
+                job = variant_job(base, variant, seed, name, directory)
             (jobs / f"{name}.json").write_text(job.model_dump_json(indent=1) + "\n", encoding="utf-8")
             runs.append(Run(label=label, seed=seed, name=name))
     reference = Variant(REFERENCE, "none")
@@ -70,7 +70,7 @@ def make_plan(base: Job, cells: Sequence[Variant], seeds: int, folder: Path) -> 
         name=base.run.name,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         seeds=chosen,
-        cells=[_record(cell, base) for cell in (reference, *cells)],
+        variants=[_record(variant, base) for variant in (reference, *variants)],
         runs=runs,
         network=emulated_links(slow) if slow is not None else None,
         batch=base.trainer.batch,
@@ -89,13 +89,13 @@ def _in_turn(items: Sequence[T], turn: int) -> list[T]:
     return rotated[::-1] if turn % 2 else rotated
 
 
-def _record(cell: Variant, base: Job) -> VariantRecord:
-    none = cell.algorithm == "none"
+def _record(variant: Variant, base: Job) -> VariantRecord:
+    none = variant.algorithm == "none"
     return VariantRecord(
-        label=cell.label,
-        algorithm=cell.algorithm,
-        mode="none" if none else "shadow" if cell.every is None else "fixed",
-        every=None if none else cell.every,
-        options=cell.options,
-        trainers=1 if cell.label == REFERENCE else base.trainer.count,
+        label=variant.label,
+        algorithm=variant.algorithm,
+        mode="none" if none else "shadow" if variant.every is None else "fixed",
+        every=None if none else variant.every,
+        options=variant.options,
+        trainers=1 if variant.label == REFERENCE else base.trainer.count,
     )

@@ -93,8 +93,8 @@ def _styles(rows: Sequence[Row]) -> dict[str, Style]:
         if row.label == REFERENCE:
             styles[row.label] = {"color": ALONE, "linestyle": "-."}
             continue
-        colour = colours.setdefault(row.cell.algorithm, COLOURS[len(colours) % len(COLOURS)])
-        every = row.cell.every
+        colour = colours.setdefault(row.variant.algorithm, COLOURS[len(colours) % len(COLOURS)])
+        every = row.variant.every
         style: Any = "-" if every is None else (0, (5, 2)) if every <= 10 else (0, (1, 1.5))
         styles[row.label] = {"color": colour, "linestyle": style}
     return styles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..pipeline.checkpoint.atomic_file import atomic_file
 from ..pipeline.errors import JobFileError
@@ -18,7 +18,7 @@ FORMAT_VERSION: Final = 1
 class ComparisonPart(BaseModel):
     """Base of all parts: no unknown keys, no NaN."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
 
 class Figures(ComparisonPart):
@@ -90,7 +90,7 @@ class Run(ComparisonPart):
 
 
 class VariantRecord(ComparisonPart):
-    """A cell as requested, and as it is in the job."""
+    """A variant as requested, and as it is in the job."""
 
     label: str
     algorithm: str
@@ -111,7 +111,7 @@ class Comparison(ComparisonPart):
     started_at: str
     complete: bool = False
     seeds: list[int]
-    cells: list[VariantRecord]
+    variants: list[VariantRecord] = Field(validation_alias="cells", serialization_alias="cells")
     runs: list[Run]
     network: str | None
     means: str | None = None
@@ -121,7 +121,7 @@ class Comparison(ComparisonPart):
     summary: list[dict[str, Any]] = []
 
     def of(self, label: str) -> list[Run]:
-        """Return the runs of a cell, by seed."""
+        """Return the runs of a variant, by seed."""
         return sorted((run for run in self.runs if run.label == label), key=lambda run: run.seed)
 
     def missing(self) -> list[Run]:
@@ -138,7 +138,7 @@ def write_json(path: Path, part: BaseModel) -> None:
     Raises ResourceError.
     """
     with atomic_file(path) as file:
-        file.write(part.model_dump_json(indent=1).encode() + b"\n")
+        file.write(part.model_dump_json(indent=1, by_alias=True).encode() + b"\n")
 
 
 def read_json(path: Path, kind: type[Part]) -> Part:

@@ -60,7 +60,7 @@ def run_comparison(folder: Path, comparison: Comparison, print_line: PrintLine) 
 def write_all(folder: Path, comparison: Comparison) -> list[Row]:
     """Write compare.json, compare.md and compare.html; return their rows."""
     rows = summarize(comparison)
-    comparison.summary = [row.model_dump(mode="json") for row in rows]
+    comparison.summary = [row.model_dump(mode="json", by_alias=True) for row in rows]
     write_record(folder, comparison)
     with atomic_file(folder / MARKDOWN_NAME) as file:
         file.write(render_markdown(comparison, rows).encode())

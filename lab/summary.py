@@ -1,9 +1,11 @@
-"""The summary of a comparison: a row per cell."""
+"""The summary of a comparison: a row per variant."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+
+from pydantic import Field
 
 from .record import Comparison, ComparisonPart, Figures, VariantRecord
 from .statistics import Conclusion, Paired, paired_difference, paired_ratio
@@ -13,14 +15,14 @@ Get = Callable[[Figures], float | None]
 
 
 class Row(ComparisonPart):
-    """One cell: means over its seeds; `gap_max` is the maximum.
+    """One variant: means over its seeds; `gap_max` is the maximum.
 
     `ne_difference` and `auc_difference` are to one trainer, `speed_ratio` is to `none` with as many
     trainers; each is paired by seed, and None where no seed has both.
     """
 
     label: str
-    cell: VariantRecord
+    variant: VariantRecord = Field(validation_alias="cell", serialization_alias="cell")
     finished: int
     failed: list[str]
     died: int
@@ -45,19 +47,19 @@ class Row(ComparisonPart):
 
 
 def summarize(comparison: Comparison) -> list[Row]:
-    """Summarize each cell, in the order requested, the reference first."""
-    baseline = next((c.label for c in comparison.cells if _is_plain_none(c)), None)
-    return [_row(comparison, cell, baseline) for cell in comparison.cells]
+    """Summarize each variant, in the order requested, the reference first."""
+    baseline = next((c.label for c in comparison.variants if _is_plain_none(c)), None)
+    return [_row(comparison, variant, baseline) for variant in comparison.variants]
 
 
-def _is_plain_none(cell: VariantRecord) -> bool:
-    return cell.algorithm == "none" and cell.label != REFERENCE
+def _is_plain_none(variant: VariantRecord) -> bool:
+    return variant.algorithm == "none" and variant.label != REFERENCE
 
 
-def _row(comparison: Comparison, cell: VariantRecord, baseline: str | None) -> Row:
-    runs = comparison.of(cell.label)
+def _row(comparison: Comparison, variant: VariantRecord, baseline: str | None) -> Row:
+    runs = comparison.of(variant.label)
     found = [run.figures for run in runs if run.figures is not None]
-    label = cell.label
+    label = variant.label
     ne = _against(comparison, label, REFERENCE, lambda f: f.ne, paired_difference)
     auc = _against(comparison, label, REFERENCE, lambda f: f.auc, paired_difference)
     speed = None
@@ -66,7 +68,7 @@ def _row(comparison: Comparison, cell: VariantRecord, baseline: str | None) -> R
     reference = label == REFERENCE
     return Row(
         label=label,
-        cell=cell,
+        variant=variant,
         finished=len(found),
         failed=[f"seed {r.seed}: exit code {r.exit_code}, {r.message}" for r in runs if r.status == "failed"],
         died=sum(run.exit_code == 5 for run in runs),

@@ -13,7 +13,7 @@ from ..pipeline.jobfile.load import override_value, validate_job
 
 REFERENCE: Final = "one trainer"
 NO_SYNC: Final = "none"
-# A cell at a fixed rate, or without rounds, has no gap to control.
+# A variant at a fixed rate, or without rounds, has no gap to control.
 UNCONTROLLED: Final = {"control": "off", "control_bound": None, "control_max_gap": None}
 _EXAMPLE: Final = "write name, name@5 for a fixed rate, or name:key=value@5 with options"
 
@@ -46,7 +46,7 @@ def parse_variants(text: str) -> list[Variant]:
     written = [part.strip() for part in _split(text)]
     if not any(written):
         raise JobFileError("--algorithms: no algorithm given", remedy=_EXAMPLE)
-    cells: list[Variant] = []
+    variants: list[Variant] = []
     taken = {REFERENCE}
     for part in written:
         label, number = part, 1
@@ -54,26 +54,26 @@ def parse_variants(text: str) -> list[Variant]:
             number += 1
             label = f"{part} ({number})"
         taken.add(label)
-        cells.append(_parse_variant(part, label))
-    return cells
+        variants.append(_parse_variant(part, label))
+    return variants
 
 
-def variant_job(base: Job, cell: Variant, seed: int, name: str, directory: str) -> Job:
-    """Build the job of a cell: `base` with another `sync`.
+def variant_job(base: Job, variant: Variant, seed: int, name: str, directory: str) -> Job:
+    """Build the job of a variant: `base` with another `sync`.
 
-    The options of `base` belong to its own algorithm, so only cells of that algorithm start from them. Raises
-    JobFileError.
+    The options of `base` belong to its own algorithm, so only variants of that algorithm start from them.
+    Raises JobFileError.
     """
     tree = base.model_dump()
-    own = base.sync.options if cell.algorithm == base.sync.algorithm else {}
+    own = base.sync.options if variant.algorithm == base.sync.algorithm else {}
     tree["sync"] |= {
-        "algorithm": cell.algorithm,
-        "mode": "shadow" if cell.every is None else "fixed",
-        "options": {**own, **cell.options},
+        "algorithm": variant.algorithm,
+        "mode": "shadow" if variant.every is None else "fixed",
+        "options": {**own, **variant.options},
     }
-    if cell.every is not None:
-        tree["sync"]["every"] = cell.every
-    if cell.every is not None or cell.algorithm == NO_SYNC:
+    if variant.every is not None:
+        tree["sync"]["every"] = variant.every
+    if variant.every is not None or variant.algorithm == NO_SYNC:
         tree["sync"] |= UNCONTROLLED
     tree["run"] |= {"seed": seed, "name": name, "directory": directory}
     return with_sync_nodes(validate_job(tree, where="the job"), may_import=True)

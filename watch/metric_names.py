@@ -57,7 +57,7 @@ READER = (
     _counter("resent_batches", "resent_batches", "batches delivered again because no receipt came"),
     _counter("bad_rows", "bad_rows", "malformed rows"),
     _gauge("queued_batches", "queued_batches", "ready batches that no trainer has credit for"),
-    _gauge("kept_bytes", "kept_bytes", "memory of batches not yet confirmed as trained"),
+    _gauge("retained_bytes", "retained_bytes", "memory of batches not yet confirmed as trained"),
 )
 TRAINER = (
     *_LISTENER,

@@ -137,7 +137,7 @@ class NodeStatus(StatusPart):
     rounds: int | None = None
     gap_open: int | None = None
     queued: int | None = None
-    kept_bytes: int | None = None
+    retained_bytes: int | None = None
     requests_per_second: float | None = None
     refused_messages: int = 0
     refused_connections: int = 0

@@ -150,11 +150,11 @@ class VirtualJob:
             for trainer in self._trainers:
                 context = trainer.context
                 counts = UpdateCounts(
-                    now, context.total_iterations(), context.total_updates(), context.parts.parts
+                    now, context.total_iterations(), context.total_updates(), context.micro_batches.mean
                 )
-                parts = balancer.record_heartbeat(f"trainer-{trainer.index}", counts)
-                if parts is not None:
-                    context.parts.set(parts)
+                micro_batches = balancer.record_heartbeat(f"trainer-{trainer.index}", counts)
+                if micro_batches is not None:
+                    context.micro_batches.set(micro_batches)
 
     async def _until_trained(
         self, training: asyncio.Future[list[None]], rounds: list[asyncio.Task[None]]

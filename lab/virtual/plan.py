@@ -86,7 +86,7 @@ def make_plan(
     base: Job, algorithms: str, trainers: list[int], seeds: int, timing: Timing
 ) -> tuple[VirtualPlan, dict[str, Job]]:
     """Make the plan and the jobs of its runs; raises JobFileError."""
-    cells = parse_variants(algorithms)
+    variants = parse_variants(algorithms)
     chosen = list(range(base.run.seed, base.run.seed + seeds))
     runs: list[VirtualRun] = []
     jobs: dict[str, Job] = {}
@@ -101,14 +101,14 @@ def make_plan(
 
     for seed in chosen:
         add(reference_job(base, seed, base.run.name, base.run.directory), REFERENCE)
-        for cell in cells:
+        for variant in variants:
             for count in trainers:
-                add(virtual_job(base, cell, count, seed), cell.label)
+                add(virtual_job(base, variant, count, seed), variant.label)
     slow = base.network.slow
     plan = VirtualPlan(
         name=base.run.name,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        labels=[cell.label for cell in cells],
+        labels=[variant.label for variant in variants],
         trainers=trainers,
         seeds=chosen,
         timing=timing,
@@ -129,12 +129,12 @@ def write_plan(folder: Path, plan: VirtualPlan, jobs: Mapping[str, Job]) -> None
     write_json(folder / JSON_NAME, plan)
 
 
-def virtual_job(base: Job, cell: Variant, trainers: int, seed: int) -> Job:
-    """Build the job of a cell with so many trainers; raises JobFileError."""
+def virtual_job(base: Job, variant: Variant, trainers: int, seed: int) -> Job:
+    """Build the job of a variant with so many trainers; raises JobFileError."""
     tree = base.model_dump()
     tree["trainer"] |= {"count": trainers, "device": "cpu"}
-    where = f"--algorithms {cell.label}"
-    job = variant_job(validate_job(tree, where=where), cell, seed, base.run.name, base.run.directory)
+    where = f"--algorithms {variant.label}"
+    job = variant_job(validate_job(tree, where=where), variant, seed, base.run.name, base.run.directory)
     check_sync(job)
     for way, codec in job.codecs.model_dump().items():
         if isinstance(codec, str) and codec != Float32.name:

@@ -38,9 +38,9 @@ class VirtualRow(ComparisonPart):
 
 
 def summarize(plan: VirtualPlan, results: Mapping[str, VirtualResult]) -> list[VirtualRow]:
-    """Summarize all cells, the reference first, then by algorithm and number of trainers."""
-    cells = [(REFERENCE, 1), *((label, count) for label in plan.labels for count in plan.trainers)]
-    return [_row(plan, results, label, count) for label, count in cells]
+    """Summarize all variants, the reference first, then by algorithm and number of trainers."""
+    variants = [(REFERENCE, 1), *((label, count) for label in plan.labels for count in plan.trainers)]
+    return [_row(plan, results, label, count) for label, count in variants]
 
 
 def _row(plan: VirtualPlan, results: Mapping[str, VirtualResult], label: str, trainers: int) -> VirtualRow:

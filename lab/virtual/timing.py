@@ -59,9 +59,9 @@ class Timing(BaseModel):
             return self.first_round_cpu_seconds
         return self.round_cpu_seconds
 
-    def further_parts(self, trainer: int, parts: int) -> float:
+    def further_micro_batches(self, trainer: int, micro_batches: int) -> float:
         """Return how much longer a trainer's batch takes for being cut into parts."""
-        return self.part_seconds * self._slower(trainer) * (parts - 1)
+        return self.part_seconds * self._slower(trainer) * (micro_batches - 1)
 
     def start_of(self, trainer: int, trainers: int) -> float:
         """Return when a trainer starts."""

@@ -186,7 +186,8 @@ class VirtualTrainer:
         """
         stepper, delivery = self._steppers[worker], batch.delivery
         step = stepper.stage(delivery, batch.plans, replies)
-        seconds = (times.next() + self._timing.further_parts(self.index, step.parts)) / step.parts
+        further_seconds = self._timing.further_micro_batches(self.index, step.micro_batches)
+        seconds = (times.next() + further_seconds) / step.micro_batches
         while step.is_computing:
             stepper.compute(step)
             await asyncio.sleep(seconds)

@@ -254,7 +254,7 @@ def lost_batches(ledger: LedgerState, readers: Iterable[Member]) -> int:
     than the ledger: it counts only once its `read_spans` says that it knew of every span.
     """
     living = [(reader.metrics, ledger.spans_read_of[reader.info.name]) for reader in readers]
-    if not living or any(int(counts.get("kept_bytes", 1)) for counts, _ in living):
+    if not living or any(int(counts.get("retained_bytes", 1)) for counts, _ in living):
         return 0
     if any(int(counts.get("read_spans", 0)) != read for counts, read in living):
         return 0

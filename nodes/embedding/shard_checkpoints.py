@@ -56,15 +56,15 @@ class WrittenPart:
         whole: files with all rows.
         changes: files with changes, in order.
         number: that of the last changes, 0 without any.
-        whole_moment: rows that change after it are in `changes`.
-        moment: rows that change after it are in none of the files.
+        whole_change_epoch: rows that change after it are in `changes`.
+        change_epoch: rows that change after it are in none of the files.
     """
 
     whole: tuple[FileEntry, ...]
     changes: tuple[tuple[FileEntry, ...], ...]
     number: int
-    whole_moment: int
-    moment: int
+    whole_change_epoch: int
+    change_epoch: int
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -116,13 +116,13 @@ class ShardCheckpoints:
         taken = await self._paused(lambda: self._take_changes(before))
         if taken is None:
             return None
-        changes, kept, moment = taken
+        changes, kept, change_epoch = taken
         entries = replace(before, changes=kept).files
         if not await asyncio.to_thread(self._link, folder, directory, entries):
             return None
         files = await asyncio.to_thread(changes.write, directory)
         parts = (*kept, tuple(files))
-        return WrittenPart(before.whole, parts, changes.changes, before.whole_moment, moment)
+        return WrittenPart(before.whole, parts, changes.changes, before.whole_change_epoch, change_epoch)
 
     def _take_changes(
         self, before: WrittenPart
@@ -132,14 +132,14 @@ class ShardCheckpoints:
         most_bytes = LARGEST_CHANGES * sum(entry.bytes for entry in before.whole)
         kept = before.changes
         kept_bytes = sum(entry.bytes for part in kept for entry in part)
-        changed = store.changed_since(before.moment)
+        changed = store.changed_since(before.change_epoch)
         if len(kept) == MOST_CHANGES or kept_bytes + changed_bytes(changed) > most_bytes:
-            kept, changed = (), store.changed_since(before.whole_moment)
+            kept, changed = (), store.changed_since(before.whole_change_epoch)
             if changed_bytes(changed) > most_bytes:
                 return None
-        if not store.moments_left:
+        if not store.change_epochs_left:
             return None
-        return self._copy(changed, before.number + 1), kept, store.end_moment()
+        return self._copy(changed, before.number + 1), kept, store.end_change_epoch()
 
     def _link(self, folder: Path, directory: Path, entries: Iterable[FileEntry]) -> bool:
         """Link files of the checkpoint in `folder`; False where that cannot be done."""
@@ -160,37 +160,37 @@ class ShardCheckpoints:
         return True
 
     async def _write_whole(self, directory: Path) -> WrittenPart:
-        # Their moments may be forgotten.
+        # Their change epochs may be forgotten.
         self._written.clear()
         part, began = await self._paused(self._begin_whole)
         files = tuple(await asyncio.to_thread(part.write, directory))
         if applied_name(part.node) in part.tensors:
             return WrittenPart(files, (), 0, began, began)
-        changes, moment = await self._paused(lambda: self._take_changes_of_writing(began))
+        changes, change_epoch = await self._paused(lambda: self._take_changes_of_writing(began))
         changed = tuple(await asyncio.to_thread(changes.write, directory))
-        return WrittenPart(files, (changed,), 1, began, moment)
+        return WrittenPart(files, (changed,), 1, began, change_epoch)
 
     def _begin_whole(self) -> tuple[ShardPart, int]:
-        """Return all rows, and the moment after which changes count; on the service thread.
+        """Return all rows, and the change epoch after which changes count; on the service thread.
 
         Of a small shard they are a copy, with the applied batches; of a large one they are copied as they are
         read.
         """
         store = self._service.store
-        if store.moments_left < 2:
-            store.forget_moments()
-        moment = store.end_moment()
+        if store.change_epochs_left < 2:
+            store.forget_change_epochs()
+        change_epoch = store.end_change_epoch()
         part = ShardPart.of(store, self._service.applied)
         if part.copy_bytes <= COPIED_AT_ONCE_BYTES:
             self._require_memory(part.copy_bytes)
-            return part.copied(), moment
+            return part.copied(), change_epoch
         served = {name: ServedRows(part.tensors[name], self._fetch) for name in part.first_rows}
-        return replace(part, tensors=served), moment
+        return replace(part, tensors=served), change_epoch
 
     def _take_changes_of_writing(self, since: int) -> tuple[ShardPart, int]:
         """Copy what changed while all rows were written; on the service thread."""
         store = self._service.store
-        return self._copy(store.changed_since(since), 1), store.end_moment()
+        return self._copy(store.changed_since(since), 1), store.end_change_epoch()
 
     def _copy(self, changed: Sequence[ChangedRows], number: int) -> ShardPart:
         self._require_memory(changed_bytes(changed))

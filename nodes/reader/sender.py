@@ -64,7 +64,7 @@ class Sender(ListeningLoop):
             "read_examples": self.state.read_examples,
             "read_batches": self.state.read_batches,
             "resent_batches": self.state.resent_batches,
-            "kept_bytes": self.state.retained_bytes,
+            "retained_bytes": self.state.retained_bytes,
             "queued_batches": self.state.queued,
         }
 

@@ -105,7 +105,7 @@ class TrainerContext:
             its iterations, unless batches are cut into parts.
         examples: examples trained by each worker, int64 [workers], written by that worker only.
         count: examples trained by all trainers, for learning-rate schedules.
-        parts: into how many parts batches are cut.
+        micro_batches: into how many parts batches are cut.
     """
 
     job: Job
@@ -120,7 +120,7 @@ class TrainerContext:
     updates: Int64Array
     examples: Int64Array
     count: ExampleCount
-    parts: PartsSetting
+    micro_batches: MicroBatchSetting
 
     @classmethod
     def build(cls, job: Job, plan: TablePlan, memory: ReplicaMemory | None = None) -> TrainerContext:
@@ -159,7 +159,7 @@ class TrainerContext:
             updates=memory.counters(job.trainer.workers),
             examples=examples,
             count=ExampleCount(alone=job.trainer.count == 1, state=memory.counters(ExampleCount.SIZE)),
-            parts=PartsSetting(memory.counters(PartsSetting.SIZE)),
+            micro_batches=MicroBatchSetting(memory.counters(MicroBatchSetting.SIZE)),
         )
 
     def total_iterations(self) -> int:
@@ -194,16 +194,16 @@ def find_device(name: str) -> Device:
     return CudaDevice(CudaStreams(index))
 
 
-_PART_UNIT = 1000
+_UNIT = 1000
 
 
-class PartsSetting:
-    """The mean number of parts of a batch, for all workers.
+class MicroBatchSetting:
+    """The mean number of micro-batches of a batch, for all workers.
 
     `set` is for the control thread; any thread or worker process may read.
 
     Args:
-        state: int64 [1], zeros, in memory of all the trainer's processes: thousandths beyond one part.
+        state: int64 [1], zeros, in memory of all the trainer's processes: thousandths beyond one.
     """
 
     SIZE = 1
@@ -213,33 +213,33 @@ class PartsSetting:
 
     @property
     def thousandths(self) -> int:
-        """Return a thousand times the parts, at least 1000."""
-        return _PART_UNIT + int(self._state[0])
+        """Return a thousand times the mean, at least 1000."""
+        return _UNIT + int(self._state[0])
 
     @property
-    def parts(self) -> float:
-        """Return the parts of a batch on average, at least 1."""
-        return self.thousandths / _PART_UNIT
+    def mean(self) -> float:
+        """Return the micro-batches of a batch on average, at least 1."""
+        return self.thousandths / _UNIT
 
-    def set(self, parts: float) -> None:
-        """Cut batches into so many parts from now on.
+    def set(self, mean: float) -> None:
+        """Cut batches into so many micro-batches from now on.
 
         The number is at least 1; thousandths count.
         """
-        self._state[0] = round(parts * _PART_UNIT) - _PART_UNIT
+        self._state[0] = round(mean * _UNIT) - _UNIT
 
 
-class PartsOfBatches:
-    """Whole numbers of parts for the batches of one worker, right on average.
+class MicroBatchCounts:
+    """Whole numbers of micro-batches for the batches of one worker, right on average.
 
-    A batch has the parts that are due, rounded down; what is left over is carried to the next one.
+    A batch has the micro-batches that are due, rounded down; what is left over is carried to the next one.
     """
 
-    def __init__(self, setting: PartsSetting) -> None:
+    def __init__(self, setting: MicroBatchSetting) -> None:
         self._setting = setting
         self._carried = 0
 
     def next(self) -> int:
-        """Return the parts of the next batch, at least 1."""
-        parts, self._carried = divmod(self._setting.thousandths + self._carried, _PART_UNIT)
-        return parts
+        """Return the micro-batches of the next batch, at least 1."""
+        count, self._carried = divmod(self._setting.thousandths + self._carried, _UNIT)
+        return count

@@ -167,7 +167,7 @@ class TrainerRole(Role):
         total = self._pool.metrics()
         total["iterations"] = self._shared.total_iterations()
         total["dense_updates"] = self._shared.total_updates()
-        total["parts"] = self._shared.parts.parts
+        total["micro_batches"] = self._shared.micro_batches.mean
         total["lr_scale"] = self._job.trainer.schedule.factor(self._all_examples())
         total["confirmed_examples"] = self._ack_sender.confirmed_examples if self._ack_sender else 0
         total["left_out_examples"] = self._ack_sender.left_out_examples if self._ack_sender else 0
@@ -294,7 +294,7 @@ class TrainerRole(Role):
         return Done()
 
     async def _divide_batches(self, request: DivideBatches) -> Done:
-        self._shared.parts.set(request.parts)
+        self._shared.micro_batches.set(request.micro_batches)
         return Done()
 
     async def _drain(self, request: Drain) -> DrainReply:

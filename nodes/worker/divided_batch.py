@@ -1,6 +1,8 @@
-"""A batch cut into parts, with a dense update for each."""
+"""A batch cut into micro-batches, with a dense update for each."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 
@@ -9,37 +11,38 @@ from ..replica.device import Computed, Staged
 
 
 class DividedBatch:
-    """A staged batch in parts, and what they gave so far.
+    """A staged batch in micro-batches, and what they gave so far.
 
-    With W the batch's examples, or the sum of their sample weights, and W_p those of part p, its loss is
-    `sum of W_p / W * l_p` over the mean losses of the parts, and the gradients of embeddings are those of
-    that sum, each part's with the dense parameters of its own moment. So with parameters that do not change
-    meanwhile they are the whole batch's. A part whose weights are all 0 has a share of 0.
+    With W the batch's examples, or the sum of their sample weights, and W_p those of micro-batch p, its loss
+    is `sum of W_p / W * l_p` over the mean losses of the micro-batches, and the gradients of embeddings are
+    those of that sum, each micro-batch's with the dense parameters of its own moment. So with parameters that
+    do not change meanwhile they are the whole batch's. A micro-batch whose weights are all 0 has no share.
 
     Used by the worker thread that trains the batch, on its stream.
 
     Args:
         weights: the batch's sample weights, float32 [B], on the host; None for none.
-        parts: as many, but no more than there are examples.
+        micro_batches: as many, but no more than there are examples.
     """
 
-    def __init__(self, staged: Staged, weights: Float32Array | None, parts: int) -> None:
+    def __init__(self, staged: Staged, weights: Float32Array | None, micro_batches: int) -> None:
         self._staged = staged
         examples = len(staged.labels)
-        parts = min(parts, examples)
-        self._bounds = [(examples * at // parts, examples * (at + 1) // parts) for at in range(parts)]
+        micro_batches = min(micro_batches, examples)
+        edges = [examples * at // micro_batches for at in range(micro_batches + 1)]
+        self._bounds = list(pairwise(edges))
         self._shares = _shares(self._bounds, weights)
         self._gradients: list[torch.Tensor] = []
         self._done: list[Computed] = []
-        self._part = staged
+        self._micro_batch = staged
 
     @property
-    def parts(self) -> int:
-        """Return the number of parts."""
+    def micro_batches(self) -> int:
+        """Return the number of micro-batches."""
         return len(self._bounds)
 
     def next(self) -> Staged:
-        """Return the next part; its leaves are embeddings, [examples, K_t] each."""
+        """Return the next micro-batch; its leaves are embeddings, [examples, K_t] each."""
         if not self._done:
             # Not earlier: memory belongs to the stream on which it was first asked for.
             self._gradients = [torch.zeros_like(table) for table in self._staged.embeddings]
@@ -47,34 +50,34 @@ class DividedBatch:
         whole = self._staged
         # A leaf of its own: the backward pass of a slice would fill a block for the whole table each time.
         leaves = [table.detach()[start:stop].requires_grad_() for table in whole.embeddings]
-        self._part = Staged(
+        self._micro_batch = Staged(
             labels=whole.labels[start:stop],
             weights=None if whole.weights is None else whole.weights[start:stop],
             dense=whole.dense[start:stop],
             embeddings=leaves,
             leaves=leaves,
         )
-        return self._part
+        return self._micro_batch
 
     def add(self, computed: Computed) -> None:
-        """Add what the part that was returned last gave, after its backward pass."""
+        """Add what the micro-batch that was returned last gave, after its backward pass."""
         at = len(self._done)
         start, stop = self._bounds[at]
-        for gradient, leaf in zip(self._gradients, self._part.leaves, strict=True):
+        for gradient, leaf in zip(self._gradients, self._micro_batch.leaves, strict=True):
             if leaf.grad is not None:
                 torch.mul(leaf.grad, self._shares[at], out=gradient[start:stop])
         self._done.append(computed)
 
     def whole(self) -> Computed:
-        """Return the results of the whole batch, once all parts are added.
+        """Return the results of the whole batch, once all micro-batches are added.
 
-        Its norm is the largest of the parts'.
+        Its norm is the largest of theirs.
         """
-        losses = [part.loss * share for part, share in zip(self._done, self._shares, strict=True)]
+        losses = [one.loss * share for one, share in zip(self._done, self._shares, strict=True)]
         return Computed(
             loss=torch.stack(losses).sum(),
-            norm=torch.stack([part.norm for part in self._done]).max(),
-            logits=torch.cat([part.logits for part in self._done]),
+            norm=torch.stack([one.norm for one in self._done]).max(),
+            logits=torch.cat([one.logits for one in self._done]),
             gradients=self._gradients,
         )
 
@@ -85,4 +88,4 @@ def _shares(bounds: list[tuple[int, int]], weights: Float32Array | None) -> list
     else:
         sums = [float(weights[start:stop].sum(dtype="float64")) for start, stop in bounds]
     total = sum(sums)
-    return [part / total if total else 0.0 for part in sums]
+    return [one / total if total else 0.0 for one in sums]

@@ -20,7 +20,7 @@ from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, PendingResult, Staged, StepResult
-from ..replica.replica import PartsOfBatches, TrainerContext
+from ..replica.replica import MicroBatchCounts, TrainerContext
 from .divided_batch import DividedBatch
 
 LOSS_NOT_FINITE = "its loss is not finite"
@@ -58,14 +58,14 @@ class Step:
     left_out: str = ""
 
     @property
-    def parts(self) -> int:
+    def micro_batches(self) -> int:
         """Return how many dense updates the whole batch makes."""
-        return 1 if self.divided is None else self.divided.parts
+        return 1 if self.divided is None else self.divided.micro_batches
 
     @property
     def is_computing(self) -> bool:
         """Whether there is something left to compute."""
-        return not self.left_out and self.updates < self.parts
+        return not self.left_out and self.updates < self.micro_batches
 
 
 class Stepper:
@@ -101,7 +101,7 @@ class Stepper:
         self._scorer: nn.Module = copy.deepcopy(shared.template).to(device)
         self._scorer.eval()
         self._stream = shared.device.open_stream()
-        self._parts = PartsOfBatches(shared.parts)
+        self._micro_batches = MicroBatchCounts(shared.micro_batches)
         self.clipped_steps = 0
 
     def stage(
@@ -113,9 +113,9 @@ class Stepper:
         """
         vectors = self._shared.router.assemble(requests, list(replies))
         step = Step(delivery, vectors, self._stage(delivery, vectors))
-        parts = self._parts.next()
-        if parts > 1:
-            step.divided = DividedBatch(step.staged, _weights(delivery), parts)
+        micro_batches = self._micro_batches.next()
+        if micro_batches > 1:
+            step.divided = DividedBatch(step.staged, _weights(delivery), micro_batches)
         return step
 
     def launch(self, step: Step) -> None:

@@ -75,7 +75,7 @@ class Machines:
             self._changed.notify_all()
 
     def _take_turn(self, name: str, step: Step) -> None:
-        cost = TIMES_SLOWER / step.parts
+        cost = TIMES_SLOWER / step.micro_batches
         with self._changed:
             self._changed.wait_for(lambda: self._may_go_on(name, cost), ENOUGH_SECONDS)
             if name == SLOW:

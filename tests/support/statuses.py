@@ -20,7 +20,9 @@ from shadowsync.watch.status import (
 def a_status(trainers: int = 2, **changes: Any) -> Status:
     """A job in the middle of training."""
     nodes = [NodeStatus(name="coordinator", role="coordinator", index=0, cpu=0.02, cpu_seconds=1.0, pid=1)]
-    nodes += [NodeStatus(name="reader-0", role="reader", index=0, cpu=0.3, queued=4, kept_bytes=1_000_000)]
+    nodes += [
+        NodeStatus(name="reader-0", role="reader", index=0, cpu=0.3, queued=4, retained_bytes=1_000_000)
+    ]
     nodes += [
         NodeStatus(
             name=f"trainer-{index}",

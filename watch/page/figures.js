@@ -94,7 +94,7 @@ const COLUMNS = ["node", "host", "pid", "CPU", "CPU time", "memory", "most", "ex
 function doing(node) {
   if (!node.alive) return node.why;
   if (!node.ready) return "getting ready";
-  if (node.queued != null) return `${node.queued} batches queued, ${size(node.kept_bytes)} kept`;
+  if (node.queued != null) return `${node.queued} batches queued, ${size(node.retained_bytes)} kept`;
   if (node.requests_per_second != null) {
     return `${count(node.requests_per_second)} ${node.role === "embedding" ? "lookups" : "slices"}/s`;
   }

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from ....pipeline.wire.control.orders import MAX_PARTS
+from ....pipeline.wire.control.orders import MAX_MICRO_BATCHES
 
 # A ratio is measured over at least so many batches of the slower trainer, and so long.
 MEASURED_BATCHES: Final = 16
@@ -33,7 +33,7 @@ LARGEST_CATCH_UP: Final = 0.5
 LARGEST_GROWTH: Final = 4.0
 # Where the parts differ by more than this factor, the ratio is measured anew; where that differs by more
 # without them, nothing that was learned of the machines holds.
-OTHER_PARTS: Final = 1.25
+OTHER_MICRO_BATCHES: Final = 1.25
 OTHER_MACHINES: Final = 1.5
 # Parts of this spread, as a share of their mean, tell what a part costs; each measurement weighs so much less
 # than the next one.
@@ -49,25 +49,25 @@ class UpdateCounts:
         seconds: when it came.
         batches: that its workers have trained.
         updates: dense updates that they made of these.
-        parts: of a batch, as it cuts them now.
+        micro_batches: of a batch, as it cuts them now.
     """
 
     seconds: float
     batches: int
     updates: int
-    parts: float
+    micro_batches: float
 
 
-class _PartCost:
+class _MicroBatchCost:
     """Cost of one more part, by linear fit."""
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5
         self.ratio = 0.0
 
-    def add(self, parts: float, ratio: float) -> None:
+    def add(self, micro_batches: float, ratio: float) -> None:
         """Add a measurement."""
-        new = (1.0, parts, ratio, parts * parts, parts * ratio)
+        new = (1.0, micro_batches, ratio, micro_batches * micro_batches, micro_batches * ratio)
         self._sums = [FADING * old + one for old, one in zip(self._sums, new, strict=True)]
         weight, k, r, kk, kr = self._sums
         variance = kk / weight - (k / weight) ** 2
@@ -93,9 +93,9 @@ class _Pace:
         self.ratio = 0.0
         self._earlier: deque[UpdateCounts] = deque([first], maxlen=KEPT_HEARTBEATS)
         self._start_seconds = first.seconds
-        self._parts = first.parts
+        self._micro_batches = first.micro_batches
         self._measurements = 0
-        self._cost = _PartCost()
+        self._cost = _MicroBatchCost()
 
     @property
     def known_seconds(self) -> float:
@@ -132,11 +132,11 @@ class _Pace:
         """Take a heartbeat."""
         before, self.last = self.last, counts
         self._earlier.append(before)
-        if counts.parts != before.parts:
+        if counts.micro_batches != before.micro_batches:
             # What is between the two was trained with both.
             self._start_seconds = counts.seconds
-            if _differ(counts.parts, self._parts, OTHER_PARTS):
-                self._parts, self._measurements = counts.parts, 0
+            if _differ(counts.micro_batches, self._micro_batches, OTHER_MICRO_BATCHES):
+                self._micro_batches, self._measurements = counts.micro_batches, 0
 
     def is_due(self, until_seconds: float) -> bool:
         """Return whether enough was trained since the last measurement."""
@@ -152,18 +152,18 @@ class _Pace:
             return False
         self._start_seconds = until
         if self._measurements and _differ(ratio, self.ratio, OTHER_MACHINES):
-            self._measurements, self._cost = 0, _PartCost()
+            self._measurements, self._cost = 0, _MicroBatchCost()
         self._measurements = min(AVERAGED, self._measurements + 1)
         self.ratio += (ratio - self.ratio) / self._measurements
-        self._cost.add(self.last.parts, ratio)
+        self._cost.add(self.last.micro_batches, ratio)
         return True
 
-    def most_parts(self) -> float:
+    def most_micro_batches(self) -> float:
         """Return the number of parts whose overhead equals the batch's time."""
         if not self._cost.ratio:
-            return float(MAX_PARTS)
-        of_examples = self.ratio - self._cost.ratio * self.last.parts
-        return min(float(MAX_PARTS), max(1.0, of_examples / self._cost.ratio))
+            return float(MAX_MICRO_BATCHES)
+        of_examples = self.ratio - self._cost.ratio * self.last.micro_batches
+        return min(float(MAX_MICRO_BATCHES), max(1.0, of_examples / self._cost.ratio))
 
 
 def _differ(one: float, other: float, factor: float) -> bool:
@@ -199,7 +199,7 @@ class UpdateBalancer:
         if not pace.is_due(counts.seconds):
             return None
         wanted = self._wanted(pace)
-        if abs(wanted - counts.parts) <= SMALLEST_CHANGE * counts.parts:
+        if abs(wanted - counts.micro_batches) <= SMALLEST_CHANGE * counts.micro_batches:
             return None
         return wanted
 
@@ -214,13 +214,14 @@ class UpdateBalancer:
         name = max(recent, key=lambda found: recent[found])
         fastest = self._paces[name]
         if not pace.measure(fastest):
-            return own.parts
-        if fastest is pace or (own.parts == 1.0 and recent[name] < self._limit(pace)):
+            return own.micro_batches
+        if fastest is pace or (own.micro_batches == 1.0 and recent[name] < self._limit(pace)):
             return 1.0
         missing_seconds = (fastest.last.updates - own.updates) * fastest.batch_seconds
         more = min(LARGEST_CATCH_UP, max(-LARGEST_CATCH_UP, missing_seconds / CATCH_UP_SECONDS))
-        parts = min(pace.ratio * (1.0 + more), LARGEST_GROWTH * own.parts, pace.most_parts())
-        return round(parts, 3) if parts > 1.0 + SMALLEST_CHANGE else 1.0
+        most = min(LARGEST_GROWTH * own.micro_batches, pace.most_micro_batches())
+        micro_batches = min(pace.ratio * (1.0 + more), most)
+        return round(micro_batches, 3) if micro_batches > 1.0 + SMALLEST_CHANGE else 1.0
 
     def _limit(self, pace: _Pace) -> float:
         """Return the ratio above which a trainer's batches are cut."""

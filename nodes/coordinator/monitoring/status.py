@@ -209,7 +209,7 @@ def _node(state: JobState, member: Member, now: float) -> NodeStatus:
         rounds=member.count("rounds"),
         gap_open=member.count("gap_open"),
         queued=member.count("queued_batches"),
-        kept_bytes=member.count("kept_bytes"),
+        retained_bytes=member.count("retained_bytes"),
         refused_messages=member.count("refused_messages") or 0,
         refused_connections=member.count("refused_connections") or 0,
         requests_per_second=rate("lookups" if info.role == "embedding" else "applied_slices")

@@ -234,10 +234,10 @@ class JobState:
             self.training_metrics.heartbeat(name, now, metrics)
         # Who trains owed batches, which are no iterations, is not slow.
         balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
-        if self.balancer is None or not balanced or "parts" not in metrics:
+        if self.balancer is None or not balanced or "micro_batches" not in metrics:
             return None
         counts = UpdateCounts(
-            now, int(metrics["iterations"]), int(metrics["dense_updates"]), float(metrics["parts"])
+            now, int(metrics["iterations"]), int(metrics["dense_updates"]), float(metrics["micro_batches"])
         )
         return self.balancer.record_heartbeat(name, counts)
 

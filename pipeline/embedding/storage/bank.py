@@ -27,13 +27,13 @@ class RowBank:
         JobFileError: an unknown optimizer.
 
     Attributes:
-        moment: what `apply` notes for the rows that it changes, at least 1.
-        changed_at: uint8 [rows], the moment of each row's last change; 0 for none.
+        change_epoch: what `apply` notes for the rows that it changes, at least 1.
+        changed_at: uint8 [rows], the change epoch of each row's last change; 0 for none.
     """
 
     def __init__(self, node: int, rows: int, bank: Bank) -> None:
         self.node, self.rows, self.dim = node, rows, bank.dim
-        self.moment = 1
+        self.change_epoch = 1
         # A byte a row and not a bit: threads change neighbouring rows at the same time.
         self.changed_at = np.zeros(rows, np.uint8)
         self._storage = make_row_storage(bank.storage, rows, bank.dim)
@@ -87,7 +87,7 @@ class RowBank:
         with torch.inference_mode():
             distinct, sums = _sum_by_row(rows, gradients, positions)
             self._storage.add(distinct, self._optimizer.step(distinct, sums, scale), key)
-            self.changed_at[distinct.numpy()] = self.moment
+            self.changed_at[distinct.numpy()] = self.change_epoch
 
     def check_rows(self, rows: Int32Array) -> None:
         """Raise ValueError unless `rows` is int32 [N] of this bank's rows."""

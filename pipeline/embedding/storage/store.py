@@ -28,7 +28,7 @@ FIRST_BATCH = BatchId(0, 0, 0, 0)
 # Schedules go from 0 to 1; with so much more a rate times a gradient is still a float32.
 LARGEST_LR_SCALE = 1000.0
 # The largest number that `RowBank.changed_at` can hold.
-LAST_MOMENT = 255
+LAST_CHANGE_EPOCH = 255
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ShardStore:
         bagged = [piece.bank for piece in plan.pieces_of(node) if plan.tables[piece.table].pooling]
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
         _check_memory(plan, node, memory_fraction)
-        self._moment = 1
+        self._change_epoch = 1
         self._banks = [
             RowBank(node, plan.bank_rows(node, number), bank) for number, bank in enumerate(plan.banks)
         ]
@@ -208,38 +208,41 @@ class ShardStore:
             yield piece, {n: a[piece.offset : piece.offset + len(piece)] for n, a in arrays.items()}
 
     @property
-    def moments_left(self) -> int:
-        """How often `end_moment` may be called before `forget_moments`."""
-        return LAST_MOMENT - self._moment
+    def change_epochs_left(self) -> int:
+        """How often `end_change_epoch` may be called before `forget_change_epochs`."""
+        return LAST_CHANGE_EPOCH - self._change_epoch
 
-    def end_moment(self) -> int:
-        """End a moment and return it: what changes from now on changes after it.
+    def end_change_epoch(self) -> int:
+        """End a change epoch and return it: what changes from now on changes after it.
 
         Only the owning thread may call. Raises ValueError if none is left.
         """
-        ended = self._moment
-        if not self.moments_left:
-            raise ValueError(f"no moment is left after {ended}")
-        self._begin_moment(ended + 1)
+        ended = self._change_epoch
+        if not self.change_epochs_left:
+            raise ValueError(f"no change epoch is left after {ended}")
+        self._begin_change_epoch(ended + 1)
         return ended
 
-    def forget_moments(self) -> None:
-        """Begin with the first moment again: no row has changed yet. Only the owning thread may call."""
+    def forget_change_epochs(self) -> None:
+        """Begin with the first change epoch again: no row has changed yet.
+
+        Only the owning thread may call.
+        """
         for bank in self._banks:
             bank.changed_at.fill(0)
-        self._begin_moment(1)
+        self._begin_change_epoch(1)
 
-    def _begin_moment(self, moment: int) -> None:
-        self._moment = moment
+    def _begin_change_epoch(self, change_epoch: int) -> None:
+        self._change_epoch = change_epoch
         for bank in self._banks:
-            bank.moment = moment
+            bank.change_epoch = change_epoch
 
-    def changed_since(self, moment: int) -> list[ChangedRows]:
-        """Return the rows that changed after `moment` ended. Only the owning thread may call."""
+    def changed_since(self, change_epoch: int) -> list[ChangedRows]:
+        """Return the rows that changed after `change_epoch` ended. Only the owning thread may call."""
         found = []
         for piece, arrays in self.pieces():
             changed_at = self._banks[piece.bank].changed_at[piece.offset : piece.offset + len(piece)]
-            rows = np.flatnonzero(changed_at > moment)
+            rows = np.flatnonzero(changed_at > change_epoch)
             if len(rows):
                 found.append(ChangedRows(piece, rows, arrays))
         return found

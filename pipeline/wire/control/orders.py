@@ -15,7 +15,7 @@ from .messages import BatchIds
 MAX_FILES = 1 << 16
 MAX_SPANS = 1 << 16
 MAX_RANGES = 1 << 14
-MAX_PARTS = 64
+MAX_MICRO_BATCHES = 64
 
 FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
 # Of batches: epoch, span, first number, number after the last.
@@ -158,7 +158,7 @@ class SetGroup(Request[Done]):
 class DivideBatches(Request[Done]):
     """Average number of dense updates per batch."""
 
-    parts: Annotated[float, Bounds(1, MAX_PARTS)]
+    micro_batches: Annotated[float, Bounds(1, MAX_MICRO_BATCHES)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,13 +42,13 @@ def test_any_number_of_nodes_restores_what_was_written_in_steps(
     cluster, files = EmbeddingCluster(TABLES, 2), list[FileEntry]()
     for store in cluster.stores:
         files += ShardPart.of(store, AppliedBatches()).write(tmp_path)
-        store.end_moment()
+        store.end_change_epoch()
     for number in (1, 2, 3):
         train(cluster, number)
         for store in cluster.stores:
             applied = AppliedBatches()
             applied.add(batch_id(number))
-            changed = store.changed_since(store.end_moment() - 1)
+            changed = store.changed_since(store.end_change_epoch() - 1)
             files += ShardPart.of_changes(store, applied, changed, number).write(tmp_path)
     saved = SavedTables(tmp_path, manifest_of_files(files))
     assert saved.nodes == 2

@@ -85,8 +85,8 @@ def compared(base: Job, tmp_path: Path, make_report: Callable[..., Report]) -> C
         seeds = len(next(iter(scores.values())))
         folder = tmp_path / f"compare-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        cells = parse_variants(",".join(list(scores)[1:]))
-        comparison = make_plan(base, cells, seeds, folder)
+        variants = parse_variants(",".join(list(scores)[1:]))
+        comparison = make_plan(base, variants, seeds, folder)
         for run in comparison.runs:
             ne = scores[run.label][run.seed - 4]
             if ne is None:

@@ -75,9 +75,9 @@ def page(make_report: MakeReport) -> Callable[[Comparison], str]:
 
 
 def rename(comparison: Comparison, label: str, other: str) -> None:
-    """As if the cell had been asked for by another name."""
-    for cell in comparison.cells:
-        cell.label = other if cell.label == label else cell.label
+    """As if the variant had been asked for by another name."""
+    for variant in comparison.variants:
+        variant.label = other if variant.label == label else variant.label
     for run in comparison.runs:
         run.label = other if run.label == label else run.label
 

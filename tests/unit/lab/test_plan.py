@@ -27,7 +27,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("plain")
-def test_every_seed_has_every_cell_in_another_order(base: Job, tmp_path: Path) -> None:
+def test_every_seed_has_every_variant_in_another_order(base: Job, tmp_path: Path) -> None:
     assert _orders(base, tmp_path / "c", 4) == [
         [REFERENCE, "a", "b", "c"],
         [REFERENCE, "c", "b", "a"],
@@ -37,8 +37,8 @@ def test_every_seed_has_every_cell_in_another_order(base: Job, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("plain")
-def test_no_cell_is_always_early(base: Job, tmp_path: Path) -> None:
-    """Over as many seeds as there are cells, or twice as many, each has had about the mean place."""
+def test_no_variant_is_always_early(base: Job, tmp_path: Path) -> None:
+    """Over as many seeds as there are variants, or twice as many, each has had about the mean place."""
     orders = _orders(base, tmp_path / "c", 8)
     for label in (REFERENCE, "a", "b", "c"):
         assert abs(sum(order.index(label) for order in orders) / 8 - 1.5) <= 0.5
@@ -57,8 +57,8 @@ def test_each_run_has_a_resolved_job_of_its_own(base: Job, tmp_path: Path) -> No
         assert job.run.directory == str(folder / "runs")
         assert job.trainer.count == (1 if run.label == REFERENCE else 2)
         assert job.sync.mode == ("fixed" if "@" in run.label else "shadow")
-    assert [cell.label for cell in comparison.cells] == [REFERENCE, "none", "easgd@5", "easgd@5 (2)"]
-    assert [cell.mode for cell in comparison.cells] == ["none", "none", "fixed", "fixed"]
+    assert [variant.label for variant in comparison.variants] == [REFERENCE, "none", "easgd@5", "easgd@5 (2)"]
+    assert [variant.mode for variant in comparison.variants] == ["none", "none", "fixed", "fixed"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,22 +10,22 @@ import pytest
 from shadowsync.lab.job_process import JobProcess, last_line
 from shadowsync.lab.plan import make_plan
 from shadowsync.lab.record import Comparison, read_record
-from shadowsync.lab.runner import run_comparison
-from shadowsync.lab.variants import parse_variants
+from shadowsync.lab.runner import run_comparison, write_all
+from shadowsync.lab.variants import REFERENCE, parse_variants
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.run_folder import create_run_folder
 
-ReplyMessage = tuple[int, str, Report | None]
+Ending = tuple[int, str, Report | None]
 
 
 class Stand:
     """Answers for jobs by their algorithm; makes the run folders that jobs would have made."""
 
-    def __init__(self, replies: dict[str, ReplyMessage]) -> None:
-        self.replies = replies
+    def __init__(self, endings: dict[str, Ending]) -> None:
+        self.endings = endings
         self.made: list[str] = []
         self.interrupt_at = 0
 
@@ -37,7 +38,7 @@ class Stand:
             create_run_folder(Path(job.run.directory), job.run.name)
             process.interrupts = 1
             return 130, "interrupted"
-        code, message, report = self.replies[name]
+        code, message, report = self.endings[name]
         if report is not None:
             folder = create_run_folder(Path(job.run.directory), job.run.name)
             (folder / "report.json").write_text(report.model_dump_json(), encoding="utf-8")
@@ -47,7 +48,7 @@ class Stand:
 
 
 @pytest.fixture
-def good(make_report: Callable[..., Report]) -> dict[str, ReplyMessage]:
+def good(make_report: Callable[..., Report]) -> dict[str, Ending]:
     """Every run ends well."""
     return {name: (0, "", make_report()) for name in ("one trainer", "none", "easgd")}
 
@@ -61,7 +62,7 @@ def comparison(base: Job, tmp_path: Path) -> tuple[Path, Comparison]:
 
 
 @pytest.fixture
-def stand(monkeypatch: pytest.MonkeyPatch, good: dict[str, ReplyMessage]) -> Stand:
+def stand(monkeypatch: pytest.MonkeyPatch, good: dict[str, Ending]) -> Stand:
     """Instead of the processes."""
     own = Stand(good)
     monkeypatch.setattr(JobProcess, "run", lambda process, job_file, log: own.run(process, job_file, log))
@@ -84,7 +85,7 @@ def test_all_runs_are_made_in_their_order(comparison: tuple[Path, Comparison], s
 
 def test_a_run_that_fails_does_not_stop_the_others(comparison: tuple[Path, Comparison], stand: Stand) -> None:
     folder, whole = comparison
-    stand.replies["none"] = (8, "out of memory", None)
+    stand.endings["none"] = (8, "out of memory", None)
     said: list[str] = []
     assert run_comparison(folder, whole, said.append) == ExitCode.FINISHED_WITH_DEATHS
     assert len(stand.made) == 6
@@ -116,7 +117,7 @@ def test_how_a_run_ended_decides_what_its_report_is_worth(
     exit_code: ExitCode,
 ) -> None:
     folder, whole = comparison
-    stand.replies["easgd"] = (code, "said", make_report(adds_up=adds_up))
+    stand.endings["easgd"] = (code, "said", make_report(adds_up=adds_up))
     assert run_comparison(folder, whole, print) == exit_code
     for run in read_record(folder).of("easgd"):
         assert (run.status, run.figures is not None) == (status, status == "finished")
@@ -127,7 +128,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     comparison: tuple[Path, Comparison], stand: Stand
 ) -> None:
     folder, whole = comparison
-    stand.replies["none"] = (8, "out of memory", None)
+    stand.endings["none"] = (8, "out of memory", None)
     stand.interrupt_at = 4
     assert run_comparison(folder, whole, print) == ExitCode.INTERRUPTED
     found = read_record(folder)
@@ -136,7 +137,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     assert "INCOMPLETE: 3 of 6 runs" in (folder / "compare.html").read_text(encoding="utf-8")
     stand.made.clear()
     stand.interrupt_at = 0
-    stand.replies["none"] = stand.replies["easgd"]
+    stand.endings["none"] = stand.endings["easgd"]
     assert run_comparison(folder, found, print) == ExitCode.OK
     assert stand.made == ["none/4", "one trainer/5", "easgd/5", "none/5"], "also what failed"
     # The run that was interrupted has left a folder; its figures are those of the next.
@@ -159,3 +160,14 @@ def test_the_last_word_of_a_run(tmp_path: Path) -> None:
     assert last_line(log) == "\N{REPLACEMENT CHARACTER} went wrong"
     log.write_bytes(b"")
     assert last_line(log) == ""
+
+
+def test_the_file_has_the_keys_of_before(comparison: tuple[Path, Comparison]) -> None:
+    """Folders that were written when a variant was called a cell can be resumed, and the other way around."""
+    folder, planned = comparison
+    write_all(folder, planned)
+    tree = json.loads((folder / "compare.json").read_bytes())
+    assert [variant["label"] for variant in tree["cells"]] == [REFERENCE, "none", "easgd"]
+    assert [row["cell"]["label"] for row in tree["summary"]] == [REFERENCE, "none", "easgd"]
+    assert not {"variants", "variant"} & {*tree, *tree["summary"][0]}
+    assert read_record(folder) == planned

@@ -19,18 +19,22 @@ def test_names_rates_and_options() -> None:
 
 
 def test_plug_ins_have_a_colon_of_their_own() -> None:
-    cells = parse_variants("my.package:Mine@5,./mine.py:Mine:rate=0.5,my.package:Mine:name=a:b=2")
-    assert [cell.algorithm for cell in cells] == ["my.package:Mine", "./mine.py:Mine", "my.package:Mine"]
-    assert [cell.options for cell in cells] == [{}, {"rate": 0.5}, {"name": "a", "b": 2}]
+    variants = parse_variants("my.package:Mine@5,./mine.py:Mine:rate=0.5,my.package:Mine:name=a:b=2")
+    assert [variant.algorithm for variant in variants] == [
+        "my.package:Mine",
+        "./mine.py:Mine",
+        "my.package:Mine",
+    ]
+    assert [variant.options for variant in variants] == [{}, {"rate": 0.5}, {"name": "a", "b": 2}]
 
 
 def test_values_are_those_of_toml() -> None:
-    (cell,) = parse_variants('x:a=true:b="1,5":c=[1,2]:d=word:e=1e-3')
-    assert cell.options == {"a": True, "b": "1,5", "c": [1, 2], "d": "word", "e": 1e-3}
+    (variant,) = parse_variants('x:a=true:b="1,5":c=[1,2]:d=word:e=1e-3')
+    assert variant.options == {"a": True, "b": "1,5", "c": [1, 2], "d": "word", "e": 1e-3}
 
 
 def test_what_is_written_twice_has_labels_of_its_own() -> None:
-    labels = [cell.label for cell in parse_variants("ma,ma,easgd,ma")]
+    labels = [variant.label for variant in parse_variants("ma,ma,easgd,ma")]
     assert labels == ["ma", "ma (2)", "easgd", "ma (3)"]
     assert parse_variants(REFERENCE)[0].label == f"{REFERENCE} (2)"
 

@@ -10,10 +10,10 @@ from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 
 
-def reader(kept_bytes: int, read_spans: int, index: int = 0) -> Member:
+def reader(retained_bytes: int, read_spans: int, index: int = 0) -> Member:
     """A reader as its last heartbeat has it."""
     info = MemberInfo(f"reader-{index}", "reader", index, "token", "tcp://127.0.0.1:1")
-    return Member(info, metrics={"kept_bytes": kept_bytes, "read_spans": read_spans})
+    return Member(info, metrics={"retained_bytes": retained_bytes, "read_spans": read_spans})
 
 
 def ledger(trained: int, *, read: bool = True) -> LedgerState:

@@ -127,10 +127,10 @@ def test_a_slow_trainer_is_told_to_cut_its_batches_while_it_trains(tmp_path: Pat
             now[0] = float(seconds)
             for one in state.members.alive():
                 done, name = rates[one.info.name] * seconds, one.info.name
-                counts = {"iterations": done, "dense_updates": done, "parts": 1.0}
-                parts = state.heartbeat(one, counts if "trainer" in name else {"read_examples": done})
-                if parts is not None:
-                    found.setdefault(name, []).append(parts)
+                counts = {"iterations": done, "dense_updates": done, "micro_batches": 1.0}
+                micro_batches = state.heartbeat(one, counts if "trainer" in name else {"read_examples": done})
+                if micro_batches is not None:
+                    found.setdefault(name, []).append(micro_batches)
         return found
 
     state.enter(JobPhase.STARTING)

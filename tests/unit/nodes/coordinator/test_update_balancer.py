@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from shadowsync.nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
-from shadowsync.pipeline.wire.control.orders import MAX_PARTS
+from shadowsync.pipeline.wire.control.orders import MAX_MICRO_BATCHES
 
 BEAT_SECONDS = 0.5
 
@@ -21,7 +21,7 @@ class Machine:
     part_seconds: float = 0.0
     noise: float = 0.0
     order_beats: int = 0
-    parts: float = 1.0
+    micro_batches: float = 1.0
     batches: float = 0.0
     updates: float = 0.0
 
@@ -30,17 +30,17 @@ class Machine:
 
     def run(self, random_numbers: random.Random, speed: float) -> None:
         """Train until the next heartbeat; the noise is in the time of the whole interval."""
-        self._orders = [(beats - 1, parts) for beats, parts in self._orders]
+        self._orders = [(beats - 1, micro_batches) for beats, micro_batches in self._orders]
         while self._orders and self._orders[0][0] < 0:
-            self.parts = self._orders.pop(0)[1]
-        batch_seconds = self.example_seconds + self.part_seconds * self.parts
+            self.micro_batches = self._orders.pop(0)[1]
+        batch_seconds = self.example_seconds + self.part_seconds * self.micro_batches
         done = BEAT_SECONDS * speed / batch_seconds * random_numbers.lognormvariate(0.0, self.noise)
         self.batches += done
-        self.updates += done * self.parts
+        self.updates += done * self.micro_batches
 
-    def order(self, parts: float) -> None:
+    def order(self, micro_batches: float) -> None:
         """Take an order, in effect so many heartbeats later."""
-        self._orders.append((self.order_beats, parts))
+        self._orders.append((self.order_beats, micro_batches))
 
 
 class Cluster:
@@ -65,13 +65,13 @@ class Cluster:
             for index, machine in enumerate(self.machines):
                 machine.run(self._random, speed)
                 now = (self._beats + 0.05 * index) * BEAT_SECONDS
-                counts = UpdateCounts(now, int(machine.batches), int(machine.updates), machine.parts)
-                parts = self._balancer.record_heartbeat(f"trainer-{index}", counts)
-                if parts is not None:
-                    assert 1.0 <= parts <= MAX_PARTS
+                counts = UpdateCounts(now, int(machine.batches), int(machine.updates), machine.micro_batches)
+                micro_batches = self._balancer.record_heartbeat(f"trainer-{index}", counts)
+                if micro_batches is not None:
+                    assert 1.0 <= micro_batches <= MAX_MICRO_BATCHES
                     self.orders += 1
-                if parts is not None and self._balanced:
-                    machine.order(parts)
+                if micro_batches is not None and self._balanced:
+                    machine.order(micro_batches)
 
 
 def simulate(machines: Sequence[Machine], seconds: float, *, balanced: bool = True) -> int:
@@ -95,7 +95,7 @@ def test_a_slow_trainer_makes_as_many_updates(slower: float, noise: float, order
     slow, *fast = balanced = machines()
     simulate(balanced, 60.0)
     assert [share(slow, one) for one in fast] == [pytest.approx(1.0, abs=0.1)] * 2
-    assert [one.parts for one in fast] == [1.0, 1.0]
+    assert [one.micro_batches for one in fast] == [1.0, 1.0]
     left = machines()
     simulate(left, 60.0, balanced=False)
     assert share(left[0], left[1]) == pytest.approx(1 / slower, rel=0.1), "the control"
@@ -109,8 +109,8 @@ def test_the_parts_do_not_swing(noise: float) -> None:
     exact, seen, cluster.orders = 0.06 / (0.02 - 0.002), [], 0
     for _ in range(600):
         cluster.run(1.0)
-        seen.append(slow.parts)
-        assert fast.parts == 1.0
+        seen.append(slow.micro_batches)
+        assert fast.micro_batches == 1.0
     assert min(seen) > exact * (0.94 - 2 * noise)
     assert max(seen) < exact * (1.06 + 2 * noise)
     assert cluster.orders <= (30 if not noise else 100)
@@ -121,7 +121,7 @@ def test_the_parts_do_not_swing(noise: float) -> None:
 def test_equal_trainers_are_never_cut(count: int, noise: float) -> None:
     machines = [Machine(0.02, noise=noise) for _ in range(count)]
     assert simulate(machines, 120.0) == 0
-    assert {machine.parts for machine in machines} == {1.0}
+    assert {machine.micro_batches for machine in machines} == {1.0}
     assert simulate([*machines, Machine(0.03)], 120.0) > 0, "the control"
 
 
@@ -134,8 +134,8 @@ def test_what_slows_all_trainers_down_at_once_changes_nothing() -> None:
     slow, fast = machines = [Machine(0.015), Machine(0.005)]
     cluster = Cluster(machines, common_noise=1.0)
     cluster.run(60.0)
-    assert slow.parts == pytest.approx(3.0, rel=0.25)
-    assert fast.parts == 1.0
+    assert slow.micro_batches == pytest.approx(3.0, rel=0.25)
+    assert fast.micro_batches == 1.0
     assert share(slow, fast) == pytest.approx(1.0, abs=0.1)
 
 
@@ -149,13 +149,13 @@ def test_a_trainer_that_recovers_is_cut_no_more() -> None:
     slow, fast = machines = [Machine(0.06), Machine(0.02)]
     cluster = Cluster(machines)
     cluster.run(60.0)
-    assert slow.parts == pytest.approx(3.0, rel=0.1)
+    assert slow.micro_batches == pytest.approx(3.0, rel=0.1)
     slow.example_seconds = 0.02
     cluster.run(120.0)
-    assert (slow.parts, fast.parts) == (1.0, 1.0)
+    assert (slow.micro_batches, fast.micro_batches) == (1.0, 1.0)
     slow.example_seconds = 0.06
     cluster.run(60.0)
-    assert slow.parts == pytest.approx(3.0, rel=0.1)
+    assert slow.micro_batches == pytest.approx(3.0, rel=0.1)
 
 
 def test_where_parts_cost_too_much_a_batch_takes_no_more_than_about_twice_its_time() -> None:
@@ -165,29 +165,29 @@ def test_where_parts_cost_too_much_a_batch_takes_no_more_than_about_twice_its_ti
     uncut_batches = 600.0 / 0.4
     assert slow.batches > 0.45 * uncut_batches
     assert 0.2 < share(slow, fast) < 0.5
-    assert slow.parts == pytest.approx(9.0, rel=0.25)
+    assert slow.micro_batches == pytest.approx(9.0, rel=0.25)
 
 
 def test_the_parts_are_bounded_where_they_cost_nothing() -> None:
     slow, fast = machines = [Machine(2.0), Machine(0.02)]
     simulate(machines, 600.0)
-    assert slow.parts == MAX_PARTS
+    assert slow.micro_batches == MAX_MICRO_BATCHES
     assert share(slow, fast) < 0.7
 
 
 def test_an_order_that_is_lost_is_given_again() -> None:
     machines = [Machine(0.06), Machine(0.02)]
     assert simulate(machines, 30.0, balanced=False) > 5
-    assert machines[0].parts == 1.0
+    assert machines[0].micro_batches == 1.0
 
 
 def test_when_the_fastest_is_lost_the_next_one_counts() -> None:
     balancer = UpdateBalancer()
 
-    def beats(parts: float, first: int) -> list[float]:
+    def beats(micro_batches: float, first: int) -> list[float]:
         found = []
         for beat in range(first, first + 20):
-            for name, rate, own in (("slow", 10, parts), ("middle", 20, 1.0), ("fast", 40, 1.0)):
+            for name, rate, own in (("slow", 10, micro_batches), ("middle", 20, 1.0), ("fast", 40, 1.0)):
                 if name == "fast" and first:
                     continue
                 counts = UpdateCounts(float(beat), rate * beat, 40 * beat, own)

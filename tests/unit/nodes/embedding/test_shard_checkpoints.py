@@ -253,7 +253,7 @@ def test_when_moments_are_used_up_all_rows_are_written(
     monkeypatch: pytest.MonkeyPatch,
     copied_at_once_bytes: int,
 ) -> None:
-    monkeypatch.setattr(store_module, "LAST_MOMENT", 5)
+    monkeypatch.setattr(store_module, "LAST_CHANGE_EPOCH", 5)
     whole = [0] if copied_at_once_bytes else [0, 1]
     with running(context, job_of(), failures) as node:
         seen = []

@@ -120,24 +120,24 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("parts", list(BOUNDS))
+@pytest.mark.parametrize("micro_batches", list(BOUNDS))
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("distinct", [False, True])
 def test_parts_give_what_they_give_by_hand(
-    parts: float, weighted: bool, on_device: bool, distinct: bool
+    micro_batches: float, weighted: bool, on_device: bool, distinct: bool
 ) -> None:
     shared = build_shared(_job(distinct_rows=distinct))
-    wanted = _by_hand(shared, Stepper(shared), BOUNDS[parts], weighted)
+    wanted = _by_hand(shared, Stepper(shared), BOUNDS[micro_batches], weighted)
     untrained = shared.replica.flat.clone()
     if on_device:
         shared = _on_fake_device(shared)
-    shared.parts.set(parts)
+    shared.micro_batches.set(micro_batches)
     stepper, sums = Stepper(shared), QualitySums()
     step = _staged(shared, stepper, weighted=weighted)
     stepper.launch(step)
     loss, gradients = stepper.finish(step, sums)
-    assert step.updates == len(BOUNDS[parts])
+    assert step.updates == len(BOUNDS[micro_batches])
     torch.testing.assert_close(shared.replica.flat, wanted.flat)
     for gradient, by_hand in zip(gradients, wanted.gradients, strict=True):
         torch.testing.assert_close(torch.from_numpy(gradient), by_hand)
@@ -148,22 +148,22 @@ def test_parts_give_what_they_give_by_hand(
     shared.replica.flat.copy_(untrained)
     whole = _by_hand(shared, Stepper(build_shared(shared.job)), BOUNDS[1.0], weighted)
     near = torch.allclose(whole.flat, wanted.flat, rtol=1e-4, atol=1e-6)
-    assert near is (parts == 1.0)
+    assert near is (micro_batches == 1.0)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_where_updates_change_nothing_the_rows_get_the_gradients_of_the_whole_batch(weighted: bool) -> None:
     shared = build_shared(_job(lr=1e-30))
     results = []
-    for parts in (1.0, 5.0):
-        shared.parts.set(parts)
+    for micro_batches in (1.0, 5.0):
+        shared.micro_batches.set(micro_batches)
         stepper = Stepper(shared)
         step = _staged(shared, stepper, weighted=weighted)
         stepper.launch(step)
         results.append(stepper.finish(step))
-    (loss, whole), (other_loss, in_parts) = results
+    (loss, whole), (other_loss, in_micro_batches) = results
     assert other_loss == pytest.approx(loss, rel=1e-5)
-    for one, other in zip(whole, in_parts, strict=True):
+    for one, other in zip(whole, in_micro_batches, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
 
 
@@ -177,7 +177,7 @@ def test_a_bad_part_ends_its_batch(bad: int, part: int, on_device: bool, optimiz
     if on_device:
         shared = _on_fake_device(shared)
     for one in (shared, fine):
-        one.parts.set(4.0)
+        one.micro_batches.set(4.0)
     stepper, other, sums = Stepper(shared), Stepper(fine), QualitySums()
     step, same = _staged(shared, stepper, bad=bad), _staged(fine, other)
     stepper.launch(step)
@@ -199,7 +199,7 @@ def test_a_bad_part_ends_its_batch(bad: int, part: int, on_device: bool, optimiz
 
 def test_each_part_is_clipped_and_a_batch_counts_once() -> None:
     shared = build_shared(_job(clip_norm=1e-3))
-    shared.parts.set(4.0)
+    shared.micro_batches.set(4.0)
     stepper, before = Stepper(shared), shared.replica.flat.clone()
     step = _staged(shared, stepper)
     moves = []

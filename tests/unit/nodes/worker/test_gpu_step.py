@@ -83,13 +83,13 @@ def _no_hidden_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("parts", [1.0, 2.5])
+@pytest.mark.parametrize("micro_batches", [1.0, 2.5])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
-def test_it_trains_as_the_cpu_does(optimizer: str, parts: float) -> None:
+def test_it_trains_as_the_cpu_does(optimizer: str, micro_batches: float) -> None:
     settings = {"optimizer": optimizer, "clip_norm": 0.5, "weight_decay": 0.001}
     plain, on_gpu = _shared("cpu", **settings), _shared(GPU, **settings)
-    plain.parts.set(parts)
-    on_gpu.parts.set(parts)
+    plain.micro_batches.set(micro_batches)
+    on_gpu.micro_batches.set(micro_batches)
     losses, gradients = _train(plain)
     others, same = _train(on_gpu)
     assert others == pytest.approx(losses, rel=2e-3)
@@ -103,10 +103,10 @@ def test_it_trains_as_the_cpu_does(optimizer: str, parts: float) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
-@pytest.mark.parametrize("parts", [1.0, 3.0])
-def test_no_step_makes_the_host_wait(optimizer: str, precision: str, parts: float) -> None:
+@pytest.mark.parametrize("micro_batches", [1.0, 3.0])
+def test_no_step_makes_the_host_wait(optimizer: str, precision: str, micro_batches: float) -> None:
     shared = _shared(GPU, optimizer=optimizer, precision=precision, clip_norm=1.0)
-    shared.parts.set(parts)
+    shared.micro_batches.set(micro_batches)
     stepper = Stepper(shared)
     stepper.finish(_launch(shared, stepper, 0))
     steps = []
