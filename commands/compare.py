@@ -87,16 +87,20 @@ def compare(
 
     console = Console()
     if resume is not None:
-        go_on = emulated.go_on if (resume / JSON_NAME).exists() else real.go_on
-        sys.exit(int(go_on(resume, console, _print_line)))
+        is_virtual = (resume / JSON_NAME).exists()
+        resumed = emulated.resume_virtual_comparison if is_virtual else real.resume_comparison
+        sys.exit(int(resumed(resume, console, _print_line)))
     assert job_file is not None
     assert algorithms is not None
     job = load_job(job_file, (*overrides, *network_overrides(network)))
     if not virtual:
-        sys.exit(int(real.start(job, algorithms, seeds or 3, console, _print_line)))
+        sys.exit(int(real.start_comparison(job, algorithms, seeds or 3, console, _print_line)))
     counts = parse_trainers(trainers) if trainers is not None else [job.trainer.count]
     times = parse_timing(timing)
-    sys.exit(int(emulated.start(job, algorithms, counts, seeds or 3, times, console, _print_line)))
+    started = emulated.start_virtual_comparison(
+        job, algorithms, counts, seeds or 3, times, console, _print_line
+    )
+    sys.exit(int(started))
 
 
 def _print_line(text: str) -> None:

@@ -44,7 +44,7 @@ def prepare(
     """
     from ..pipeline.errors import JobFileError
     from ..pipeline.jobfile.load import load_job
-    from ..pipeline.prepare.preparation import prepare as prepare_folder
+    from ..pipeline.prepare.preparation import prepare_folder
     from ..pipeline.report.run_folder import shown
     from .prepare_progress import progress_shown
 

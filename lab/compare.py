@@ -17,15 +17,17 @@ from .runner import PAGE_NAME, PrintLine, run_comparison
 from .summary import summarize
 
 
-def start(base: Job, algorithms: str, seeds: int, console: Console, print_line: PrintLine) -> ExitCode:
+def start_comparison(
+    base: Job, algorithms: str, seeds: int, console: Console, print_line: PrintLine
+) -> ExitCode:
     """Start a comparison in a new folder beside the job's runs."""
     variants = check(base, algorithms, seeds)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-compare")
     write_record(folder, make_plan(base, variants, seeds, folder))
-    return go_on(folder, console, print_line)
+    return resume_comparison(folder, console, print_line)
 
 
-def go_on(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
+def resume_comparison(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
     """Make a comparison's missing and failed runs; show the results."""
     comparison = read_record(folder)
     for run in comparison.missing():

@@ -16,7 +16,7 @@ from ..sync_algos.memory_cluster import MemoryCluster, RoundStuck
 from ..sync_algos.memory_faults import Fault, Phase
 from ..sync_algos.options import make_options
 from .error import ConformanceError
-from .watch import Watch, WatchedPeers
+from .write_guard import GuardedPeers, WriteGuard
 
 NUMEL = 24
 PARTS = 3
@@ -50,9 +50,9 @@ class Harness:
         self.first = torch.randn(NUMEL, generator=torch.Generator().manual_seed(5))
         self.cluster = MemoryCluster(subject.make, self.first, trainers, members=members, parts=PARTS)
         self.cluster.on_phase = self._meanwhile
-        self.watch = Watch()
+        self.guard = WriteGuard()
         for index, peers in enumerate(self.cluster.peers):
-            self.cluster.peers[index] = WatchedPeers(peers, self.watch)
+            self.cluster.peers[index] = GuardedPeers(peers, self.guard)
         self.steps = [0] * trainers
         self.alone = self.replicas()
 
@@ -90,9 +90,9 @@ class Harness:
         for index, result in results.items():
             if not isinstance(result, bool):
                 self.fail(step, "a round that returns True or False", f"{result!r} from trainer {index}")
-        self.watch.look()
-        if self.watch.written:
-            self.fail(step, "no writes to tensors of the peers", f"{self.watch.written[0]} changed")
+        self.guard.look()
+        if self.guard.written:
+            self.fail(step, "no writes to tensors of the peers", f"{self.guard.written[0]} changed")
         self._look_at_states(step)
         return results
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.live import Live
 
-from ..pipeline.report.placement import read_plan
+from ..pipeline.report.placement import read_table_plan
 from ..pipeline.report.terminal import print_plan
 from ..pipeline.text.format import count, duration, number, percent
 from .status import Status, read_status
@@ -117,7 +117,7 @@ def line_of(status: Status) -> str:
 
 
 def _show_plan(folder: Path, console: Console) -> None:
-    record = read_plan(folder)
+    record = read_table_plan(folder)
     if record is not None:
         print_plan(record, console)
 

@@ -36,7 +36,7 @@ from shadowsync.pipeline.wire.messages import Credit
 WORKER = b"trainer/0"
 
 
-class Measured:
+class ProfileMeasurements:
     """One job's input, read whole again and again."""
 
     def __init__(self, sections: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def stages(medians: dict[str, float]) -> str:
 
 def measure(sections: dict[str, Any], rounds: int) -> dict[str, list[Figures]]:
     """All three stages of one input, in turn."""
-    measured = Measured(sections)
+    measured = ProfileMeasurements(sections)
     runs: dict[str, Callable[[], Figures]] = {
         name: partial(figures, getattr(measured, name)) for name in ("parse", "cut", "encode")
     }

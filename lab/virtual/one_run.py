@@ -9,7 +9,7 @@ from ...pipeline.errors import ShadowSyncError
 from ...pipeline.jobfile.load import load_resolved
 from ..record import write_json
 from .job import run_virtual
-from .plan import job_path, read_plan, result_path
+from .plan import job_path, read_virtual_plan, result_path
 
 
 def main(folder: Path, name: str) -> int:
@@ -18,7 +18,7 @@ def main(folder: Path, name: str) -> int:
     Returns the exit code.
     """
     try:
-        result = run_virtual(load_resolved(job_path(folder, name)), read_plan(folder).timing)
+        result = run_virtual(load_resolved(job_path(folder, name)), read_virtual_plan(folder).timing)
         write_json(result_path(folder, name), result)
     except ShadowSyncError as error:
         sys.stderr.write(f"{error}\n")

@@ -43,7 +43,7 @@ COLUMNS: Final[tuple[Column[VirtualRow], ...]] = (
 NARROW: Final = ("algorithm", "trainers", "runs", "NE", "deviation", "gap", "staleness", "virtual time")
 
 
-def facts(plan: VirtualPlan) -> list[str]:
+def virtual_facts(plan: VirtualPlan) -> list[str]:
     """Return the sentences above the table."""
     seeds = ", ".join(map(str, plan.seeds))
     links = plan.network or "links take no time"
@@ -55,30 +55,30 @@ def facts(plan: VirtualPlan) -> list[str]:
     ]
 
 
-def incomplete(rows: Sequence[VirtualRow]) -> list[str]:
+def virtual_incomplete(rows: Sequence[VirtualRow]) -> list[str]:
     """Say what is missing."""
     missing = sum(row.missing for row in rows)
     return [f"INCOMPLETE: {missing} runs have not been made."] if missing else []
 
 
-def render_markdown(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
+def render_virtual_markdown(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
     """Render virtual.md, ending in a newline."""
     lines = [f"# Virtual comparison {plain(plan.name)}", ""]
-    lines += [f"> **{text}**" for text in incomplete(rows)]
-    lines += [f"- {plain(fact)}" for fact in facts(plan)]
+    lines += [f"> **{text}**" for text in virtual_incomplete(rows)]
+    lines += [f"- {plain(fact)}" for fact in virtual_facts(plan)]
     cells = [[column.text(row) for column in COLUMNS] for row in rows]
     return "\n".join([*lines, "", *markdown_table([column.title for column in COLUMNS], cells)]) + "\n"
 
 
-def render_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
+def render_virtual_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
     """Render the whole page: one file that needs no other."""
     return template("virtual.html").render(
         plan=plan,
         rows=rows,
         columns=COLUMNS,
         row_class=lambda _: "",
-        facts=facts(plan),
-        alarms=incomplete(rows),
+        facts=virtual_facts(plan),
+        alarms=virtual_incomplete(rows),
         plots=[
             ("NE against trainers", "Mean over seeds, with one standard deviation.", _against_trainers(rows)),
             ("NE in training against virtual time", "Mean over seeds.", _against_time(rows)),
@@ -86,7 +86,7 @@ def render_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
     )
 
 
-def print_table(rows: Sequence[VirtualRow], console: Console) -> None:
+def print_virtual_table(rows: Sequence[VirtualRow], console: Console) -> None:
     """Print the main columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown = [column for column in COLUMNS if column.title in NARROW]

@@ -82,7 +82,7 @@ def parse_trainers(text: str) -> list[int]:
     return sorted({int(part) for part in parts})
 
 
-def make_plan(
+def make_virtual_plan(
     base: Job, algorithms: str, trainers: list[int], seeds: int, timing: Timing
 ) -> tuple[VirtualPlan, dict[str, Job]]:
     """Make the plan and the jobs of its runs; raises JobFileError."""
@@ -146,7 +146,7 @@ def virtual_job(base: Job, variant: Variant, trainers: int, seed: int) -> Job:
     return job
 
 
-def read_plan(folder: Path) -> VirtualPlan:
+def read_virtual_plan(folder: Path) -> VirtualPlan:
     """Read the plan of a folder; raises JobFileError."""
     return read_json(folder / JSON_NAME, VirtualPlan)
 

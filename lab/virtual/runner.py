@@ -19,10 +19,10 @@ from ...pipeline.input.plan import plan_input
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
 from ..record import read_json
-from .page import print_table, render_markdown, render_page
-from .plan import VirtualRun, make_plan, read_plan, result_path, results_of, write_plan
+from .page import print_virtual_table, render_virtual_markdown, render_virtual_page
+from .plan import VirtualRun, make_virtual_plan, read_virtual_plan, result_path, results_of, write_plan
 from .result import VirtualResult
-from .summary import summarize
+from .summary import summarize_virtual
 from .timing import Timing
 
 PAGE_NAME: Final = "virtual.html"
@@ -32,7 +32,7 @@ LOOK_SECONDS: Final = 0.1
 PrintLine = Callable[[str], None]
 
 
-def start(
+def start_virtual_comparison(
     base: Job,
     algorithms: str,
     trainers: list[int],
@@ -42,16 +42,16 @@ def start(
     print_line: PrintLine,
 ) -> ExitCode:
     """Start a virtual comparison in a new folder beside the job's runs."""
-    plan, jobs = make_plan(base, algorithms, trainers, seeds, timing)
+    plan, jobs = make_virtual_plan(base, algorithms, trainers, seeds, timing)
     plan_input(base)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-virtual")
     write_plan(folder, plan, jobs)
-    return go_on(folder, console, print_line)
+    return resume_virtual_comparison(folder, console, print_line)
 
 
-def go_on(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
+def resume_virtual_comparison(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
     """Make the missing runs and write the page, also after an interrupt."""
-    plan = read_plan(folder)
+    plan = read_virtual_plan(folder)
     missing = [run for run in plan.runs if not result_path(folder, run.name).exists()]
     print_line(f"{len(missing)} of {len(plan.runs)} runs to make, in {folder}")
     processes = _Processes(folder, print_line)
@@ -61,12 +61,12 @@ def go_on(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
     except KeyboardInterrupt:
         interrupted = True
         processes.end()
-    rows = summarize(plan, results_of(folder, plan))
+    rows = summarize_virtual(plan, results_of(folder, plan))
     with atomic_file(folder / MARKDOWN_NAME) as file:
-        file.write(render_markdown(plan, rows).encode())
+        file.write(render_virtual_markdown(plan, rows).encode())
     with atomic_file(folder / PAGE_NAME) as file:
-        file.write(render_page(plan, rows).encode())
-    print_table(rows, console)
+        file.write(render_virtual_page(plan, rows).encode())
+    print_virtual_table(rows, console)
     print_line(f"page: {folder / PAGE_NAME}")
     if interrupted:
         return ExitCode.INTERRUPTED

@@ -37,7 +37,7 @@ class VirtualRow(ComparisonPart):
     curves: list[list[CurvePoint]]
 
 
-def summarize(plan: VirtualPlan, results: Mapping[str, VirtualResult]) -> list[VirtualRow]:
+def summarize_virtual(plan: VirtualPlan, results: Mapping[str, VirtualResult]) -> list[VirtualRow]:
     """Summarize all variants, the reference first, then by algorithm and number of trainers."""
     variants = [(REFERENCE, 1), *((label, count) for label in plan.labels for count in plan.trainers)]
     return [_row(plan, results, label, count) for label, count in variants]

@@ -28,7 +28,7 @@ from .timing import StepTimes, Timing
 
 
 @dataclass
-class _InFlightBatch:
+class VirtualBatch:
     delivery: Delivery
     plans: list[LookupPlan]
     reply: asyncio.Task[tuple[list[Float32Array], int]]
@@ -151,7 +151,7 @@ class VirtualTrainer:
 
     async def _work(self, worker: int) -> None:
         times = self._timing.steps(self.index, worker, self._job.run.seed)
-        batches: deque[_InFlightBatch] = deque()
+        batches: deque[VirtualBatch] = deque()
         pushes: set[asyncio.Task[None]] = set()
         while True:
             while len(batches) < self._ahead and (delivery := self._source.next(self.index)) is not None:
@@ -173,12 +173,12 @@ class VirtualTrainer:
         if self._gate is not None:
             self._gate.leave()
 
-    def _look_up(self, delivery: Delivery) -> _InFlightBatch:
+    def _look_up(self, delivery: Delivery) -> VirtualBatch:
         plans = self.context.router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
-        return _InFlightBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
+        return VirtualBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
 
     async def _step(
-        self, worker: int, batch: _InFlightBatch, replies: list[Float32Array], version: int, times: StepTimes
+        self, worker: int, batch: VirtualBatch, replies: list[Float32Array], version: int, times: StepTimes
     ) -> asyncio.Task[None] | None:
         """Compute a batch and send its gradients.
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...pipeline.wire.control.profile import Measures, ProcessTrace, TraceReply
+from ...pipeline.wire.control.profile import MeasureReply, ProcessTrace, TraceReply
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.segment import running_kernel
 from .role import Role
@@ -27,7 +27,7 @@ class NodeProfile:
         self._metrics = metrics
         self._sampler: Sampler | None = None
 
-    def measure(self, *, last: bool) -> Measures:
+    def measure(self, *, last: bool) -> MeasureReply:
         """Return all counts as they are now, with this machine's clock.
 
         The first call starts the sampler of this process; a call with `last` ends it.
@@ -35,7 +35,7 @@ class NodeProfile:
         if self._sampler is None:
             self._sampler = Sampler()
             self._sampler.start()
-        found = measures(self._metrics(), self._sampler, self._role.process_threads())
+        found = measure_process(self._metrics(), self._sampler, self._role.process_threads())
         if last:
             self.close()
         return found
@@ -61,12 +61,14 @@ class NodeProfile:
             self._sampler = None
 
 
-def measures(counts: Counts, sampler: Sampler, further: Mapping[str, tuple[float, float]]) -> Measures:
+def measure_process(
+    counts: Counts, sampler: Sampler, further: Mapping[str, tuple[float, float]]
+) -> MeasureReply:
     """Return the counts of a process, its threads and the sampler.
 
     They come with this machine's clock. `further` are threads of its other processes.
     """
-    return Measures(
+    return MeasureReply(
         clock=time.monotonic(),
         machine=running_kernel(),
         cores=cores(),

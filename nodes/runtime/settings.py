@@ -13,7 +13,7 @@ from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.text.format import duration
 from ...pipeline.wire.endpoints import AUTO, listen_address, local_address, own_address, use_ipc
 from ...pipeline.wire.keys import http_token
-from ...pipeline.wire.keys.curve import insecurity, require_key
+from ...pipeline.wire.keys.curve import require_key, socket_warnings
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
 
 def insecurities(settings: NodeSettings) -> list[str]:
     """Return the report's warnings about the coordinator's settings."""
-    found = insecurity(settings.listen_at())
+    found = socket_warnings(settings.listen_at())
     if settings.job.watch.web:
-        found += http_token.insecurity("The page", *parse_page_address(settings.job.watch.web))
+        found += http_token.http_warnings("The page", *parse_page_address(settings.job.watch.web))
     if (address := metrics_address(settings)) is not None:
-        found += http_token.insecurity("The coordinator's metrics", *address)
+        found += http_token.http_warnings("The coordinator's metrics", *address)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from pydantic import NonNegativeFloat
 
-from .measured import LinkMeasurement, Measured, ProfilePart
+from .measurements import LinkMeasurement, ProfileMeasurements, ProfilePart
 from .reasons import ADVICE, MORE_CORES, PREPARE, reasons_of
 from .worker_time import WorkerTime, worker_time
 
@@ -69,13 +69,13 @@ class Profile(ProfilePart):
     format_version: Literal[1] = FORMAT_VERSION
     examples_per_second: NonNegativeFloat
     verdict: Verdict
-    measured: Measured
+    measured: ProfileMeasurements
     links: list[LinkMeasurement]
     notes: list[str]
     trace: TraceNote | None
 
     @classmethod
-    def of(cls, measured: Measured, notes: list[str], trace: TraceNote | None) -> Profile:
+    def of(cls, measured: ProfileMeasurements, notes: list[str], trace: TraceNote | None) -> Profile:
         """Build the profile with the verdict on what was measured."""
         return cls(
             examples_per_second=measured.examples_per_second,
@@ -87,7 +87,7 @@ class Profile(ProfilePart):
         )
 
 
-def judge(measured: Measured) -> Verdict:
+def judge(measured: ProfileMeasurements) -> Verdict:
     """Find the bottleneck. Pure: no I/O."""
     time = worker_time(measured)
     bottleneck, share = bottleneck_of(time)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ..text.format import count, data_rate, duration, number, percent
-from .measured import Measured, NodeMeasured
+from .measurements import NodeMeasurements, ProfileMeasurements
 from .worker_time import WorkerTime, behind_share, occupied_share
 
 # Every setting that is named here exists: a test checks it.
@@ -59,7 +59,7 @@ ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def reasons_of(measured: Measured, time: WorkerTime, bottleneck: str) -> list[str]:
+def reasons_of(measured: ProfileMeasurements, time: WorkerTime, bottleneck: str) -> list[str]:
     """Describe each cause in a sentence or two, `bottleneck` first."""
     reasons = {
         "compute": _compute(measured, time),
@@ -73,15 +73,15 @@ def reasons_of(measured: Measured, time: WorkerTime, bottleneck: str) -> list[st
     return [*first, *reasons.values()]
 
 
-def _total(nodes: list[NodeMeasured], name: str) -> float:
+def _total(nodes: list[NodeMeasurements], name: str) -> float:
     return sum(node.count(name) for node in nodes)
 
 
-def _stopped(node: NodeMeasured) -> str:
+def _stopped(node: NodeMeasurements) -> str:
     return f", was stopped {percent(node.stalled_share)}" if node.stalled_share >= 0.05 else ""
 
 
-def _compute(measured: Measured, time: WorkerTime) -> str:
+def _compute(measured: ProfileMeasurements, time: WorkerTime) -> str:
     trainers = measured.of("trainer")
     steps = _total(trainers, "trained_examples") / measured.batch
     step_seconds = _total(trainers, "compute_seconds") / steps if steps else 0.0
@@ -94,7 +94,7 @@ def _compute(measured: Measured, time: WorkerTime) -> str:
     )
 
 
-def _gil(measured: Measured, time: WorkerTime) -> str:
+def _gil(measured: ProfileMeasurements, time: WorkerTime) -> str:
     if measured.worker_kind == "process":
         return "gil: every worker is a process, with an interpreter lock of its own."
     taken = max((trainer.locked_share for trainer in measured.of("trainer")), default=0.0)
@@ -104,7 +104,7 @@ def _gil(measured: Measured, time: WorkerTime) -> str:
     )
 
 
-def _reader(measured: Measured, time: WorkerTime) -> str:
+def _reader(measured: ProfileMeasurements, time: WorkerTime) -> str:
     parts = [
         f"{reader.name} read and parsed {percent(reader.share('parse_seconds'))} of the time"
         f" ({percent(reader.share('parse_cpu_seconds'))} on a core) and waited for credit"
@@ -114,7 +114,7 @@ def _reader(measured: Measured, time: WorkerTime) -> str:
     return f"reader: workers waited {percent(time.reader)} for batches; {'; '.join(parts)}."
 
 
-def _embedding(measured: Measured, time: WorkerTime) -> str:
+def _embedding(measured: ProfileMeasurements, time: WorkerTime) -> str:
     parts = [
         f"{node.name} was occupied {percent(occupied_share(node))} of the time,"
         f" {duration(_request_seconds([node]))} per request{_stopped(node)}"
@@ -123,13 +123,13 @@ def _embedding(measured: Measured, time: WorkerTime) -> str:
     return f"embedding: workers waited {percent(time.embedding)} for its nodes; {'; '.join(parts)}."
 
 
-def _request_seconds(nodes: list[NodeMeasured]) -> float:
+def _request_seconds(nodes: list[NodeMeasurements]) -> float:
     """Return how long a node's socket thread works on a request."""
     handled = _total(nodes, "handled_messages")
     return _total(nodes, "handled_seconds") / handled if handled else 0.0
 
 
-def _network(measured: Measured, time: WorkerTime) -> str:
+def _network(measured: ProfileMeasurements, time: WorkerTime) -> str:
     trainers, links = measured.of("trainer"), measured.links
     trips = _total(trainers, "round_trips")
     trip = ""
@@ -153,7 +153,7 @@ def _network(measured: Measured, time: WorkerTime) -> str:
     )
 
 
-def _sync(measured: Measured, time: WorkerTime) -> str:
+def _sync(measured: ProfileMeasurements, time: WorkerTime) -> str:
     trainers = measured.of("trainer")
     shadow = sum(
         trainer.threads["shadow"].cpu_seconds / trainer.seconds

@@ -15,7 +15,7 @@ from ..checkpoint.atomic_file import atomic_file
 from ..text.format import count, data_rate, duration, number, percent
 from ..text.markdown import markdown_table, plain
 from .document import PROFILE_JSON, PROFILE_MARKDOWN, PROFILE_PICTURE, TRACE_JSON, Profile
-from .measured import NodeMeasured
+from .measurements import NodeMeasurements
 from .worker_time import WorkerTime
 
 CROWDED_SHARE: Final = 1 / 3
@@ -155,7 +155,7 @@ def _causes(time: WorkerTime) -> list[tuple[str, float, str]]:
     return sorted(parts, key=lambda part: -part[1])
 
 
-def _nodes(nodes: Iterable[NodeMeasured]) -> list[str]:
+def _nodes(nodes: Iterable[NodeMeasurements]) -> list[str]:
     head = ("node", "cores used", "busiest threads: on a core + waiting for one", "stopped")
     rows = []
     for node in nodes:

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import NonNegativeFloat
 
-from .measured import Measured, NodeMeasured, ProfilePart, ThreadTime
+from .measurements import NodeMeasurements, ProfileMeasurements, ProfilePart, ThreadTime
 
 MOSTLY_TAKEN: Final = 0.6
 # Not worker-0-monitor, which only forwards messages of a worker process.
@@ -39,7 +39,7 @@ class WorkerTime(ProfilePart):
     sync: NonNegativeFloat
 
 
-def occupied_share(node: NodeMeasured) -> float:
+def occupied_share(node: NodeMeasurements) -> float:
     """Return the share of time in which an embedding node was occupied.
 
     It could then not take another request at once: its busiest thread was at work or without a core, or the
@@ -55,7 +55,7 @@ def occupied_share(node: NodeMeasured) -> float:
     return min(1.0, busiest + node.stalled_share)
 
 
-def behind_share(reader: NodeMeasured) -> float:
+def behind_share(reader: NodeMeasurements) -> float:
     """Return the share of the time in which a reader was behind.
 
     It then had no batch waiting for credit.
@@ -64,7 +64,7 @@ def behind_share(reader: NodeMeasured) -> float:
     return min(1.0, max(0.0, 1.0 - idle))
 
 
-def worker_time(measured: Measured) -> WorkerTime:
+def worker_time(measured: ProfileMeasurements) -> WorkerTime:
     """Split the time of all workers by cause.
 
     Waits for vectors are the embedding nodes' by the share in which the most occupied of them was occupied,
@@ -106,13 +106,13 @@ def worker_time(measured: Measured) -> WorkerTime:
     )
 
 
-def worker_threads(measured: Measured) -> Iterator[ThreadTime]:
+def worker_threads(measured: ProfileMeasurements) -> Iterator[ThreadTime]:
     """Yield the threads that train, in trainers or their worker processes."""
     for trainer in measured.of("trainer"):
         yield from (time for name, time in trainer.threads.items() if WORKER.fullmatch(name))
 
 
-def _on_core(measured: Measured, total: float) -> float | None:
+def _on_core(measured: ProfileMeasurements, total: float) -> float | None:
     """Return the share of time that workers ran on a core.
 
     None if the system does not report it.
@@ -121,7 +121,9 @@ def _on_core(measured: Measured, total: float) -> float | None:
     return sum(used) / total if used and total else None
 
 
-def _delays(measured: Measured, working: float, blocked: float, total: float) -> tuple[float, float]:
+def _delays(
+    measured: ProfileMeasurements, working: float, blocked: float, total: float
+) -> tuple[float, float]:
     """Split `blocked` into waits for a core and for the GIL.
 
     It is the share of the time in which workers had work and no core. The lock counts only as far as wake-ups

@@ -15,7 +15,7 @@ from .folder import SavedProgress, clear_folder, clear_unfinished, lock_folder
 from .run import PreparationRun, PreparationStatus, StatusCallback
 from .source import TappedInput, plan_pieces, preparation_settings
 
-__all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare"]
+__all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare_folder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Prepared:
     parts_before: int
 
 
-def prepare(
+def prepare_folder(
     job: Job, folder: Path, *, force: bool = False, on_progress: StatusCallback = lambda _: None
 ) -> Prepared:
     """Write the prepared folder of a job's files.

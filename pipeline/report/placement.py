@@ -118,7 +118,7 @@ class Placement(ReportPart):
     nodes: list[LoadedNode]
 
 
-def read_plan(folder: Path) -> PlanRecord | None:
+def read_table_plan(folder: Path) -> PlanRecord | None:
     """Read the plan of a run; None if the folder has none."""
     path = folder / PLAN_FILE
     return PlanRecord.model_validate_json(path.read_text("utf-8")) if path.exists() else None

@@ -10,7 +10,7 @@ import pytest
 from shadowsync.nodes.coordinator import planning
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.report.placement import PlanRecord, read_plan
+from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan
 from shadowsync.tests.support.deterministic import deterministic, digests
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import other_plan, tampered_plan
@@ -27,7 +27,7 @@ UNEQUAL: dict[str, dict[str, Any]] = {
 
 def plan_of(run: RunFolder) -> PlanRecord:
     """What the run's folder says of its tables."""
-    record = read_plan(run.folder)
+    record = read_table_plan(run.folder)
     assert record is not None
     return record
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from shadowsync.cli import main
-from shadowsync.lab.virtual.plan import JSON_NAME, read_plan, result_path, results_of
+from shadowsync.lab.virtual.plan import JSON_NAME, read_virtual_plan, result_path, results_of
 from shadowsync.tests.support.runs import JobMaker
 
 
@@ -29,7 +29,7 @@ def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(
     done = compare(str(job), "--virtual", *cells)
     assert done.exit_code == 0, done.output
     (folder,) = (job.parent / "runs").glob("*-virtual")
-    plan = read_plan(folder)
+    plan = read_virtual_plan(folder)
     assert [(run.label, run.trainers) for run in plan.runs] == [
         ("one trainer", 1),
         *(("easgd", count) for count in counts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shadowsync.pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
+from shadowsync.pipeline.performance.measurements import NodeMeasurements, ProfileMeasurements, ThreadTime
 
 SECONDS = 10.0
 # Of two workers in ten seconds: 18 s of steps, all on a core.
@@ -20,7 +20,7 @@ COMPUTING = {
 }
 
 
-def node(role: str, counts: Mapping[str, float] | None = None, **more: Any) -> NodeMeasured:
+def node(role: str, counts: Mapping[str, float] | None = None, **more: Any) -> NodeMeasurements:
     """A node with an idle thread."""
     standard: dict[str, Any] = {
         "name": f"{role}-0",
@@ -34,7 +34,7 @@ def node(role: str, counts: Mapping[str, float] | None = None, **more: Any) -> N
         "threads": {},
         "counts": dict(counts or {}),
     }
-    return NodeMeasured(**(standard | more))
+    return NodeMeasurements(**(standard | more))
 
 
 def threads(**times: tuple[float, float]) -> dict[str, ThreadTime]:
@@ -50,12 +50,12 @@ def measured(
     *,
     worker_kind: str = "thread",
     trainer_more: Mapping[str, Any] | None = None,
-    reader: NodeMeasured | None = None,
-    embedding: NodeMeasured | None = None,
-) -> Measured:
+    reader: NodeMeasurements | None = None,
+    embedding: NodeMeasurements | None = None,
+) -> ProfileMeasurements:
     """A job of one trainer with two workers that compute, but for what is given. Its reader waits for credit
     and its embedding node is occupied a tenth of the time."""
-    return Measured(
+    return ProfileMeasurements(
         run="planted",
         seconds=SECONDS,
         workers=2,

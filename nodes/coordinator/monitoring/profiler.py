@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ....pipeline.performance.document import Profile, TraceNote
-from ....pipeline.performance.measured import Measured, NodeMeasured, ThreadTime
+from ....pipeline.performance.measurements import NodeMeasurements, ProfileMeasurements, ThreadTime
 from ....pipeline.performance.trace_events import NodeTrace, trace_events
 from ....pipeline.text.format import duration
-from ....pipeline.wire.control.profile import Measure, Measures, Trace
+from ....pipeline.wire.control.profile import Measure, MeasureReply, Trace
 from ....pipeline.wire.field_checks import Counts
 from ....pipeline.wire.segment import running_kernel
-from ...runtime.process_figures import measures
+from ...runtime.process_figures import measure_process
 from ...runtime.tracing import TRACER, Sampler
 
 if TYPE_CHECKING:
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RoleMeasures:
-    """Measures of a node, with its role."""
+class RoleReply:
+    """The measures of a node, with its role."""
 
     role: str
-    measures: Measures
+    reply: MeasureReply
 
 
-def measured_between(
-    first: Mapping[str, RoleMeasures], last: Mapping[str, RoleMeasures]
-) -> list[NodeMeasured]:
+def measurements_between(
+    first: Mapping[str, RoleReply], last: Mapping[str, RoleReply]
+) -> list[NodeMeasurements]:
     """Take the growth for each node that replied both times."""
     return [
-        _between(name, reply.role, first[name].measures, reply.measures)
+        _between(name, reply.role, first[name].reply, reply.reply)
         for name, reply in last.items()
-        if name in first and reply.measures.clock > first[name].measures.clock
+        if name in first and reply.reply.clock > first[name].reply.clock
     ]
 
 
-def _between(name: str, role: str, first: Measures, last: Measures) -> NodeMeasured:
+def _between(name: str, role: str, first: MeasureReply, last: MeasureReply) -> NodeMeasurements:
     seconds = last.clock - first.clock
     wakes = _grown(first.sampled, last.sampled, "wakes")
     locked = _grown(first.sampled, last.sampled, "locked_wakes")
-    return NodeMeasured(
+    return NodeMeasurements(
         name=name,
         role=role,
         machine=last.machine,
@@ -85,7 +85,7 @@ class NodeClocks:
         self._machine = machine
         self._found: dict[str, tuple[float, float]] = {}
 
-    def record(self, node: str, reply: Measures, requested_at: float, replied_at: float) -> None:
+    def record(self, node: str, reply: MeasureReply, requested_at: float, replied_at: float) -> None:
         """Add a reply with `clock` and `machine`.
 
         Both times are of this process's clock.
@@ -114,7 +114,7 @@ REQUEST_SECONDS: Final = 5.0
 WARM_UP_SHARE: Final = 0.15
 MOST_WARM_UP_SECONDS: Final = 3.0
 
-MeasuresByNode = dict[str, RoleMeasures]
+RepliesByNode = dict[str, RoleReply]
 
 log = logging.getLogger(__name__)
 
@@ -123,8 +123,8 @@ log = logging.getLogger(__name__)
 class ProfileReplies:
     """All nodes' replies at start and end, with traces."""
 
-    first: MeasuresByNode = field(default_factory=dict)
-    last: MeasuresByNode = field(default_factory=dict)
+    first: RepliesByNode = field(default_factory=dict)
+    last: RepliesByNode = field(default_factory=dict)
     traces: list[NodeTrace] = field(default_factory=list)
 
 
@@ -167,20 +167,20 @@ class Profiler:
         await self._server.notify()
 
     async def _measure(self) -> None:
-        self._replies.first = self._replies.last = await self._request_measures()
+        self._replies.first = self._replies.last = await self._request_all_measures()
         end = time.monotonic() + self._seconds
         while (left := end - time.monotonic()) > 0 and not self._over:
             await self._server.wait_for(lambda: self._over, min(PERIOD_SECONDS, left))
             # What is measured after the end of the input would be of nodes that have nothing to do.
             if not self._over:
-                replies = await self._request_measures()
+                replies = await self._request_all_measures()
                 # Who did not answer in time this once counts by its answers before and after.
                 self._replies.first = replies | self._replies.first
                 self._replies.last = self._replies.last | replies
         self._input_ended = self._over
         if not self._over:
             await self._trace(TRACE_SECONDS)
-        await self._request_measures(last=True)
+        await self._request_all_measures(last=True)
 
     def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
         """Build the profile with its trace; None if nothing was measured.
@@ -188,12 +188,12 @@ class Profiler:
         That is, training ended first, or no trainer answered twice.
         """
         job = self._state.job
-        nodes = measured_between(self._replies.first, self._replies.last)
+        nodes = measurements_between(self._replies.first, self._replies.last)
         trainers = [node for node in nodes if node.role == "trainer"]
         if not trainers or not any(node.count("trained_examples") for node in trainers):
             return None
         synced = job.sync.algorithm != "none"
-        measured = Measured(
+        measured = ProfileMeasurements(
             run=self._state.folder.name,
             seconds=max(node.seconds for node in trainers),
             workers=job.trainer.workers,
@@ -211,7 +211,7 @@ class Profiler:
         )
         return Profile.of(measured, self._notes(measured), note if self._replies.traces else None), events
 
-    def _notes(self, measured: Measured) -> list[str]:
+    def _notes(self, measured: ProfileMeasurements) -> list[str]:
         notes = []
         measured_names = {node.name for node in measured.nodes}
         if silent := sorted({member.info.name for member in self._state.members.alive()} - measured_names):
@@ -237,25 +237,25 @@ class Profiler:
         living = {member.info.name for member in self._state.members.alive("trainer")}
         return all(self._state.ledger.trained_batches_of.get(name) for name in trainers if name in living)
 
-    async def _request_measures(self, *, last: bool = False) -> MeasuresByNode:
+    async def _request_all_measures(self, *, last: bool = False) -> RepliesByNode:
         members = self._state.members.alive()
-        replies = await asyncio.gather(*(self._request_measure(member, last=last) for member in members))
+        replies = await asyncio.gather(*(self._request_measures(member, last=last) for member in members))
         found = {
-            member.info.name: RoleMeasures(member.info.role, reply)
+            member.info.name: RoleReply(member.info.role, reply)
             for member, reply in zip(members, replies, strict=True)
             if reply is not None
         }
         return found | {SELF: self._measure_self()}
 
-    async def _request_measure(self, member: Member, *, last: bool) -> Measures | None:
+    async def _request_measures(self, member: Member, *, last: bool) -> MeasureReply | None:
         requested_at = time.monotonic()
         reply = await self._server.call(member, Measure(last=last), REQUEST_SECONDS)
         if reply is not None:
             self._clocks.record(member.info.name, reply, requested_at, time.monotonic())
         return reply
 
-    def _measure_self(self) -> RoleMeasures:
-        return RoleMeasures(SELF, measures({"cpu_seconds": time.process_time()}, self._sampler, {}))
+    def _measure_self(self) -> RoleReply:
+        return RoleReply(SELF, measure_process({"cpu_seconds": time.process_time()}, self._sampler, {}))
 
     async def _trace(self, seconds: float) -> None:
         TRACER.start()

@@ -245,7 +245,7 @@ class ProxyListener:
 
     async def _connect_target(self, near: Endpoint, far: Endpoint) -> None:
         try:
-            await connect(lambda: far, self.target)
+            await open_connection(lambda: far, self.target)
         except OSError:
             # As if the near end had found nobody listening.
             near.abort()
@@ -255,7 +255,7 @@ def _log_failure(error: BaseException) -> None:
     log.error("a connection could not be relayed", exc_info=error)
 
 
-async def connect(make: Callable[[], asyncio.Protocol], endpoint: str) -> asyncio.BaseTransport:
+async def open_connection(make: Callable[[], asyncio.Protocol], endpoint: str) -> asyncio.BaseTransport:
     """Open a connection to `tcp://HOST:PORT` or `ipc://@NAME`; raises OSError."""
     loop = asyncio.get_running_loop()
     if endpoint.startswith("ipc://"):

@@ -12,14 +12,14 @@ MAX_MARKS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Measure(Request["Measures"]):
+class Measure(Request["MeasureReply"]):
     """A node measures itself, from the first request to the `last` one."""
 
     last: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Measures(Reply):
+class MeasureReply(Reply):
     """Figures of a process so far, by its machine's clock.
 
     Attributes:

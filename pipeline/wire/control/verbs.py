@@ -65,7 +65,7 @@ from .orders import (
     WriteCheckpointReply,
     WriteReplica,
 )
-from .profile import Measure, Measures, Trace, TraceReply
+from .profile import Measure, MeasureReply, Trace, TraceReply
 
 _COORDINATOR: Final = frozenset({"coordinator"})
 _READER: Final = frozenset({"reader"})
@@ -117,7 +117,7 @@ CONTROL_VERBS: Final = VerbTable(
         "prepare_eval": Verb(PrepareEval, PrepareEvalReply, _COORDINATOR, _TRAINER),
         "evaluate": Verb(Evaluate, EvaluateReply, _COORDINATOR, _READER),
         "eval_sums": Verb(GetEvalSums, EvalSums, _COORDINATOR, _TRAINER),
-        "measure": Verb(Measure, Measures, _COORDINATOR, _NODE),
+        "measure": Verb(Measure, MeasureReply, _COORDINATOR, _NODE),
         "trace": Verb(Trace, TraceReply, _COORDINATOR, _NODE),
         "finish": Verb(Finish, FinishReply, _COORDINATOR, _NODE),
         "start_node": Verb(StartNode, Done, _COORDINATOR, frozenset({"supervisor"})),

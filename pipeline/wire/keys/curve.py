@@ -82,7 +82,7 @@ def require_key(address: str) -> None:
         )
 
 
-def insecurity(address: str) -> list[str]:
+def socket_warnings(address: str) -> list[str]:
     """Return warnings for a coordinator that listens without a key."""
     if not is_open(address):
         return []

@@ -72,7 +72,7 @@ def required_token(host: str, port: int) -> str | None:
     return None
 
 
-def insecurity(what: str, host: str, port: int) -> list[str]:
+def http_warnings(what: str, host: str, port: int) -> list[str]:
     """Return warnings for an open HTTP server."""
     if is_loopback_host(host) or given_token() is not None or job_key() is not None:
         return []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.performance.document import WAITS, judge
-from shadowsync.pipeline.performance.measured import Measured
+from shadowsync.pipeline.performance.measurements import ProfileMeasurements
 from shadowsync.pipeline.performance.reasons import ADVICE, MORE_CORES, PREPARE
 from shadowsync.pipeline.performance.render import HEADLINES
 from shadowsync.tests.support.profile_measurements import measured, node, threads
@@ -123,7 +123,7 @@ def test_steps_that_wait_for_a_device_are_not_the_interpreter_lock() -> None:
 
 
 def test_less_than_a_third_is_no_bottleneck() -> None:
-    def waiting(seconds: float) -> Measured:
+    def waiting(seconds: float) -> ProfileMeasurements:
         counts = {"compute_seconds": 20.0 - seconds, "compute_cpu_seconds": 20.0 - seconds}
         none = {"wait_for_vectors_seconds": 0.0, "wait_for_reader_seconds": 0.0}
         return measured(counts | none | {"wait_for_sync_seconds": seconds})

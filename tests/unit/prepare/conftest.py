@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.prepare.preparation import Prepared, prepare
+from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
 from shadowsync.tests.support.prepared import Tree, csv_job, csv_lines
 
 ROWS = 6000
@@ -26,4 +26,4 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 def prepared(source: Tree, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Prepared]:
     """The folder of `source`, not to be changed, and what `prepare` said."""
     folder = tmp_path_factory.mktemp("prepared") / "folder"
-    return folder, prepare(job_of_tree(source), folder)
+    return folder, prepare_folder(job_of_tree(source), folder)

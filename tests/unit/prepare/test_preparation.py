@@ -16,7 +16,7 @@ from shadowsync.pipeline.data.prepared.manifest import read_prepared
 from shadowsync.pipeline.errors import DataError, ResourceError
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.folder import PROGRESS_NAME, SavedProgress
-from shadowsync.pipeline.prepare.preparation import PreparationStatus, Prepared, prepare
+from shadowsync.pipeline.prepare.preparation import PreparationStatus, Prepared, prepare_folder
 from shadowsync.pipeline.prepare.run import PreparationRun
 from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines
 
@@ -47,7 +47,7 @@ def _until_done(job: Job, folder: Path, calls: int) -> int:
     """Calls `prepare` again and again, each killed after so many chunks; gives how often."""
     for times in range(200):
         try:
-            prepare(job, folder, on_progress=_killed_after(calls))
+            prepare_folder(job, folder, on_progress=_killed_after(calls))
         except Killed:
             assert not (folder / "manifest.json").exists()
             continue
@@ -70,18 +70,18 @@ def test_a_compressed_file_goes_on_within_itself(tmp_path: Path) -> None:
     """Its complete parts are not written again."""
     (tmp_path / "all.csv.gz").write_bytes(gzip.compress(csv_lines(9000, 3, 300).encode()))
     job = job_of_tree(csv_job(tmp_path / "all.csv.gz"))
-    prepare(job, tmp_path / "once")
+    prepare_folder(job, tmp_path / "once")
     with pytest.raises(Killed):
-        prepare(job, tmp_path / "out", on_progress=_killed_after(2))
+        prepare_folder(job, tmp_path / "out", on_progress=_killed_after(2))
     first = tmp_path / "out" / "train-00000.parquet"
     before = first.stat().st_mtime_ns, first.stat().st_ino
-    done = prepare(job, tmp_path / "out")
+    done = prepare_folder(job, tmp_path / "out")
     assert 0 < done.parts_before < len(done.manifest.parts)
     assert (first.stat().st_mtime_ns, first.stat().st_ino) == before
     assert _files(tmp_path / "out") == _files(tmp_path / "once")
     # Parts cut chunks, and what is counted of their ids with them.
     (tmp_path / "all.csv").write_text(csv_lines(9000, 3, 300))
-    prepare(job_of_tree(csv_job(tmp_path / "all.csv")), tmp_path / "plain")
+    prepare_folder(job_of_tree(csv_job(tmp_path / "all.csv")), tmp_path / "plain")
     folders = ("plain", "out")
     plain, cut = (json.loads((tmp_path / name / "statistics.json").read_bytes())["ids"] for name in folders)
     assert plain == cut
@@ -115,8 +115,8 @@ def test_a_complete_folder_is_left_alone_and_another_order_refused(
     source: Tree, prepared: tuple[Path, Prepared]
 ) -> None:
     before = _files(prepared[0])
-    assert prepare(job_of_tree(source), prepared[0]).reused
-    assert prepare(job_of_tree(source | {"trainer": {"batch": 7}}), prepared[0]).reused
+    assert prepare_folder(job_of_tree(source), prepared[0]).reused
+    assert prepare_folder(job_of_tree(source | {"trainer": {"batch": 7}}), prepared[0]).reused
     for change, word in (
         ({"model": {"table_rows": 301, "embedding_dim": 4}}, "differs: the rows of the tables"),
         (
@@ -126,17 +126,17 @@ def test_a_complete_folder_is_left_alone_and_another_order_refused(
         ({"data": source["data"] | {"span_bytes": 1 << 17}}, "what differs: data.span_bytes"),
     ):
         with pytest.raises(DataError, match=word):
-            prepare(job_of_tree(source | change), prepared[0])
+            prepare_folder(job_of_tree(source | change), prepared[0])
     assert _files(prepared[0]) == before
 
 
 def test_force_begins_anew(source: Tree, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        prepare(job_of_tree(source), tmp_path / "out", on_progress=_killed_after(3))
+        prepare_folder(job_of_tree(source), tmp_path / "out", on_progress=_killed_after(3))
     other = job_of_tree(source | {"model": {"table_rows": 301, "embedding_dim": 4}})
     with pytest.raises(DataError, match="was prepared with other settings"):
-        prepare(other, tmp_path / "out")
-    done = prepare(other, tmp_path / "out", force=True)
+        prepare_folder(other, tmp_path / "out")
+    done = prepare_folder(other, tmp_path / "out", force=True)
     assert done.parts_before == 0
     assert done.manifest.order.tables == {"user": 301, "tags": 301}
 
@@ -144,11 +144,11 @@ def test_force_begins_anew(source: Tree, tmp_path: Path) -> None:
 def test_force_removes_nothing_for_a_job_that_cannot_be_prepared(tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text(csv_lines(100))
     job, out = job_of_tree(csv_job(tmp_path / "all.csv")), tmp_path / "out"
-    prepare(job, out)
+    prepare_folder(job, out)
     before = _files(out)
     (tmp_path / "all.csv").unlink()
     with pytest.raises(DataError, match=r"all\.csv: matches no file"):
-        prepare(job, out, force=True)
+        prepare_folder(job, out, force=True)
     assert _files(out) == before
 
 
@@ -162,11 +162,11 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
             os.utime(path, ns=(1, 1))
 
     with pytest.raises(DataError, match=r"all\.csv: changed while it was prepared; .*--force"):
-        prepare(job, out, on_progress=touched)
+        prepare_folder(job, out, on_progress=touched)
     assert not (out / "manifest.json").exists()
     with pytest.raises(DataError, match=r"what differs: .*--force"):
-        prepare(job, out)
-    assert prepare(job, out, force=True).manifest.rows == 4000
+        prepare_folder(job, out)
+    assert prepare_folder(job, out, force=True).manifest.rows == 4000
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(1e9, 4, 99), (0.0, 1, 2)], ids=["always", "never"])
@@ -189,7 +189,7 @@ def test_how_far_it_is_is_saved_in_a_share_of_the_time(
 
     monkeypatch.setattr(SavedProgress, "save", counted)
     monkeypatch.setattr(PreparationRun, "save_share", share)
-    prepare(job_of_tree(source), tmp_path / "out")
+    prepare_folder(job_of_tree(source), tmp_path / "out")
     assert least <= len(saved) <= most
     assert (saved[0], saved[-1]) == (1, max(saved))
     assert _files(tmp_path / "out") == _files(prepared[0])
@@ -199,21 +199,21 @@ def test_a_source_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text(csv_lines(4000))
     job = job_of_tree(csv_job(tmp_path / "all.csv"))
     with pytest.raises(Killed):
-        prepare(job, tmp_path / "out", on_progress=_killed_after(2))
+        prepare_folder(job, tmp_path / "out", on_progress=_killed_after(2))
     (tmp_path / "all.csv").write_text(csv_lines(4001))
     with pytest.raises(DataError, match=r"what differs: the source files, their sizes .*--force"):
-        prepare(job, tmp_path / "out")
+        prepare_folder(job, tmp_path / "out")
 
 
 def test_a_part_that_was_lost_meanwhile_is_seen(source: Tree, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        prepare(job_of_tree(source), tmp_path / "out", on_progress=_killed_after(3))
+        prepare_folder(job_of_tree(source), tmp_path / "out", on_progress=_killed_after(3))
     (tmp_path / "out" / "train-00000.parquet").unlink()
     with pytest.raises(DataError, match=r"train-00000\.parquet: is missing"):
-        prepare(job_of_tree(source), tmp_path / "out")
+        prepare_folder(job_of_tree(source), tmp_path / "out")
     (tmp_path / "out" / PROGRESS_NAME).write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"cannot be read .*--force"):
-        prepare(job_of_tree(source), tmp_path / "out")
+        prepare_folder(job_of_tree(source), tmp_path / "out")
 
 
 def test_foreign_files_and_other_processes_are_respected(source: Tree, tmp_path: Path) -> None:
@@ -221,19 +221,19 @@ def test_foreign_files_and_other_processes_are_respected(source: Tree, tmp_path:
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     for force in (False, True):
         with pytest.raises(DataError, match=r"contains notes\.txt, which shadowsync prepare did not write"):
-            prepare(job_of_tree(source), tmp_path / "mine", force=force)
+            prepare_folder(job_of_tree(source), tmp_path / "mine", force=force)
     assert _files(tmp_path / "mine") == {"notes.txt": b"mine"}
     (tmp_path / "busy").mkdir()
     held = os.open(tmp_path / "busy", os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="is being prepared by another process"):
-            prepare(job_of_tree(source), tmp_path / "busy")
+            prepare_folder(job_of_tree(source), tmp_path / "busy")
     finally:
         os.close(held)
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="file"):
-        prepare(job_of_tree(source), tmp_path / "file")
+        prepare_folder(job_of_tree(source), tmp_path / "file")
 
 
 def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -> None:
@@ -241,21 +241,21 @@ def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -
     with pytest.raises(
         DataError, match=r"6 malformed rows, more than data.max_bad_rows = \d+; the first is .*a.csv:501"
     ):
-        prepare(few, tmp_path / "out")
+        prepare_folder(few, tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
     # With the limit raised it goes on, and the rows that were counted are counted once.
-    done = prepare(job_of_tree(source), tmp_path / "out")
+    done = prepare_folder(job_of_tree(source), tmp_path / "out")
     assert done.manifest.bad_rows == ROWS // BAD_EVERY
     lines = csv_lines(100).splitlines(keepends=True)
     bad_late = "".join([*lines, *(["not,a,row\n"] * 40)])
     (tmp_path / "none.csv").write_text(bad_late.replace("\n0,", "\nx,").replace("\n1,", "\nx,"))
     with pytest.raises(DataError, match="column y: 'x' are neither 0 nor 1"):
-        prepare(job_of_tree(csv_job(tmp_path / "none.csv")), tmp_path / "none")
+        prepare_folder(job_of_tree(csv_job(tmp_path / "none.csv")), tmp_path / "none")
 
 
 def test_progress_rises_to_the_whole(source: Tree, tmp_path: Path) -> None:
     reported: list[PreparationStatus] = []
-    done = prepare(job_of_tree(source), tmp_path / "out", on_progress=reported.append)
+    done = prepare_folder(job_of_tree(source), tmp_path / "out", on_progress=reported.append)
     assert [one.rows for one in reported] == sorted(one.rows for one in reported)
     assert reported[-1].rows == done.manifest.rows
     assert reported[-1].bytes_done == reported[-1].bytes_all > 0

@@ -28,7 +28,7 @@ from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_job, load_resolved
-from shadowsync.pipeline.prepare.preparation import Prepared, prepare
+from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
 from shadowsync.tests.support.prepared import Tree, batches_of, csv_job, csv_lines, on_folder, same_batches
 
 Made = tuple[Path, Prepared]
@@ -246,17 +246,17 @@ def test_a_folder_that_is_prepared_anew_under_a_run_is_seen(tmp_path: Path, orde
         lines[1:] = reversed(lines[1:])
     (tmp_path / "all.csv").write_text("".join(lines))
     tree, folder = csv_job(tmp_path / "all.csv", order=order, sort_limit_bytes=1 << 30), tmp_path / "folder"
-    prepare(job_of_tree(tree), folder)
+    prepare_folder(job_of_tree(tree), folder)
     job = on_folder(tree, folder)
     spans, sizes = plan_input(job).train, [path.stat().st_size for path in sorted(folder.glob("*.parquet"))]
     assert {span.kind for span in spans} == {"row_groups" if order == "file" else "sorted"}
     want, saved = list(batches_of(job, spans)), describe_input(spans)
-    prepare(job_of_tree(tree), folder)
+    prepare_folder(job_of_tree(tree), folder)
     assert same_batches(want, list(batches_of(job, spans))), "the same folder still"
     assert input_differences(saved, describe_input(plan_input(job).train)) == []
     flipped = [lines[0], *(f"{1 - int(line[0])}{line[1:]}" for line in lines[1:])]
     (tmp_path / "all.csv").write_text("".join(flipped))
-    prepare(job_of_tree(tree), folder, force=True)
+    prepare_folder(job_of_tree(tree), folder, force=True)
     assert [path.stat().st_size for path in sorted(folder.glob("*.parquet"))] == sizes
     for span in spans:
         with pytest.raises(DataError, match=r"folder: differs from the folder that the job was planned with"):
@@ -276,7 +276,7 @@ def test_parts_are_refused_as_raw_input_but_not_to_score(tmp_path: Path, columns
         generate_log(tmp_path, examples=3000, eval_examples=1, seed=1, files=1, data_format="parquet")
         data = {"format": "parquet", "path": str(tmp_path / "train-*"), "span_bytes": 1 << 16}
         tree = {"data": data, "model": {"table_rows": 100}}
-    prepare(job_of_tree(tree), tmp_path / "folder")
+    prepare_folder(job_of_tree(tree), tmp_path / "folder")
     parts = str(tmp_path / "folder" / "train-*.parquet")
     raw = job_of_tree(tree | {"data": tree["data"] | {"path": parts}})
     with pytest.raises(DataError, match=r"belongs to a prepared folder.* set data.prepared to its folder"):

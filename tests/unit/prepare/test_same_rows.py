@@ -14,7 +14,7 @@ import pytest
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.prepare.preparation import Prepared, prepare
+from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
 from shadowsync.tests.support.prepared import (
     Tree,
     batches_of,
@@ -66,7 +66,7 @@ def test_click_logs_to_the_bit(tmp_path: Path, data_format: Any, compression: An
         "model": {"table_rows": [100 + at for at in range(26)]},
     }
     folder = tmp_path / "prepared"
-    done = prepare(job_of_tree(tree), folder)
+    done = prepare_folder(job_of_tree(tree), folder)
     job, other = job_of_tree(tree), on_folder(tree, folder)
     assert same_batches(list(batches_of(job)), list(batches_of(other)))
     want, found = (list(batches_of(one, plan_input(one).test)) for one in (job, other))
@@ -83,7 +83,7 @@ def test_a_compressed_file_becomes_many_spans_of_the_same_examples(tmp_path: Pat
     (tmp_path / "all.csv.gz").write_bytes(gzip.compress(csv_lines(9000, 3, 100).encode()))
     tree = csv_job(tmp_path / "all.csv.gz", **BOTH_PARTS)
     job = job_of_tree(tree)
-    done = prepare(job, tmp_path / "prepared")
+    done = prepare_folder(job, tmp_path / "prepared")
     other = on_folder(tree, tmp_path / "prepared")
     want, found = plan_input(job), plan_input(other)
     assert len(want.train) == 1
@@ -108,7 +108,7 @@ def test_columns_of_parquet(tmp_path: Path, text: bool) -> None:
     table = table.set_column(2, "user", users).set_column(3, "tags", tags)
     pq.write_table(table, tmp_path / "all.parquet", row_group_size=500)
     tree = csv_job(tmp_path / "all.parquet", format="parquet")
-    prepare(job_of_tree(tree), tmp_path / "prepared")
+    prepare_folder(job_of_tree(tree), tmp_path / "prepared")
     job, other = job_of_tree(tree), on_folder(tree, tmp_path / "prepared")
     assert same_batches(list(batches_of(job)), list(batches_of(other)))
     want = plan_input(job).id_classes
@@ -122,7 +122,7 @@ def test_spans_without_a_good_row_keep_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "all.csv").write_text("".join(lines))
     tree = csv_job(tmp_path / "all.csv", max_bad_rows=100_000, max_bad_fraction=1.0)
     job = job_of_tree(tree)
-    done = prepare(job, tmp_path / "prepared")
+    done = prepare_folder(job, tmp_path / "prepared")
     other = on_folder(tree, tmp_path / "prepared")
     rows = [part.rows for part in done.manifest.parts]
     assert 0 in rows[1:-1]
@@ -138,7 +138,7 @@ def test_the_real_criteo_sample(tmp_path: Path) -> None:
     path = f"{real}/criteo_first10k.tsv.gz"
     tree: Tree = {"data": {"format": "criteo_tsv", "path": path, "span_bytes": 1 << 18} | BOTH_PARTS}
     job = job_of_tree(tree)
-    done = prepare(job, tmp_path / "prepared")
+    done = prepare_folder(job, tmp_path / "prepared")
     other = on_folder(tree, tmp_path / "prepared")
     assert done.manifest.rows == 10_000
     assert len(done.manifest.parts) > 3

@@ -11,8 +11,13 @@ from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.generator.manifest import DataFormat
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare import statistics_counter
-from shadowsync.pipeline.prepare.preparation import Prepared, prepare
-from shadowsync.pipeline.prepare.statistics import IdStatistics, NumberStatistics, Statistics, shared_rows
+from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
+from shadowsync.pipeline.prepare.statistics import (
+    IdStatistics,
+    NumberStatistics,
+    Statistics,
+    shared_rows,
+)
 from shadowsync.pipeline.prepare.statistics_page import render_statistics
 from shadowsync.tests.support.prepared import Tree, csv_job
 
@@ -82,7 +87,7 @@ def test_many_values_are_estimated_within_the_stated_bounds(
     lines = "".join(f"{at % 2},{value}\n" for at, value in enumerate(ids.tolist()))
     (tmp_path / "all.csv").write_text("y,user\n" + lines)
     tree = csv_job(tmp_path / "all.csv", columns={"y": "label", "user": "categorical"})
-    prepare(job_of_tree(tree), tmp_path / "out")
+    prepare_folder(job_of_tree(tree), tmp_path / "out")
     statistics = _statistics(tmp_path / "out")
     (user,) = statistics.ids
     assert not user.distinct_exact
@@ -112,7 +117,7 @@ def test_how_many_rows_are_counted_at_once_changes_no_bit(
     written = []
     for at_once in (1, statistics_counter.WAITING_VALUES):
         monkeypatch.setattr(statistics_counter, "WAITING_VALUES", at_once)
-        prepare(job, tmp_path / str(at_once))
+        prepare_folder(job, tmp_path / str(at_once))
         written.append((tmp_path / str(at_once) / "statistics.json").read_bytes())
     assert written[0] == written[1]
 
@@ -168,7 +173,7 @@ def test_click_logs_against_the_plain_way(tmp_path: Path, data_format: DataForma
         lines = source.read_text().splitlines(keepends=True)
         source.write_text("".join([*lines[:1000], "1\tbad\n", *lines[1000:]]))
     tree = {"data": {"format": data_format, "path": str(source), "span_bytes": 1 << 17}}
-    prepare(job_of_tree(tree), tmp_path / "out")
+    prepare_folder(job_of_tree(tree), tmp_path / "out")
     statistics = _statistics(tmp_path / "out")
     rows = pl.read_parquet(tmp_path / "parquet" / "train-*.parquet")
     assert statistics.rows == len(rows) == 3000

@@ -26,7 +26,7 @@ from shadowsync.pipeline.wire.control.messages import (
     TrainedBatches,
 )
 from shadowsync.pipeline.wire.control.orders import Drain, Finish
-from shadowsync.pipeline.wire.control.profile import Measures
+from shadowsync.pipeline.wire.control.profile import MeasureReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import (
     MAX_DEPTH,
@@ -223,7 +223,7 @@ def test_anything_else_is_refused_by_verb_and_field(verb: str, body: Any, why: s
     "counts", [{"a": "x"}, {"a": float("inf")}, {"a": True}, {"a": None}, {1: 2}, [], "a"]
 )
 def test_counts_are_finite_numbers(counts: Any) -> None:
-    measures = Measures(1.0, "m", 1, {"a": 1}, {}, {})
+    measures = MeasureReply(1.0, "m", 1, {"a": 1}, {}, {})
     assert CONTROL_VERBS.decode_reply("measure", travelled(measures)) == measures, "the control"
     body = encode_body(measures)
     body[3] = counts

@@ -26,7 +26,7 @@ from shadowsync.pipeline.input import sample as sample_module
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import sample_batches, take_sample
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.report.placement import PlanRecord, read_plan
+from shadowsync.pipeline.report.placement import PlanRecord, read_table_plan
 from shadowsync.pipeline.report.terminal import print_plan
 from shadowsync.pipeline.wire.control.messages import NodeFacts
 from shadowsync.tests.support.fake_coordinator import member
@@ -198,9 +198,9 @@ def test_bad_rows_are_left_to_the_reader(tmp_path: Path) -> None:
 def test_the_record_says_all_and_is_read_back(log: Path, tmp_path: Path) -> None:
     placement = found(job_of(log))
     record = placement.record()
-    assert read_plan(tmp_path) is None
+    assert read_table_plan(tmp_path) is None
     record.write(tmp_path)
-    assert read_plan(tmp_path) == record
+    assert read_table_plan(tmp_path) == record
     assert record.digest == placement.plan.digest
     assert sum(node.rows for node in record.nodes) == 5000
     assert sum(node.bytes for node in record.nodes) == 5000 * 4 * 9

@@ -16,9 +16,9 @@ from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.pipeline.wire.keys.curve import (
     ZapAuthenticator,
     close_listening,
-    insecurity,
     is_loopback,
     require_key,
+    socket_warnings,
 )
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
 from shadowsync.pipeline.wire.messages import Pushed
@@ -298,10 +298,10 @@ def test_off_loopback_a_key_is_needed(
         with pytest.raises(JobFileError, match="without a key") as raised:
             require_key(address)
         assert "--key FILE" in raised.value.remedy
-    assert bool(insecurity(address)) is not loopback
+    assert bool(socket_warnings(address)) is not loopback
     use(JobKey.generate())
     require_key(address)
-    assert insecurity(address) == []
+    assert socket_warnings(address) == []
     use(None)
     monkeypatch.setenv(INSECURE_VARIABLE, "1")
     require_key(address)

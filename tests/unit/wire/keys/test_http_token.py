@@ -9,7 +9,7 @@ from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.keys.http_token import (
     TOKEN_VARIABLE,
     given_token,
-    insecurity,
+    http_warnings,
     read_token,
     required_token,
 )
@@ -52,16 +52,16 @@ def test_off_loopback_the_token_of_the_key_is_wanted(
     key.write(tmp_path / "job.key")
     monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "job.key"))
     assert required_token(host, 8080) == key.http_token
-    assert insecurity("The page", host, 8080) == []
+    assert http_warnings("The page", host, 8080) == []
     monkeypatch.setenv(TOKEN_VARIABLE, str(written(tmp_path / "token", "0123456789abcdef\n")))
     assert required_token(host, 8080) == "0123456789abcdef"
     monkeypatch.delenv(KEY_VARIABLE)
     assert required_token(host, 8080) == "0123456789abcdef"
-    assert insecurity("The page", host, 8080) == []
+    assert http_warnings("The page", host, 8080) == []
     monkeypatch.delenv(TOKEN_VARIABLE)
     monkeypatch.setenv(INSECURE_VARIABLE, "1")
     assert required_token(host, 8080) is None
-    assert insecurity("The page", host, 8080) == [
+    assert http_warnings("The page", host, 8080) == [
         f"The page at {host}:8080 was open to anyone who could reach it (--insecure)."
     ]
 
@@ -71,7 +71,7 @@ def test_on_loopback_only_a_file_s_is_wanted(
     host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert required_token(host, 8080) is None
-    assert insecurity("The page", host, 8080) == []
+    assert http_warnings("The page", host, 8080) == []
     JobKey.generate().write(tmp_path / "job.key")
     monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "job.key"))
     assert required_token(host, 8080) is None

@@ -20,7 +20,7 @@ class ThreadTime(ProfilePart):
     core_wait_seconds: NonNegativeFloat
 
 
-class NodeMeasured(ProfilePart):
+class NodeMeasurements(ProfilePart):
     """One node, over `seconds` of its own clock.
 
     Attributes:
@@ -52,7 +52,7 @@ class NodeMeasured(ProfilePart):
         return self.count(name) / self.seconds
 
 
-class Measured(ProfilePart):
+class ProfileMeasurements(ProfilePart):
     """The whole job.
 
     Attributes:
@@ -68,9 +68,9 @@ class Measured(ProfilePart):
     batch: Annotated[int, Field(ge=1)]
     sync: str
     prepared: bool = False
-    nodes: list[NodeMeasured]
+    nodes: list[NodeMeasurements]
 
-    def of(self, role: str) -> list[NodeMeasured]:
+    def of(self, role: str) -> list[NodeMeasurements]:
         """Return the nodes of one role."""
         return [node for node in self.nodes if node.role == role]
 

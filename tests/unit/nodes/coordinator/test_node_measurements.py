@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from shadowsync.nodes.coordinator.monitoring.profiler import NodeClocks, RoleMeasures, measured_between
-from shadowsync.pipeline.wire.control.profile import Measures
+from shadowsync.nodes.coordinator.monitoring.profiler import NodeClocks, RoleReply, measurements_between
+from shadowsync.pipeline.wire.control.profile import MeasureReply
 
 
-def role_reply(clock: float, **changes: Any) -> RoleMeasures:
+def role_reply(clock: float, **changes: Any) -> RoleReply:
     """Of a trainer whose counts are a thousand times its clock."""
-    standard = Measures(
+    standard = MeasureReply(
         clock=clock,
         machine="here",
         cores=2,
@@ -20,15 +20,15 @@ def role_reply(clock: float, **changes: Any) -> RoleMeasures:
         threads={"worker-0": (clock / 4, clock / 8)},
         sampled={"wakes": 25 * clock, "locked_wakes": 5 * clock, "stalled_seconds": clock / 10},
     )
-    return RoleMeasures("trainer", replace(standard, **changes))
+    return RoleReply("trainer", replace(standard, **changes))
 
 
-def reply(clock: float, machine: str) -> Measures:
-    return role_reply(clock, machine=machine).measures
+def reply(clock: float, machine: str) -> MeasureReply:
+    return role_reply(clock, machine=machine).reply
 
 
 def test_what_grew_is_per_node_and_by_its_own_clock() -> None:
-    (node,) = measured_between({"trainer-0": role_reply(100.0)}, {"trainer-0": role_reply(104.0)})
+    (node,) = measurements_between({"trainer-0": role_reply(100.0)}, {"trainer-0": role_reply(104.0)})
     assert (node.name, node.role, node.seconds, node.cpu_seconds) == ("trainer-0", "trainer", 4.0, 2.0)
     assert node.counts == {"cpu_seconds": 2.0, "trained_examples": 4000.0}
     assert node.stalled_share == pytest.approx(0.1)
@@ -42,13 +42,13 @@ def test_a_node_that_answered_once_is_left_out() -> None:
         {"a": role_reply(1.0), "gone": role_reply(1.0)},
         {"a": role_reply(2.0), "new": role_reply(2.0)},
     )
-    assert [node.name for node in measured_between(first, last)] == ["a"]
-    assert measured_between(first, first) == []
+    assert [node.name for node in measurements_between(first, last)] == ["a"]
+    assert measurements_between(first, first) == []
 
 
 def test_a_thread_and_a_count_that_came_later_began_at_nothing() -> None:
     before = role_reply(1.0, threads={}, counts={"cpu_seconds": 0.5})
-    (node,) = measured_between({"a": before}, {"a": role_reply(2.0)})
+    (node,) = measurements_between({"a": before}, {"a": role_reply(2.0)})
     assert node.threads["worker-0"].cpu_seconds == 0.5
     assert node.count("trained_examples") == 2000.0
 

@@ -8,7 +8,7 @@ from ..sync_algos.base import Center, Group, Peers, Slice
 from ..sync_algos.grouping import Grouping, everyone
 
 
-class Watch:
+class WriteGuard:
     """Remember tensors with a copy of each, and detect writes."""
 
     def __init__(self) -> None:
@@ -28,34 +28,34 @@ class Watch:
         self._kept.clear()
 
 
-class WatchedPeers:
+class GuardedPeers:
     """Peers that pass everything on and watch the tensors."""
 
-    def __init__(self, peers: Peers, watch: Watch) -> None:
+    def __init__(self, peers: Peers, guard: WriteGuard) -> None:
         self._peers = peers
-        self._watch = watch
+        self._guard = guard
 
     @property
-    def center(self) -> WatchedCenter:
+    def center(self) -> GuardedCenter:
         """Return the center."""
-        return WatchedCenter(self._peers.center, self._watch)
+        return GuardedCenter(self._peers.center, self._guard)
 
     @property
     def index(self) -> int:
         """Return this trainer's index."""
         return self._peers.index
 
-    async def meet(self, grouping: Grouping = everyone) -> WatchedGroup:
+    async def meet(self, grouping: Grouping = everyone) -> GuardedGroup:
         """Await the group of the round."""
-        return WatchedGroup(await self._peers.meet(grouping), self._watch)
+        return GuardedGroup(await self._peers.meet(grouping), self._guard)
 
 
-class WatchedGroup:
+class GuardedGroup:
     """A group whose results must not be written."""
 
-    def __init__(self, group: Group, watch: Watch) -> None:
+    def __init__(self, group: Group, guard: WriteGuard) -> None:
         self._group = group
-        self._watch = watch
+        self._guard = guard
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -69,21 +69,21 @@ class WatchedGroup:
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
         """Await the mean; neither it nor the values may be written."""
-        self._watch.keep("the values given to mean", values)
-        return self._watch.keep("the mean that the group returned", await self._group.mean(values, weight))
+        self._guard.keep("the values given to mean", values)
+        return self._guard.keep("the mean that the group returned", await self._group.mean(values, weight))
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
         """Await the partner's values; neither they nor `values` may be written."""
-        self._watch.keep("the values given to exchange", values)
-        return self._watch.keep("the values that the partner sent", await self._group.exchange(values))
+        self._guard.keep("the values given to exchange", values)
+        return self._guard.keep("the values that the partner sent", await self._group.exchange(values))
 
 
-class WatchedCenter:
+class GuardedCenter:
     """A center whose replies must not be written."""
 
-    def __init__(self, center: Center, watch: Watch) -> None:
+    def __init__(self, center: Center, guard: WriteGuard) -> None:
         self._center = center
-        self._watch = watch
+        self._guard = guard
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -92,9 +92,9 @@ class WatchedCenter:
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Exchange one slice; neither the values nor the reply may be written."""
-        self._watch.keep("the values given to the center", values)
-        return self._watch.keep("the center's reply", await self._center.exchange(part, values))
+        self._guard.keep("the values given to the center", values)
+        return self._guard.keep("the center's reply", await self._center.exchange(part, values))
 
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to the last exchange; it may not be written."""
-        return self._watch.keep("the center's reply", await self._center.settle(part))
+        return self._guard.keep("the center's reply", await self._center.settle(part))
