@@ -90,10 +90,10 @@ def run(
     **network: str | None,
 ) -> None:
     """Run a whole job on this machine."""
-    from .commands.run_command import run_watched
+    from .commands.run_command import run_and_exit
 
     given = (*overrides, *network_overrides(network), *web_override(web))
-    run_watched(lambda: job_of(job_file, given, torch=True), "run", quiet=quiet, supervised=supervised)
+    run_and_exit(lambda: job_of(job_file, given, torch=True), "run", quiet=quiet, supervised=supervised)
 
 
 @main.command()

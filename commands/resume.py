@@ -31,6 +31,6 @@ def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", 
     if data.epochs is raised.
     """
     from ..nodes.supervisor.run import resumed_job
-    from .run_command import run_watched
+    from .run_command import run_and_exit
 
-    run_watched(lambda: resumed_job(run_folder, overrides, which), "resume", quiet=quiet)
+    run_and_exit(lambda: resumed_job(run_folder, overrides, which), "resume", quiet=quiet)

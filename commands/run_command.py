@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..pipeline.report.model import Report
 
 
-def run_watched(
+def run_and_exit(
     read_job: Callable[[], Job], command: str, *, quiet: bool, supervised: bool = False
 ) -> NoReturn:
     """Read a job, run it on this machine, and exit.

@@ -120,10 +120,10 @@ class CenterRounds(FixedRate):
     """
 
     def __init__(
-        self, index: int, shared: TrainerContext, connection_config: ConnectionConfig, rounds: RoundLog
+        self, index: int, context: TrainerContext, connection_config: ConnectionConfig, rounds: RoundLog
     ) -> None:
         self._index = index
-        self._shared = shared
+        self._context = context
         self._connection_config = connection_config
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -142,7 +142,7 @@ class CenterRounds(FixedRate):
 
     def after_iteration(self) -> None:
         """Run a round if one is due, and wait for its end."""
-        if self._shared.iterations[self._index] % self._shared.job.sync.every:
+        if self._context.iterations[self._index] % self._context.job.sync.every:
             return
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -167,7 +167,7 @@ class CenterRounds(FixedRate):
 
     async def _round(self) -> None:
         if self._center is None:
-            self._center = self._connection_config.open_center(self._shared, f"fixed-{self._index}")
+            self._center = self._connection_config.open_center(self._context, f"fixed-{self._index}")
             assert self._center is not None
         while not self._happened.empty():
             happened = self._happened.get()
@@ -176,9 +176,9 @@ class CenterRounds(FixedRate):
             else:
                 await self._center.replace(*happened)
         started, cpu = time.monotonic(), time.thread_time()
-        iterations = self._shared.total_iterations()
+        iterations = self._context.total_iterations()
         peers = ZmqPeers(self._connection_config.index, self._center, None)
-        if await self._connection_config.algorithm.round(self._shared.replica, peers):
+        if await self._connection_config.algorithm.round(self._context.replica, peers):
             self._rounds.completed(iterations, time.monotonic() - started, time.thread_time() - cpu)
         else:
             self._rounds.incomplete()
@@ -249,13 +249,13 @@ class RemoteRoundLog:
     Called by the worker's thread.
     """
 
-    def __init__(self, shared: TrainerContext, report: Report) -> None:
-        self._shared = shared
+    def __init__(self, context: TrainerContext, report: Report) -> None:
+        self._context = context
         self._report = report
 
     def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
         """See `RoundCounter.completed`."""
-        now = self._shared.total_iterations()
+        now = self._context.total_iterations()
         self._report(RoundEnded(CompletedRound(started_iterations, seconds, cpu_seconds, now)))
 
     def incomplete(self) -> None:

@@ -60,7 +60,7 @@ class Synchronizer:
 
     def __init__(
         self,
-        shared: TrainerContext,
+        context: TrainerContext,
         algorithm: Algorithm,
         node: NodeContext,
         members: Sequence[MemberInfo],
@@ -68,14 +68,14 @@ class Synchronizer:
         view: GroupView,
         state: AlgorithmState | None = None,
     ) -> None:
-        self._shared = shared
+        self._context = context
         self._algorithm = algorithm
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskSet(_warn)
         self._gate: RoundGate | None = None
         self._model: torch.Tensor | None = None
-        self.rounds = RoundCounter(shared.total_iterations)
+        self.rounds = RoundCounter(context.total_iterations)
         self.fixed: Sequence[WorkerRounds] = []
         self._connection_config = ConnectionConfig(
             node.zmq_context,
@@ -85,17 +85,17 @@ class Synchronizer:
             node.index,
             node.token,
         )
-        algorithm.start(shared.replica)
+        algorithm.start(context.replica)
         if state is not None and algorithm.state_names:
             algorithm.load_state(state)
-        if shared.job.sync.mode == "fixed":
+        if context.job.sync.mode == "fixed":
             self._set_up_fixed_rate()
         callbacks = PeerCallbacks(self._report_late, self._report_excluded, self._on_wanted)
 
         def open_peers() -> ZmqPeers:
-            return self._connection_config.open(shared, "shadow", socket, view, callbacks)
+            return self._connection_config.open(context, "shadow", socket, view, callbacks)
 
-        self._shadow = ShadowThread(shared, algorithm, open_peers, self.rounds, self._gate, node.fail)
+        self._shadow = ShadowThread(context, algorithm, open_peers, self.rounds, self._gate, node.fail)
 
     def start(self) -> None:
         """Start the shadow thread; no round begins yet."""
@@ -107,7 +107,7 @@ class Synchronizer:
         Raises PeerLost.
         """
         if self._algorithm.needs_center:
-            first = self._shared.replica.snapshot(self._shared.replica.whole)
+            first = self._context.replica.snapshot(self._context.replica.whole)
             if model is not None:
                 first[: len(model)] = model
             await self._shadow.run_with_peers(lambda peers: peers.center.seed(first))
@@ -139,7 +139,7 @@ class Synchronizer:
         async def on_loop(peers: ZmqPeers) -> None:
             async with self._shadow.round_lock:
                 await peers.center.replace(number, member)
-                await peers.center.seed(self._shared.replica.snapshot(self._shared.replica.whole), number)
+                await peers.center.seed(self._context.replica.snapshot(self._context.replica.whole), number)
 
         for fixed in self.fixed:
             fixed.replace(number, member)
@@ -201,11 +201,11 @@ class Synchronizer:
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
                 center = await self._shadow.run_with_peers(lambda peers: peers.center.read_all())
-                self._model = center[: self._shared.layout.numel]
+                self._model = center[: self._context.layout.numel]
             except PeerLost as error:
                 log.warning("the center cannot be read: %s", error)
         elif self._model is None and origin is ModelOrigin.GLOBAL:
-            self._model = self._algorithm.global_model()[: self._shared.layout.numel].clone()
+            self._model = self._algorithm.global_model()[: self._context.layout.numel].clone()
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
@@ -248,20 +248,20 @@ class Synchronizer:
         return self._shadow.join(timeout_seconds)
 
     def _set_up_fixed_rate(self) -> None:
-        workers = self._shared.job.trainer.workers
+        workers = self._context.job.trainer.workers
         if self._algorithm.needs_peers or self._algorithm.counts_once:
-            gate = self._gate = RoundGate(workers, self._shared.job.sync.every, lambda: self._shadow.wake())
+            gate = self._gate = RoundGate(workers, self._context.job.sync.every, lambda: self._shadow.wake())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
-        elif self._algorithm.needs_center and self._shared.job.trainer.worker_kind == "process":
+        elif self._algorithm.needs_center and self._context.job.trainer.worker_kind == "process":
             self.fixed = [RemoteRounds(self.rounds) for _ in range(workers)]
         elif self._algorithm.needs_center:
             self.fixed = [
-                CenterRounds(index, self._shared, self._connection_config, self.rounds)
+                CenterRounds(index, self._context, self._connection_config, self.rounds)
                 for index in range(workers)
             ]
 
     async def _mean_of_replicas(self) -> torch.Tensor | None:
-        replica = self._shared.replica
+        replica = self._context.replica
 
         async def mean(peers: ZmqPeers) -> torch.Tensor:
             async with self._shadow.round_lock:
@@ -282,7 +282,7 @@ class Synchronizer:
 
     def _on_wanted(self) -> None:
         # In shadow mode the others wait for this trainer's duty cycle, but not for its iterations.
-        if self._gate is not None or self._shared.job.sync.gap is not None:
+        if self._gate is not None or self._context.job.sync.gap is not None:
             self._shadow.wake()
 
     def _report(self, request: Request[Done]) -> None:

@@ -42,7 +42,7 @@ class ShadowThread(LoopThread):
 
     def __init__(
         self,
-        shared: TrainerContext,
+        context: TrainerContext,
         algorithm: Algorithm,
         open_peers: Callable[[], ZmqPeers],
         rounds: RoundCounter,
@@ -50,12 +50,12 @@ class ShadowThread(LoopThread):
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__("shadow", failed)
-        self._shared = shared
+        self._context = context
         self._algorithm = algorithm
         self._open_peers = open_peers
         self._rounds = rounds
         self._gate = gate
-        self._schedule = RoundSchedule(shared.job.sync)
+        self._schedule = RoundSchedule(context.job.sync)
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
         self._woken = asyncio.Event()
@@ -86,7 +86,7 @@ class ShadowThread(LoopThread):
 
     def begin(self) -> None:
         """Begin rounds, in shadow mode or with a gate."""
-        self._running = self._shared.job.sync.mode == "shadow" or self._gate is not None
+        self._running = self._context.job.sync.mode == "shadow" or self._gate is not None
         self.wake()
 
     def set_gap(self, gap: int) -> None:
@@ -138,8 +138,8 @@ class ShadowThread(LoopThread):
         async with self.round_lock:
             peers = self._opened.result()
             started, cpu = time.monotonic(), time.thread_time()
-            iterations = self._shared.total_iterations()
-            complete = await self._algorithm.round(self._shared.replica, peers)
+            iterations = self._context.total_iterations()
+            complete = await self._algorithm.round(self._context.replica, peers)
             if TRACER.on:
                 TRACER.note("round", started, time.monotonic() - started)
             if complete:
@@ -168,7 +168,7 @@ class ShadowThread(LoopThread):
     async def _on_schedule(self, peers: ZmqPeers) -> None:
         """Run a round if due, else wait."""
         wanted = peers.transport is not None and peers.transport.wanted
-        iterations = self._shared.total_iterations()
+        iterations = self._context.total_iterations()
         seconds = self._schedule.wait_seconds(time.monotonic(), iterations, wanted=wanted)
         # A look is a timer and a sum of a few counters in shared memory. With a gap there are at most a few
         # between two iterations, never more than 1 / SHORTEST_LOOK_SECONDS in a second, and none while the
@@ -181,7 +181,7 @@ class ShadowThread(LoopThread):
     async def _timed_round(self, peers: ZmqPeers) -> None:
         """Run one round, and record in the schedule what it cost."""
         started, cpu, moved = time.monotonic(), time.thread_time(), peers.sent_bytes + peers.received_bytes
-        self._schedule.began(started, self._shared.total_iterations())
+        self._schedule.began(started, self._context.total_iterations())
         peers.want_rounds_every(self._schedule.wanted_seconds)
         complete = await self.round()
         self._schedule.ended(

@@ -102,29 +102,29 @@ class PeerCallbacks:
 class ConnectionConfig:
     """The configuration with which a thread opens its own connections."""
 
-    context: zmq.Context[zmq.Socket[bytes]]
+    zmq_context: zmq.Context[zmq.Socket[bytes]]
     algorithm: Algorithm
     syncs: Sequence[MemberInfo]
     trainers: Sequence[MemberInfo]
     index: int
     token: str
 
-    def open_center(self, shared: TrainerContext, thread: str) -> CenterClient | None:
+    def open_center(self, context: TrainerContext, thread: str) -> CenterClient | None:
         """Open a client of the sync nodes on the calling thread's running loop.
 
         None if not needed.
         """
         if not self.algorithm.needs_center:
             return None
-        sync = shared.job.sync
+        sync = context.job.sync
         return CenterClient(
-            self.context,
+            self.zmq_context,
             self.syncs,
-            shared.replica.numel,
+            context.replica.numel,
             f"{self.token}/{thread}",
             chunk_bytes=sync.chunk_bytes,
             timeout_seconds=sync.timeout_seconds,
-            codecs=shared.job.codecs.center(),
+            codecs=context.job.codecs.center(),
             allowed_bytes_per_second=None
             if sync.link_bytes_per_second is None
             else sync.link_bytes_per_second * sync.duty / len(self.syncs),
@@ -132,7 +132,7 @@ class ConnectionConfig:
 
     def open(
         self,
-        shared: TrainerContext,
+        context: TrainerContext,
         thread: str,
         socket: PeerListener | None,
         view: GroupView,
@@ -142,17 +142,17 @@ class ConnectionConfig:
 
         The thread takes over `socket`; only one thread of a trainer may have the peers.
         """
-        center = self.open_center(shared, thread)
+        center = self.open_center(context, thread)
         if socket is None:
             return ZmqPeers(self.index, center, None)
-        job = shared.job
+        job = context.job
         transport = AllReduceTransport(
             socket,
-            self.context,
+            self.zmq_context,
             self.trainers,
             self.index,
             self.token,
-            numel=shared.replica.numel,
+            numel=context.replica.numel,
             seed=job.run.seed,
             chunk_bytes=job.sync.chunk_bytes,
             timeout_seconds=job.sync.timeout_seconds,

@@ -40,7 +40,7 @@ class TrainerSnapshot:
     global_model: torch.Tensor | None
 
     @classmethod
-    def take(cls, shared: TrainerContext, algorithm: Algorithm) -> TrainerSnapshot:
+    def take(cls, context: TrainerContext, algorithm: Algorithm) -> TrainerSnapshot:
         """Copy what a trainer holds now.
 
         Workers may train meanwhile: each element is as it was at some moment of the copy, as in any snapshot
@@ -49,11 +49,11 @@ class TrainerSnapshot:
         state = algorithm.state()
         tensors = {name: value.clone() for name, value in state.tensors.items()}
         has_global = algorithm.model.value == ModelOrigin.GLOBAL
-        global_model = algorithm.global_model()[: shared.layout.numel].clone() if has_global else None
+        global_model = algorithm.global_model()[: context.layout.numel].clone() if has_global else None
         return cls(
-            replica=shared.replica.snapshot(shared.replica.weights),
-            optimizer={name: v.detach().to("cpu", copy=True) for name, v in shared.optimizer.state.items()},
-            iterations=tuple(int(count) for count in shared.iterations),
+            replica=context.replica.snapshot(context.replica.weights),
+            optimizer={name: v.detach().to("cpu", copy=True) for name, v in context.optimizer.state.items()},
+            iterations=tuple(int(count) for count in context.iterations),
             state=AlgorithmState(state.completed_rounds, tensors),
             global_model=global_model,
         )
@@ -152,9 +152,9 @@ class TrainerCheckpoint:
     """
 
     def __init__(
-        self, shared: TrainerContext, algorithm: Algorithm, index: int, snapshots: Snapshots, model: Model
+        self, context: TrainerContext, algorithm: Algorithm, index: int, snapshots: Snapshots, model: Model
     ) -> None:
-        self._shared = shared
+        self._context = context
         self._algorithm = algorithm
         self._index = index
         self._snapshots = snapshots
@@ -166,8 +166,8 @@ class TrainerCheckpoint:
 
         The part is its replica and optimizer state.
         """
-        state = sum(value.nbytes for value in self._shared.optimizer.state.values())
-        return int(self._shared.layout.numel * torch.float32.itemsize + state)
+        state = sum(value.nbytes for value in self._context.optimizer.state.values())
+        return int(self._context.layout.numel * torch.float32.itemsize + state)
 
     async def checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
         """Write this trainer's files into `directory`.
@@ -183,7 +183,7 @@ class TrainerCheckpoint:
             dense = await self._model(origin)
             if dense is None:
                 return WriteCheckpointReply((), ready=False)
-        snapshot = await self._snapshots(lambda: TrainerSnapshot.take(self._shared, self._algorithm))
+        snapshot = await self._snapshots(lambda: TrainerSnapshot.take(self._context, self._algorithm))
         finite = _are_finite(snapshot.replica, *snapshot.optimizer.values())
         if not finite and dense is None:
             raise self._not_finite_error("the replica, or the optimizer's state,")
@@ -196,7 +196,7 @@ class TrainerCheckpoint:
             entries = write_trainer(directory, self._index, snapshot) if finite else []
             if dense is not None:
                 # The replica itself may be on a device.
-                entries += write_dense(directory, self._shared.layout, dense.to("cpu"), origin)
+                entries += write_dense(directory, self._context.layout, dense.to("cpu"), origin)
             if request.dense and finite:
                 entries += write_algorithm(directory, snapshot.state)
             return entries
@@ -215,7 +215,7 @@ class TrainerCheckpoint:
         directory, origin, given = Path(request.directory), request.model, list(request.files)
 
         def write() -> list[FileEntry]:
-            layout, synchronized = self._shared.layout, self._shared.replica.numel
+            layout, synchronized = self._context.layout, self._context.replica.numel
             # Behind a center's weights may be the optimizer's state.
             numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
             flat = compose_model(directory, given, origin, numel)

@@ -40,7 +40,7 @@ class Restored:
     fresh: tuple[str, ...] = field(default=())
 
 
-def restore_trainer(shared: TrainerContext, index: int) -> Restored | None:
+def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     """Copy what `job.start` names into a trainer's replica and optimizer.
 
     To be called before anything is trained. Returns None if the trainer starts from first weights. Any thread
@@ -51,47 +51,47 @@ def restore_trainer(shared: TrainerContext, index: int) -> Restored | None:
     optimizer state of one of the saved trainers. A run that starts from another one's checkpoint takes the
     parameters alone.
     """
-    job = shared.job
+    job = context.job
     if not job.start.checkpoint:
         return None
     folder, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
     saved = SavedTrainers(folder, manifest)
     if not job.start.resume:
-        return _warm_start(shared, saved)
-    model, fresh = saved.dense(shared)
+        return _warm_start(context, saved)
+    model, fresh = saved.dense(context)
     if fresh:
         raise saved.error(f"it has no {', '.join(fresh[:3])} of this shape, so it belongs to another model")
     same_algorithm = saved.algorithm == job.sync.algorithm
     replica = saved.replica(index) if same_algorithm else None
-    _copy(shared.replica.flat, model if replica is None else replica, "replica", saved)
+    _copy(context.replica.flat, model if replica is None else replica, "replica", saved)
     for name, values in saved.optimizer(index).items():
-        if name not in shared.optimizer.state:
+        if name not in context.optimizer.state:
             raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")
-        _copy(shared.optimizer.state[name], values, name, saved)
+        _copy(context.optimizer.state[name], values, name, saved)
     state = saved.state() if same_algorithm else None
     for name, values in state.tensors.items() if state is not None else ():
-        if values.shape != (shared.replica.numel,):
+        if values.shape != (context.replica.numel,):
             raise saved.error(
                 f"the state {name!r} of {saved.algorithm} has the shape {list(values.shape)}, the job's has "
-                f"[{shared.replica.numel}]; sync.optimizer_state may differ"
+                f"[{context.replica.numel}]; sync.optimizer_state may differ"
             )
     return Restored(model, saved.digest, state, taken=tuple(saved.parameters))
 
 
-def _warm_start(shared: TrainerContext, saved: SavedTrainers) -> Restored:
-    job, flat = shared.job, shared.replica.flat
+def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
+    job, flat = context.job, context.replica.flat
     if job.start.dense == "none":
-        fresh = [span.name for span in shared.layout.spans]
+        fresh = [span.name for span in context.layout.spans]
         return Restored(flat.cpu().clone(), saved.digest, fresh=tuple(fresh))
-    model, fresh = saved.dense(shared)
-    taken = tuple(span.name for span in shared.layout.spans if span.name not in fresh)
+    model, fresh = saved.dense(context)
+    taken = tuple(span.name for span in context.layout.spans if span.name not in fresh)
     unused = sorted(set(saved.parameters) - set(taken))
     if job.start.dense == "all" and (fresh or unused):
         raise saved.error(
             f"it belongs to another model: {', '.join((*fresh, *unused)[:3])} cannot be taken over"
         )
     # A bias fits wherever a layer has the same width; that alone is nothing in common.
-    weights = any(len(span.shape) > 1 for span in shared.layout.spans if span.name in taken)
+    weights = any(len(span.shape) > 1 for span in context.layout.spans if span.name in taken)
     if not weights and not saved.shares_tables(job):
         raise saved.error("it belongs to another model: none of its weights and tables are in this job")
     flat.copy_(model)
@@ -125,14 +125,14 @@ class SavedTrainers:
             what, where=str(self._folder), remedy="use the checkpoint of a job with this model"
         )
 
-    def dense(self, shared: TrainerContext) -> tuple[torch.Tensor, list[str]]:
+    def dense(self, context: TrainerContext) -> tuple[torch.Tensor, list[str]]:
         """Return the saved model, flat on the CPU, and the parameters it lacks.
 
         A parameter of another shape counts as lacking; those keep the replica's values.
         """
-        flat, fresh = shared.replica.flat.detach().cpu().clone(), []
+        flat, fresh = context.replica.flat.detach().cpu().clone(), []
         known = set(self.parameters)
-        for span, view in shared.layout.views(flat):
+        for span, view in context.layout.views(flat):
             if span.name in known and self._model.shape(span.name) == span.shape:
                 view.copy_(torch.from_numpy(self._model.read(span.name)))
             else:
@@ -177,27 +177,27 @@ class SavedTrainers:
         return TensorReader(self._folder, [entry for entry in self._manifest.files if entry.role == role])
 
 
-def optimizer_sizes(shared: TrainerContext) -> tuple[tuple[str, int], ...]:
+def optimizer_sizes(context: TrainerContext) -> tuple[tuple[str, int], ...]:
     """Return the names of the optimizer's state, and how many elements each has."""
-    return tuple((name, values.numel()) for name, values in shared.optimizer.state.items())
+    return tuple((name, values.numel()) for name, values in context.optimizer.state.items())
 
 
-def read_state(shared: TrainerContext, name: str, start: int, stop: int) -> bytes:
+def read_state(context: TrainerContext, name: str, start: int, stop: int) -> bytes:
     """Read elements of an optimizer state, or of the weights.
 
     Workers may write meanwhile. Any thread may call. Raises ValueError for a name that there is not.
     """
     if not name:
-        return shared.replica.read(start, stop).numpy().tobytes()
-    return _state(shared, name)[start:stop].cpu().numpy().tobytes()
+        return context.replica.read(start, stop).numpy().tobytes()
+    return _state(context, name)[start:stop].cpu().numpy().tobytes()
 
 
-def write_state(shared: TrainerContext, name: str, start: int, values: bytes) -> None:
+def write_state(context: TrainerContext, name: str, start: int, values: bytes) -> None:
     """Write elements that `read_state` of another trainer returned, before training begins.
 
     Raises ValueError for what does not fit.
     """
-    target = _state(shared, name) if name else shared.replica.flat
+    target = _state(context, name) if name else context.replica.flat
     given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
     if start + len(given) > len(target):
         what = name or "replica"
@@ -205,7 +205,7 @@ def write_state(shared: TrainerContext, name: str, start: int, values: bytes) ->
     target[start : start + len(given)].copy_(given)
 
 
-def _state(shared: TrainerContext, name: str) -> torch.Tensor:
-    if name not in shared.optimizer.state:
+def _state(context: TrainerContext, name: str) -> torch.Tensor:
+    if name not in context.optimizer.state:
         raise ValueError(f"the optimizer has no state {name!r}")
-    return shared.optimizer.state[name].view(-1)
+    return context.optimizer.state[name].view(-1)

@@ -108,24 +108,24 @@ class TrainerRole(Role):
         # A step's activations are freed at its end; without this each step faults their pages in again.
         tune_malloc()
         self._pool = make_worker_pool(self._job, node)
-        self._shared = await self._pool.prepare()
+        self._context = await self._pool.prepare()
         self._checkpoint = TrainerCheckpoint(
-            self._shared, self._algorithm, node.index, self._between_rounds, self._model
+            self._context, self._algorithm, node.index, self._between_rounds, self._model
         )
         # Of the initial weights: in a resumed run the replicas are no longer equal.
-        digest = digest_of(self._shared.replica.read())
-        self._restored = await asyncio.to_thread(restore_trainer, self._shared, node.index)
+        digest = digest_of(self._context.replica.read())
+        self._restored = await asyncio.to_thread(restore_trainer, self._context, node.index)
         return NodeFacts(
-            dense_elements=self._shared.layout.numel,
-            precision=self._shared.precision,
+            dense_elements=self._context.layout.numel,
+            precision=self._context.precision,
             weights_digest=digest,
             fresh_parameters=tuple(self._restored.fresh) if self._restored is not None else (),
             start_digest=self._restored.digest if self._restored is not None else "",
             checkpoint_bytes=self._checkpoint.bytes,
-            plan_digest=self._shared.router.plan.digest,
+            plan_digest=self._context.router.plan.digest,
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
-            optimizer_state=optimizer_sizes(self._shared),
+            optimizer_state=optimizer_sizes(self._context),
             # What is summed would be in the mean of the replicas, and be sent to it again.
             recenters=self._algorithm.needs_center and not self._algorithm.counts_once,
             needs_peers=self._algorithm.needs_peers,
@@ -165,9 +165,9 @@ class TrainerRole(Role):
         if self._pool is None or not self._workers:
             return {}
         total = self._pool.metrics()
-        total["iterations"] = self._shared.total_iterations()
-        total["dense_updates"] = self._shared.total_updates()
-        total["micro_batches"] = self._shared.micro_batches.mean
+        total["iterations"] = self._context.total_iterations()
+        total["dense_updates"] = self._context.total_updates()
+        total["micro_batches"] = self._context.micro_batches.mean
         total["lr_scale"] = self._job.trainer.schedule.factor(self._all_examples())
         total["confirmed_examples"] = self._ack_sender.confirmed_examples if self._ack_sender else 0
         total["left_out_examples"] = self._ack_sender.left_out_examples if self._ack_sender else 0
@@ -185,7 +185,7 @@ class TrainerRole(Role):
         """Record the examples of all trainers; the learning rates' schedule follows them."""
         if self._ack_sender is not None:
             first = self._ack_sender.confirmed_examples - self._ack_sender.replayed_examples
-            self._shared.count.update(examples, first)
+            self._context.count.update(examples, first)
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:
         """Trace the worker processes."""
@@ -223,7 +223,7 @@ class TrainerRole(Role):
             restored = self._restored
             state = restored.state if restored is not None else None
             self._sync = Synchronizer(
-                self._shared, self._algorithm, node, members, self._socket, request.group, state
+                self._context, self._algorithm, node, members, self._socket, request.group, state
             )
             self._sync.start()
             if node.index == 0 and not request.late:
@@ -237,8 +237,8 @@ class TrainerRole(Role):
         assert self._ack_sender is not None
         if self._is_late:
             # Its replica is another one than when it met the others.
-            self._algorithm.start(self._shared.replica)
-        self._shared.count.start(request.examples)
+            self._algorithm.start(self._context.replica)
+        self._context.count.start(request.examples)
         self._ack_task = self._loop.create_task(self._ack_sender.run())
         self._ack_task.add_done_callback(self._on_ack_task_done)
         for worker in self._workers:
@@ -294,7 +294,7 @@ class TrainerRole(Role):
         return Done()
 
     async def _divide_batches(self, request: DivideBatches) -> Done:
-        self._shared.micro_batches.set(request.micro_batches)
+        self._context.micro_batches.set(request.micro_batches)
         return Done()
 
     async def _drain(self, request: Drain) -> DrainReply:
@@ -332,24 +332,24 @@ class TrainerRole(Role):
         return FinalizeReply(self.metrics(), final.complete, final.ready, final.digest, final.rounds)
 
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
-        return ReplicaValues(read_state(self._shared, request.name, request.start, request.stop))
+        return ReplicaValues(read_state(self._context, request.name, request.start, request.stop))
 
     async def _write_replica(self, request: WriteReplica) -> Done:
         if self._ack_task is not None:
             raise ProtocolError("training has begun")
-        write_state(self._shared, request.name, request.start, request.values)
+        write_state(self._context, request.name, request.start, request.values)
         return Done()
 
     async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
         """Return every `stride`-th element of the replica as it is now."""
-        iterations = self._shared.total_iterations()
+        iterations = self._context.total_iterations()
         rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
-        values = self._shared.replica.read(stride=request.stride).numpy().tobytes()
+        values = self._context.replica.read(stride=request.stride).numpy().tobytes()
         return ReplicaSample(values, iterations, rounds)
 
     async def _model(self, origin: str) -> torch.Tensor | None:
         if origin == ModelOrigin.REPLICAS:
-            return self._shared.replica.flat
+            return self._context.replica.flat
         return await self._sync.model() if self._sync is not None else None
 
     async def _prepare_eval(self, request: PrepareEval) -> PrepareEvalReply:
@@ -372,7 +372,7 @@ class TrainerRole(Role):
         return await asyncio.to_thread(copy)
 
     def _all_examples(self) -> int:
-        return self._shared.count.now(self._shared.replica.trained_examples)
+        return self._context.count.now(self._context.replica.trained_examples)
 
     def _synced_iterations(self) -> int:
         return int(self._sync.metrics()["synced_iterations"]) if self._sync is not None else 0

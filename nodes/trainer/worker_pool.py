@@ -156,8 +156,8 @@ class ThreadWorkerPool(WorkerPool):
 
     async def prepare(self) -> TrainerContext:
         """Build what the workers share; see `WorkerPool.prepare`."""
-        self._shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan)
-        return self._shared
+        self._context = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan)
+        return self._context
 
     def connect(
         self,
@@ -171,7 +171,7 @@ class ThreadWorkerPool(WorkerPool):
         self.workers += [
             Worker(
                 index,
-                self._shared,
+                self._context,
                 node.zmq_context,
                 members,
                 node.token,
@@ -196,8 +196,8 @@ class ProcessWorkerPool(WorkerPool):
 
     async def prepare(self) -> TrainerContext:
         """Start the processes; returns when each has built its model."""
-        shared = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan, self._memory)
-        scored = self._memory.scratch(shared.layout.numel)
+        context = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan, self._memory)
+        scored = self._memory.scratch(context.layout.numel)
         node = self._node
         waits: list[asyncio.Future[None]] = []
         for index in range(self._job.trainer.workers):
@@ -215,11 +215,11 @@ class ProcessWorkerPool(WorkerPool):
             built = ThreadBridge[None]()
             waits.append(built.result)
             ready = partial(built.give, None)
-            worker = ProcessWorker(node.zmq_context, config, shared.replica.flat, scored, ready, node.fail)
+            worker = ProcessWorker(node.zmq_context, config, context.replica.flat, scored, ready, node.fail)
             self._processes.append(worker)
             self.workers.append(worker)
         await asyncio.gather(*waits)
-        return shared
+        return context
 
     def connect(
         self,

@@ -84,13 +84,13 @@ class WorkerProcessMain:
         torch.set_num_threads(1)
         tune_malloc()
         self._config = config
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._channel = open_worker_end(self._context, config.endpoint)
+        self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._channel = open_worker_end(self._zmq_context, config.endpoint)
         memory = SharedMemory.attach(config.descriptor)
         job = config.job
         plan = TablePlan.from_body(job.tables, job.embedding.nodes, config.plan)
-        self._shared = TrainerContext.build(job, plan, memory)
-        self._scratch = memory.scratch(self._shared.layout.numel)
+        self._context = TrainerContext.build(job, plan, memory)
+        self._scratch = memory.scratch(self._context.layout.numel)
         memory.close()
         self._waker = Waker()
         self._outgoing: queue.SimpleQueue[WorkerReport | BatchAck] = queue.SimpleQueue()
@@ -105,7 +105,7 @@ class WorkerProcessMain:
         poller = zmq.Poller()
         for descriptor in (self._channel.socket, self._waker.fileno(), sys.stdin.fileno()):
             poller.register(descriptor, zmq.POLLIN)
-        name, elements = self._config.trainer, self._shared.layout.numel
+        name, elements = self._config.trainer, self._context.layout.numel
         log.info("worker %d of %s is ready, on a replica of %d elements", self._config.index, name, elements)
         # The start's cost is reported before the trainer is ready, so that training is measured without it.
         self._queue_heartbeat()
@@ -134,7 +134,7 @@ class WorkerProcessMain:
         self._flush()
         self._channel.close()
         self._waker.close()
-        self._context.term()
+        self._zmq_context.term()
 
     def _handle(self, message: WorkerOrder) -> None:
         if isinstance(message, StopProcess):
@@ -183,8 +183,8 @@ class WorkerProcessMain:
         self._rounds = self._fixed_rate(members)
         self._worker = Worker(
             config.index,
-            self._shared,
             self._context,
+            self._zmq_context,
             members,
             config.token,
             self._on_trained,
@@ -203,16 +203,16 @@ class WorkerProcessMain:
             return RemoteGate(sync.every, self._report)
         if not algorithm.needs_center:
             return None
-        algorithm.start(self._shared.replica)
+        algorithm.start(self._context.replica)
         syncs = sorted((m for m in members if m.role == "sync"), key=lambda m: m.index)
         trainers = sorted((m for m in members if m.role == "trainer"), key=lambda m: m.index)
         opening = ConnectionConfig(
-            self._context, algorithm, syncs, trainers, config.trainer_index, config.token
+            self._zmq_context, algorithm, syncs, trainers, config.trainer_index, config.token
         )
-        return CenterRounds(config.index, self._shared, opening, RemoteRoundLog(self._shared, self._report))
+        return CenterRounds(config.index, self._context, opening, RemoteRoundLog(self._context, self._report))
 
     def _weights(self, *, replica: bool) -> torch.Tensor:
-        return self._shared.replica.flat if replica else self._scratch
+        return self._context.replica.flat if replica else self._scratch
 
     def _report(self, message: WorkerReport) -> None:
         """Queue a message, in order; any thread may call."""

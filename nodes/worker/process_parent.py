@@ -86,13 +86,13 @@ class WorkerProcessMonitor(Service):
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        zmq_context: zmq.Context[zmq.Socket[bytes]],
         config: WorkerProcessConfig,
         on_message: Callable[[WorkerReport], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(f"worker-{config.index}-monitor", failed)
-        self._context = context
+        self._zmq_context = zmq_context
         self._config = config
         self._on_message = on_message
         self._queued: queue.SimpleQueue[WorkerOrder] = queue.SimpleQueue()
@@ -106,7 +106,7 @@ class WorkerProcessMonitor(Service):
 
     def body(self) -> None:
         """Start the process and exchange messages until one of the two ends."""
-        channel = open_trainer_end(self._context)
+        channel = open_trainer_end(self._zmq_context)
         try:
             process = self._start(channel.endpoint)
             try:
@@ -213,7 +213,7 @@ class ProcessWorker:
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        zmq_context: zmq.Context[zmq.Socket[bytes]],
         config: WorkerProcessConfig,
         flat: torch.Tensor,
         scratch: torch.Tensor,
@@ -234,7 +234,7 @@ class ProcessWorker:
         self._metrics: dict[str, Any] = {}
         self.process_metrics: Mapping[str, float] = {}
         self.threads: Mapping[str, tuple[float, float]] = {}
-        self._monitor = WorkerProcessMonitor(context, config, self._handle, failed)
+        self._monitor = WorkerProcessMonitor(zmq_context, config, self._handle, failed)
         self._monitor.start()
 
     def connect(

@@ -83,25 +83,27 @@ class Stepper:
     batch changes no embedding row; what the parts before it did to the dense parameters stays.
     """
 
-    def __init__(self, shared: TrainerContext) -> None:
-        self._shared = shared
-        self._settings = shared.job.trainer
-        self.ahead = 0 if shared.job.run.deterministic else shared.device.steps_ahead
-        device = shared.device.torch_device
-        self._gradient = torch.zeros(shared.layout.numel, dtype=torch.float32, device=device)
+    def __init__(self, context: TrainerContext) -> None:
+        self._context = context
+        self._settings = context.job.trainer
+        self.ahead = 0 if context.job.run.deterministic else context.device.steps_ahead
+        device = context.device.torch_device
+        self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
         self._no_norm = torch.zeros((), device=device)
-        self._module: nn.Module = copy.deepcopy(shared.template).to(device)
+        self._module: nn.Module = copy.deepcopy(context.template).to(device)
         self._rounded: BFloat16Weights | None = None
-        if shared.precision == "bfloat16":
-            self._rounded = BFloat16Weights(shared.layout, self._module, shared.replica.flat, self._gradient)
+        if context.precision == "bfloat16":
+            self._rounded = BFloat16Weights(
+                context.layout, self._module, context.replica.flat, self._gradient
+            )
         else:
-            shared.layout.attach(self._module, shared.replica.flat, self._gradient)
+            context.layout.attach(self._module, context.replica.flat, self._gradient)
         self._module.train()
-        self._optimizer = shared.optimizer.for_worker(self._gradient)
-        self._scorer: nn.Module = copy.deepcopy(shared.template).to(device)
+        self._optimizer = context.optimizer.for_worker(self._gradient)
+        self._scorer: nn.Module = copy.deepcopy(context.template).to(device)
         self._scorer.eval()
-        self._stream = shared.device.open_stream()
-        self._micro_batches = MicroBatchCounts(shared.micro_batches)
+        self._stream = context.device.open_stream()
+        self._micro_batches = MicroBatchCounts(context.micro_batches)
         self.clipped_steps = 0
 
     def stage(
@@ -111,7 +113,7 @@ class Stepper:
 
         `answers` must not change until `finish`.
         """
-        vectors = self._shared.router.assemble(requests, list(replies))
+        vectors = self._context.router.assemble(requests, list(replies))
         step = Step(delivery, vectors, self._stage(delivery, vectors))
         micro_batches = self._micro_batches.next()
         if micro_batches > 1:
@@ -206,7 +208,7 @@ class Stepper:
 
         On the device they are not copied.
         """
-        self._shared.layout.attach(self._scorer, self._shared.device.place(flat))
+        self._context.layout.attach(self._scorer, self._context.device.place(flat))
 
     def score(
         self,
@@ -220,7 +222,7 @@ class Stepper:
         Computes in float32 whatever the precision of training.
         """
         with torch.no_grad():
-            vectors = self._shared.router.assemble(requests, list(replies))
+            vectors = self._context.router.assemble(requests, list(replies))
             staged = self._stage(delivery, vectors)
             with self._stream.computing(staged):
                 logits = self._scorer(staged.dense, staged.embeddings)
@@ -233,13 +235,13 @@ class Stepper:
     def _precision(self) -> AbstractContextManager[object]:
         if self._rounded is None:
             return nullcontext()
-        return torch.autocast(self._shared.device.torch_device.type, dtype=torch.bfloat16)
+        return torch.autocast(self._context.device.torch_device.type, dtype=torch.bfloat16)
 
     def _rate_scales(self, examples: int) -> tuple[float, float]:
         """Return the factors of the dense and row learning rates."""
-        last = self._shared.count.now(self._shared.replica.trained_examples) + examples
+        last = self._context.count.now(self._context.replica.trained_examples) + examples
         dense = self._settings.schedule.factor(last)
-        warm = warmup_factor(last, self._shared.job.rows_warmup_examples)
+        warm = warmup_factor(last, self._context.job.rows_warmup_examples)
         return dense, warm * (dense if self._settings.schedule.tables else 1.0)
 
     def _backward(self, loss: torch.Tensor) -> None:

@@ -47,8 +47,8 @@ class Worker(Service):
     def __init__(
         self,
         index: int,
-        shared: TrainerContext,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: TrainerContext,
+        zmq_context: zmq.Context[zmq.Socket[bytes]],
         members: Sequence[MemberInfo],
         token: str,
         trained: Callable[[BatchAck], None],
@@ -57,13 +57,13 @@ class Worker(Service):
     ) -> None:
         super().__init__(f"worker-{index}", failed)
         self.index = index
-        self._shared = shared
         self._context = context
+        self._zmq_context = zmq_context
         self._members = members
         self._identity = f"{token}/{index}"
         self._trained = trained
         self._fixed_rate = fixed_rate
-        self._ahead = 1 if shared.job.run.deterministic else 1 + shared.job.trainer.lookups_ahead
+        self._ahead = 1 if context.job.run.deterministic else 1 + context.job.trainer.lookups_ahead
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._inbox: deque[InFlightBatch] = deque()
@@ -190,12 +190,12 @@ class Worker(Service):
     def body(self) -> None:
         """Work until told to stop, then close the sockets."""
         torch.set_num_threads(1)
-        self._stepper = Stepper(self._shared)
+        self._stepper = Stepper(self._context)
         connections = WorkerConnections(
-            self._context,
+            self._zmq_context,
             self._members,
             self._identity,
-            self._shared.job,
+            self._context.job,
             self.waker.fileno(),
         )
         self._shards, self._connections = connections.shards, connections
@@ -264,7 +264,7 @@ class Worker(Service):
                 self._drop(batch)
                 continue
             with self._looking_up:
-                self._shards.look_up(batch, batch.plan_lookups(self._shared.router), now)
+                self._shards.look_up(batch, batch.plan_lookups(self._context.router), now)
             self._batches.append(batch)
 
     def _next_ready(self) -> InFlightBatch | None:
@@ -299,10 +299,10 @@ class Worker(Service):
             self._stepper.launch(step)
         self._launched.append((batch, step))
         batch.reader.mark_processed()
-        self._shared.updates[self.index] += 0 if batch.delivery.replay else step.updates
+        self._context.updates[self.index] += 0 if batch.delivery.replay else step.updates
         if not step.left_out and not batch.delivery.replay:
             self._count_trained(len(batch.delivery.labels))
-            self._shared.iterations[self.index] += 1
+            self._context.iterations[self.index] += 1
             if self._fixed_rate is not None:
                 with self._waiting_for_round:
                     self._fixed_rate.after_iteration()
@@ -324,7 +324,7 @@ class Worker(Service):
 
     def _count_trained(self, trained: int) -> None:
         self._trained_examples += trained
-        self._shared.examples[self.index] = self._trained_examples
+        self._context.examples[self.index] = self._trained_examples
 
     def _finish_step(self) -> None:
         """Finish the step that was launched first, and push its gradients."""

@@ -22,7 +22,7 @@ def waits_for_the_reader(patch: pytest.MonkeyPatch) -> None:
     next_ready = Worker._next_ready
 
     def patient(worker: Worker) -> InFlightBatch | None:
-        left = BATCHES - int(worker._shared.iterations[worker.index])
+        left = BATCHES - int(worker._context.iterations[worker.index])
         return next_ready(worker) if len(worker._batches) >= min(worker._ahead, left) else None
 
     patch.setattr(Worker, "_next_ready", patient)

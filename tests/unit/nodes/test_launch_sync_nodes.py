@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.nodes import launch as sync_count
+from shadowsync.nodes import launch
 from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.nodes.runtime.process import PROBE
 from shadowsync.pipeline.config.job import Job
@@ -106,7 +106,7 @@ def test_one_that_ends_the_process(tmp_path: Path) -> None:
 
 
 def test_one_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_count, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(launch, "PROBE_SECONDS", 0.01)
     file = tmp_path / "mine.py"
     file.write_text(MINE, encoding="utf-8")
     with pytest.raises(JobFileError, match="could not be imported in 10 ms"):

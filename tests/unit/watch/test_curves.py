@@ -15,17 +15,17 @@ from shadowsync.watch.status import CurvePart, Incident, read_status
 
 def test_a_client_that_asks_now_and_then_has_the_whole_curves() -> None:
     """Through thousands of points, so that buckets are joined again and again."""
-    tally, client, sent = TrainingMetrics(), ClientCurves(), 0
+    metrics, client, sent = TrainingMetrics(), ClientCurves(), 0
     draw = random.Random(1)
     for step in range(3000):
-        tally.trained(f"trainer-{step % 2}", step * 0.1, 512, 512 * 0.4, 128)
+        metrics.trained(f"trainer-{step % 2}", step * 0.1, 512, 512 * 0.4, 128)
         if draw.random() < 0.2:
-            parts = parts_of(tally.curves(step * 0.1), client.cursor())
+            parts = parts_of(metrics.curves(step * 0.1), client.cursor())
             sent += sum(len(part.points) for part in parts.values())
             client.merge(parts)
     now = 3000 * 0.1
-    client.merge(parts_of(tally.curves(now), client.cursor()))
-    wanted = tally.curves(now)
+    client.merge(parts_of(metrics.curves(now), client.cursor()))
+    wanted = metrics.curves(now)
     assert {"ne", "throughput/trainer-0", "throughput/trainer-1"} == set(wanted)
     for name, (step_width, points) in wanted.items():
         assert client.points(name) == points, name

@@ -26,82 +26,82 @@ def test_guessing_the_mean_has_a_normalized_entropy_of_one() -> None:
 
 
 def test_without_a_batch_nothing_is_measured() -> None:
-    tally = TrainingMetrics()
-    assert tally.seconds == 0.0
-    assert tally.ne_progressive is None
-    assert tally.examples_per_second() is None
-    assert tally.per_trainer() == {}
-    assert tally.ne_curve() == []
-    assert tally.throughput_curves() == tally.gap_curves() == {}
+    metrics = TrainingMetrics()
+    assert metrics.seconds == 0.0
+    assert metrics.ne_progressive is None
+    assert metrics.examples_per_second() is None
+    assert metrics.per_trainer() == {}
+    assert metrics.ne_curve() == []
+    assert metrics.throughput_curves() == metrics.gap_curves() == {}
 
 
 def test_speed_runs_from_the_first_to_the_last_batch() -> None:
-    tally = TrainingMetrics()
-    tally.trained("trainer-1", 12.0, 100, 50.0, 30)
-    assert tally.examples_per_second() is None
+    metrics = TrainingMetrics()
+    metrics.trained("trainer-1", 12.0, 100, 50.0, 30)
+    assert metrics.examples_per_second() is None
     # They are told late and out of order.
-    tally.trained("trainer-0", 10.0, 300, 150.0, 90)
-    tally.trained("trainer-0", 14.0, 100, 50.0, 30)
-    assert tally.seconds == 4.0
-    assert tally.examples == 500
-    assert tally.examples_per_second() == 125.0
-    assert tally.per_trainer() == {"trainer-0": 100.0, "trainer-1": 25.0}
-    assert list(tally.per_trainer()) == ["trainer-0", "trainer-1"]
+    metrics.trained("trainer-0", 10.0, 300, 150.0, 90)
+    metrics.trained("trainer-0", 14.0, 100, 50.0, 30)
+    assert metrics.seconds == 4.0
+    assert metrics.examples == 500
+    assert metrics.examples_per_second() == 125.0
+    assert metrics.per_trainer() == {"trainer-0": 100.0, "trainer-1": 25.0}
+    assert list(metrics.per_trainer()) == ["trainer-0", "trainer-1"]
 
 
 def test_the_quality_so_far_is_of_all_examples() -> None:
-    tally = TrainingMetrics()
-    tally.trained("trainer-0", 0.0, 100, 100 * 0.6, 20)
-    tally.trained("trainer-1", 1.0, 300, 300 * 0.4, 60)
+    metrics = TrainingMetrics()
+    metrics.trained("trainer-0", 0.0, 100, 100 * 0.6, 20)
+    metrics.trained("trainer-1", 1.0, 300, 300 * 0.4, 60)
     wanted = (60 + 120) / 400 / (-(0.2 * math.log(0.2) + 0.8 * math.log(0.8)))
-    assert tally.ne_progressive == pytest.approx(wanted, rel=1e-12)
+    assert metrics.ne_progressive == pytest.approx(wanted, rel=1e-12)
 
 
 def test_the_quality_curve_is_of_the_examples_since_the_last_point() -> None:
-    tally = TrainingMetrics()
+    metrics = TrainingMetrics()
     for _ in range(4):
-        tally.trained("trainer-0", 0.0, 2048, 2048 * LN2, 1024)
+        metrics.trained("trainer-0", 0.0, 2048, 2048 * LN2, 1024)
     for _ in range(2):
-        tally.trained("trainer-0", 1.0, 2048, 2048 * LN2 / 2, 1024)
-    curve = tally.ne_curve()
+        metrics.trained("trainer-0", 1.0, 2048, 2048 * LN2 / 2, 1024)
+    curve = metrics.ne_curve()
     assert [examples for examples, _ in curve] == [4096, 8192, 12288]
     assert [ne for _, ne in curve] == pytest.approx([1.0, 1.0, 0.5])
 
 
 def test_the_speed_curve_adds_up_to_the_examples() -> None:
-    tally = TrainingMetrics()
+    metrics = TrainingMetrics()
     for step in range(40):
-        tally.trained("trainer-0", step * 0.1, 50, 1.0, 1)
-    ((name, curve),) = tally.throughput_curves().items()
+        metrics.trained("trainer-0", step * 0.1, 50, 1.0, 1)
+    ((name, curve),) = metrics.throughput_curves().items()
     assert name == "trainer-0"
     assert sum(speed * 0.5 for _, speed in curve) == pytest.approx(2000)
     assert [seconds for seconds, _ in curve] == [0.5 * n for n in range(1, 9)]
 
 
 def test_the_gap_curve_is_iterations_over_rounds() -> None:
-    tally = TrainingMetrics()
-    tally.heartbeat("trainer-0", 0.2, {"iterations": 10, "rounds": 2, "gap_open": 1})
-    tally.heartbeat("trainer-0", 0.7, {"iterations": 40, "rounds": 5, "gap_open": 2})
+    metrics = TrainingMetrics()
+    metrics.heartbeat("trainer-0", 0.2, {"iterations": 10, "rounds": 2, "gap_open": 1})
+    metrics.heartbeat("trainer-0", 0.7, {"iterations": 40, "rounds": 5, "gap_open": 2})
     # Nothing was trained: no point, whatever else the heartbeat says.
-    tally.heartbeat("trainer-0", 1.2, {"iterations": 40, "rounds": 6, "gap_open": 2})
-    assert tally.gap_curves() == {"trainer-0": [(0.5, 5.0), (1.0, 10.0)]}
+    metrics.heartbeat("trainer-0", 1.2, {"iterations": 40, "rounds": 6, "gap_open": 2})
+    assert metrics.gap_curves() == {"trainer-0": [(0.5, 5.0), (1.0, 10.0)]}
 
 
 def test_a_gap_that_stays_open_grows_in_the_curve() -> None:
-    tally = TrainingMetrics()
-    tally.heartbeat("trainer-0", 0.2, {"iterations": 10, "rounds": 1})
+    metrics = TrainingMetrics()
+    metrics.heartbeat("trainer-0", 0.2, {"iterations": 10, "rounds": 1})
     for beat in range(1, 4):
         open_gap = 100 * beat
-        tally.heartbeat(
+        metrics.heartbeat(
             "trainer-0", 0.2 + 0.5 * beat, {"iterations": 10 + open_gap, "rounds": 1, "gap_open": open_gap}
         )
     # The round that ends it is measured over all of it.
-    tally.heartbeat("trainer-0", 2.2, {"iterations": 410, "rounds": 2, "gap_open": 0})
-    assert [gap for _, gap in tally.gap_curves()["trainer-0"]] == [10.0, 100.0, 200.0, 300.0, 400.0]
+    metrics.heartbeat("trainer-0", 2.2, {"iterations": 410, "rounds": 2, "gap_open": 0})
+    assert [gap for _, gap in metrics.gap_curves()["trainer-0"]] == [10.0, 100.0, 200.0, 300.0, 400.0]
 
 
 def test_a_heartbeat_without_counts_is_taken() -> None:
-    tally = TrainingMetrics()
-    tally.heartbeat("trainer-0", 0.2, {})
-    tally.heartbeat("trainer-0", 0.7, {"iterations": 5})
-    assert tally.gap_curves() == {"trainer-0": [(1.0, 0.0)]}
+    metrics = TrainingMetrics()
+    metrics.heartbeat("trainer-0", 0.2, {})
+    metrics.heartbeat("trainer-0", 0.7, {"iterations": 5})
+    assert metrics.gap_curves() == {"trainer-0": [(1.0, 0.0)]}

@@ -33,7 +33,7 @@ class Line:
         self.reports: list[WorkerReport] = []
         self._rounds = GatedRounds(index, gate)
         self._notes: queue.SimpleQueue[WorkerReport | None] = queue.SimpleQueue()
-        self.distant = RemoteGate(EVERY, self._notes.put)
+        self.remote = RemoteGate(EVERY, self._notes.put)
         self._thread = threading.Thread(target=self._play, daemon=True)
         self._thread.start()
 
@@ -41,8 +41,8 @@ class Line:
         """One step of the worker, on a thread of its own, which has ended when the worker may go on."""
 
         def body() -> None:
-            self.distant.before_step()
-            self.distant.after_iteration()
+            self.remote.before_step()
+            self.remote.after_iteration()
 
         thread = threading.Thread(target=body, daemon=True)
         thread.start()
@@ -60,7 +60,7 @@ class Line:
                 self._rounds.nothing_to_train()
                 continue
             self._rounds.before_step() if report == GateWork() else self._rounds.arrive()
-            self.distant.release()
+            self.remote.release()
 
 
 def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
@@ -88,7 +88,7 @@ def test_a_worker_without_input_does_not_hold_a_round_up_and_comes_back_after_it
     line.step().join(60.0)
     assert not gate.enter(wanted=True)
     for _ in range(3):
-        line.distant.nothing_to_train()
+        line.remote.nothing_to_train()
     wait_until(lambda: gate.enter(wanted=True), "the worker counts as starved")
     back = line.step()
     wait_until(lambda: line.reports[-1] == GateWork(), "the worker asks")
