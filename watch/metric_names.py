@@ -135,6 +135,3 @@ LINK_RECEIVED = _counter("link_received_bytes", "from/", "bytes received from on
 LINK_SHARED = _counter(
     "link_shared_bytes", "shared/", "bytes, both ways, in memory shared with one other node"
 )
-EVERY = {metric.full_name: metric for metrics in BY_ROLE.values() for metric in metrics} | {
-    metric.full_name: metric for metric in (LINK_SENT, LINK_RECEIVED, LINK_SHARED)
-}

@@ -90,10 +90,6 @@ class PageServer:
             self._thread.join(JOIN_SECONDS)
         self._socket.close()
 
-    def tasks(self) -> int:
-        """Count the tasks on the server's loop."""
-        return len(asyncio.all_tasks(self._loop)) if self._loop is not None else 0
-
     def _call(self, work: Callable[[], None]) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(work)

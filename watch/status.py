@@ -185,7 +185,6 @@ class Status(StatusPart):
 
     version: int = STATUS_VERSION
     run: str
-    job_seed: int = 0
     algorithm: str
     mode: str
     phase: str

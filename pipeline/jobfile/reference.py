@@ -52,21 +52,6 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def undescribed() -> list[str]:
-    """List keys and sections without a description.
-
-    They have their full names. There should be none.
-    """
-    schema = Job.model_json_schema(by_alias=True)
-    definitions: dict[str, Schema] = schema.get("$defs", {})
-    missing = [name for name, text in _docs().items() if name in definitions and not text]
-    for title, definition in definitions.items():
-        for key, field in definition.get("properties", {}).items():
-            if not field.get("description") and not _nested(field, definitions):
-                missing.append(f"{title}.{key}")
-    return sorted(missing)
-
-
 def _docs() -> dict[str, str]:
     """Docstring of every section by the name of its class.
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ..checkpoint.manifest import Which
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
 from ..data.generator.manifest import teacher_ne
@@ -32,14 +30,6 @@ class SpanScores:
 
     sums: QualitySums
     bad_rows: int
-
-
-def evaluate_run(run_folder: Path, patterns: list[str], which: Which = "auto") -> dict[str, Any]:
-    """Do `evaluate_model` for a run's saved model.
-
-    Raises also CheckpointError, and ResourceError if the tables do not fit into memory.
-    """
-    return evaluate_model(SavedModel.open(run_folder, which), patterns)
 
 
 def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.report.model import Report
-from shadowsync.pipeline.saved_model.evaluate import evaluate_run
+from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import EXAMPLES
 

@@ -15,9 +15,10 @@ from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit
 from shadowsync.pipeline.embedding.storage import loaded_tables
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
 from shadowsync.pipeline.report.write import read_report
-from shadowsync.pipeline.saved_model.evaluate import evaluate_run, score_spans, spans_of
+from shadowsync.pipeline.saved_model.evaluate import score_spans, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel, load
 from shadowsync.pipeline.saved_model.table import Table
+from shadowsync.tests.support.evaluate_run import evaluate_run
 
 Change = Callable[[dict[str, Any]], None]
 

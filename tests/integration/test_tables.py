@@ -10,7 +10,7 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
-from shadowsync.pipeline.saved_model.evaluate import evaluate_run
+from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 
 TABLES = {

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
-from shadowsync.pipeline.saved_model.evaluate import evaluate_run
+from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import fake_device
 from shadowsync.tests.support.processes import Starter, wait_until

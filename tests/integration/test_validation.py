@@ -16,7 +16,7 @@ from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.report.wording import quality
-from shadowsync.pipeline.saved_model.evaluate import evaluate_run
+from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Starter
 from shadowsync.tests.support.real_time import ENOUGH_SECONDS

@@ -22,10 +22,11 @@ from shadowsync.pipeline.wire.control.messages import GetStatus
 from shadowsync.pipeline.wire.rpc_channel import RemoteError
 from shadowsync.pipeline.wire.rpc_client import open_channel
 from shadowsync.tests.support.browser import browser, find_browser
+from shadowsync.tests.support.every_metric import EVERY_METRIC
 from shadowsync.tests.support.processes import Starting, free_ports, wait_until
 from shadowsync.tests.support.runs import Settings, small_job, write_job
 from shadowsync.tests.support.supervised import Supervised
-from shadowsync.watch.metric_names import BY_ROLE, EVERY
+from shadowsync.watch.metric_names import BY_ROLE
 from shadowsync.watch.status import Status, read_status
 
 ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]
@@ -149,7 +150,7 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
         links = {name for name in names if "_link_" in name}
         assert names - links == wanted, role
         assert bool(links) == (role == "trainer")
-    assert set().union(*served.values()) | RARE == set(EVERY)
+    assert set().union(*served.values()) | RARE == set(EVERY_METRIC)
 
 
 def test_a_question_that_is_none_is_refused_and_the_job_goes_on(watched: Watched) -> None:

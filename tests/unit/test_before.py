@@ -15,13 +15,13 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.errors import CheckpointError, ClusterError, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved
 from shadowsync.pipeline.report.write import read_report
-from shadowsync.pipeline.saved_model.evaluate import evaluate_run
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
 from shadowsync.sync_algos.registry import find_algorithm
 from shadowsync.testing import check_algorithm
 from shadowsync.tests.support.before import BEFORE, PLACE, TRAINED_BATCHES, described, put_there
+from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.watch import attach
 
 SCORES = json.loads((BEFORE / "scores.json").read_text("utf-8"))

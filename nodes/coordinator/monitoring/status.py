@@ -44,7 +44,6 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
     trainers = [member.info.name for member in state.members.alive("trainer")]
     return Status(
         run=state.folder.name,
-        job_seed=state.job.run.seed,
         algorithm=state.job.sync.algorithm,
         mode=state.job.sync.mode if state.job.sync.algorithm != "none" else "none",
         phase=state.phase.value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
@@ -13,8 +14,20 @@ def _rows(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("| `")]
 
 
+def _undescribed() -> list[str]:
+    """Keys and sections without a description, by their full names."""
+    schema = Job.model_json_schema(by_alias=True)
+    definitions: dict[str, Any] = schema.get("$defs", {})
+    missing = [name for name, text in reference._docs().items() if name in definitions and not text]
+    for title, definition in definitions.items():
+        for key, field in definition.get("properties", {}).items():
+            if not field.get("description") and not reference._nested(field, definitions):
+                missing.append(f"{title}.{key}")
+    return sorted(missing)
+
+
 def test_every_key_and_section_has_a_description() -> None:
-    assert reference.undescribed() == []
+    assert _undescribed() == []
 
 
 def test_the_page_is_current() -> None:

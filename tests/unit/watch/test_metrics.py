@@ -19,7 +19,8 @@ import shadowsync
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.watch.metric_names import BY_ROLE, EVERY, PREFIX
+from shadowsync.tests.support.every_metric import EVERY_METRIC
+from shadowsync.watch.metric_names import BY_ROLE, PREFIX
 from shadowsync.watch.metrics_server import HeartbeatCollector, MetricsServer
 
 ROOT = Path(shadowsync.__file__).resolve().parent
@@ -130,7 +131,7 @@ def test_names_have_their_units() -> None:
         names = [metric.full_name for metric in metrics]
         assert len(set(names)) == len(names), role
         assert len({metric.key for metric in metrics}) == len(names), role
-    for name, metric in EVERY.items():
+    for name, metric in EVERY_METRIC.items():
         assert NAME.fullmatch(name)
         assert name.endswith("_total") == (metric.kind == "counter")
         if "bytes" in metric.key or "seconds" in metric.key:
@@ -152,8 +153,8 @@ def test_the_dashboard_asks_for_what_nodes_serve() -> None:
     for query in found:
         names = NAME.findall(query)
         assert names, query
-        assert set(names) <= set(EVERY), query
-        counters = [name for name in names if EVERY[name].kind == "counter"]
+        assert set(names) <= set(EVERY_METRIC), query
+        counters = [name for name in names if EVERY_METRIC[name].kind == "counter"]
         assert not counters or re.search(r"\b(rate|increase)\(", query), f"a counter as it is: {query}"
 
 
@@ -181,4 +182,4 @@ def test_prometheus_looks_for_the_containers_that_there_are() -> None:
 def test_the_documents_have_every_metric_and_no_other() -> None:
     text = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
     rows = dict(re.findall(rf"^\| `({PREFIX}\w+)` \| (.+?) \|", text, re.MULTILINE))
-    assert rows == {name: metric.text for name, metric in EVERY.items()}
+    assert rows == {name: metric.text for name, metric in EVERY_METRIC.items()}
