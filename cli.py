@@ -20,10 +20,10 @@ from .commands.export import export
 from .commands.generate import generate
 from .commands.health import health
 from .commands.init import init
-from .commands.job_arguments import job_of, job_options, web_option, web_override
 from .commands.key import key, security_options
-from .commands.network_options import network_options, network_overrides
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
+from .commands.options.job_arguments import job_of, job_options, web_option, web_override
+from .commands.options.network_options import network_options, network_overrides
 from .commands.predict import predict
 from .commands.prepare import prepare
 from .commands.resume import resume

@@ -11,7 +11,7 @@ def algos() -> None:
 
     Algorithms of installed packages are included.
     """
-    from ..sync_algos.listing import list_algorithms
+    from ..sync_algos.catalog.listing import list_algorithms
 
     for line in list_algorithms():
         click.echo(line)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from .key import security_options
-from .network_options import network_options, network_overrides
+from .options.network_options import network_options, network_overrides
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .checkpoint_option import checkpoint_option
+from .options.checkpoint_option import checkpoint_option
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .job_arguments import job_of, job_options, web_option, web_override
 from .key import security_options
+from .options.job_arguments import job_of, job_options, web_option, web_override
 
 if TYPE_CHECKING:
     from ..nodes.runtime.settings import NodeSettings

@@ -7,8 +7,8 @@ from typing import Literal
 
 import click
 
-from .checkpoint_option import checkpoint_option
 from .key import security_options
+from .options.checkpoint_option import checkpoint_option
 
 
 @click.command()

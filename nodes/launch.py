@@ -13,7 +13,7 @@ from ..pipeline.codecs.formats import make_codec
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ..pipeline.text.format import duration
-from ..sync_algos.built_in import NEEDS_CENTER
+from ..sync_algos.catalog.built_in import NEEDS_CENTER
 from .runtime.process import PROBE, log_to_stderr, python
 from .runtime.role import Role
 from .runtime.settings import NodeSettings
@@ -29,7 +29,7 @@ def check_sync(job: Job) -> None:
 
     Raises JobFileError for what cannot work.
     """
-    from ..sync_algos.registry import AlgorithmError, make_algorithm
+    from ..sync_algos.catalog.registry import AlgorithmError, make_algorithm
 
     try:
         algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
@@ -105,7 +105,7 @@ def make_role(name: str, job: Job) -> Role:
         from .embedding.role import EmbeddingRole
 
         return EmbeddingRole(job)
-    from ..sync_algos.registry import make_algorithm
+    from ..sync_algos.catalog.registry import make_algorithm
 
     check_sync(job)
     algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
@@ -171,7 +171,7 @@ def with_sync_nodes(job: Job, *, may_import: bool) -> Job:
 
 
 def _import_needs_center(name: str) -> bool:
-    from ..sync_algos.registry import AlgorithmError, find_algorithm
+    from ..sync_algos.catalog.registry import AlgorithmError, find_algorithm
 
     try:
         return find_algorithm(name).needs_center

@@ -1,1 +1,1 @@
-"""The synchronization algorithms, one file each; `registry` names them."""
+"""The synchronization algorithms, one file each; `catalog.registry` names them."""

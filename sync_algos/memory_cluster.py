@@ -12,10 +12,10 @@ import torch
 
 from .base import Algorithm, AlgorithmState, Peers, Slice
 from .grouping import Grouping
-from .memory import MemoryCenter, MemoryReplica
+from .memory.center import MemoryCenter, MemoryReplica
+from .memory.meeting import MemoryRendezvous, MemoryRound
+from .memory.peers import MemoryPeers
 from .memory_faults import Action, Fault, Phase
-from .memory_meeting import MemoryRendezvous, MemoryRound
-from .memory_peers import MemoryPeers
 
 # Without a clock: a round in memory is over after a few turns of the loop, or never is.
 TURNS = 500

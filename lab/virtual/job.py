@@ -20,8 +20,8 @@ from ...pipeline.errors import JobFileError
 from ...pipeline.metrics import QualitySums
 from ...pipeline.types import Float32Array
 from ...sync_algos.base import Algorithm, ModelOrigin
-from ...sync_algos.memory_meeting import weighted_mean
-from ...sync_algos.registry import make_algorithm
+from ...sync_algos.catalog.registry import make_algorithm
+from ...sync_algos.memory.meeting import weighted_mean
 from .clock import run_in_virtual_time
 from .links import VirtualNetwork
 from .result import CURVE_POINTS, CurvePoint, LossWindow, VirtualResult

@@ -20,7 +20,7 @@ from ...pipeline.metrics import QualitySums
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ...sync_algos.base import Algorithm
-from ...sync_algos.memory_peers import MemoryPeers
+from ...sync_algos.memory.peers import MemoryPeers
 from .links import VirtualNetwork
 from .source import BatchSource
 from .tables import VirtualTables

@@ -23,7 +23,7 @@ from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
 from ...pipeline.wire.control.orders import MemberInfo
 from ...sync_algos.base import Slice
-from ...sync_algos.memory import split_evenly
+from ...sync_algos.memory.center import split_evenly
 from ..runtime.members import Traffic
 from .center_connection import CenterConnection
 from .codec_chooser import LinkCodecChooser

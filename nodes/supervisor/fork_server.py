@@ -72,7 +72,7 @@ TORCH = (
     "shadowsync.nodes.trainer.role",
     "shadowsync.nodes.embedding.role",
     "shadowsync.nodes.sync.role",
-    "shadowsync.sync_algos.registry",
+    "shadowsync.sync_algos.catalog.registry",
     "shadowsync.pipeline.models.registry",
     JOB_CHECK,
 )

@@ -193,7 +193,7 @@ class WorkerProcessMain:
         )
 
     def _fixed_rate(self, members: list[MemberInfo]) -> FixedRate | None:
-        from ...sync_algos.registry import make_algorithm
+        from ...sync_algos.catalog.registry import make_algorithm
 
         config, sync = self._config, self._config.job.sync
         if sync.mode != "fixed":

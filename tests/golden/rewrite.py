@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from shadowsync.sync_algos.registry import ALGORITHMS
+from shadowsync.sync_algos.catalog.registry import ALGORITHMS
 from shadowsync.tests.golden.trajectories import MODES, file_of, trajectories
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from shadowsync.sync_algos.registry import ALGORITHMS
+from shadowsync.sync_algos.catalog.registry import ALGORITHMS
 from shadowsync.tests.golden.trajectories import FOLDER, MODES, OPTIONS, ROUNDS, file_of, trajectories
 
 CASES = [(name, mode) for name in sorted(ALGORITHMS) for mode in MODES]

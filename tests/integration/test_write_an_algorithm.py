@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import shadowsync
 from shadowsync.pipeline.jobfile.load import load_job
-from shadowsync.sync_algos.registry import make_algorithm
+from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.tests.support.page_blocks import blocks_of
 
 ROOT = Path(shadowsync.__file__).resolve().parent
@@ -102,7 +102,7 @@ def test_the_commands_install_list_and_test_it(folder: Path) -> None:
 def _check_installed(folder: Path) -> None:
     """By its name, in a process that has it and in one that hasn't; and for nodes without torch."""
     script = (
-        "from shadowsync.sync_algos.registry import make_algorithm as make; "
+        "from shadowsync.sync_algos.catalog.registry import make_algorithm as make; "
         "print(make('fedadagrad', {}).describe())"
     )
     assert _run(["env", "PYTHONPATH=plugins", sys.executable, "-c", script], folder).stdout.strip() == (
@@ -112,6 +112,6 @@ def _check_installed(folder: Path) -> None:
         "'fedadagrad' is not an algorithm; give one of bmuf"
         in _run([sys.executable, "-c", script], folder).stderr
     )
-    asked = [sys.executable, "-m", "shadowsync.sync_algos.probe", "fedadagrad"]
+    asked = [sys.executable, "-m", "shadowsync.sync_algos.catalog.probe", "fedadagrad"]
     response = _run(["env", "PYTHONPATH=plugins", *asked], folder).stdout
     assert response.strip() == '{"needs_center": false}'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from shadowsync.sync_algos.registry import AlgorithmError, find_algorithm
+from shadowsync.sync_algos.catalog.registry import AlgorithmError, find_algorithm
 
 GOOD = """
 from __future__ import annotations

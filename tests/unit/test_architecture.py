@@ -164,7 +164,7 @@ def test_the_whole_package_was_read() -> None:
         ("sync_algos/easgd.py", "import zmq", wrong_for_algorithms),
         ("sync_algos/easgd.py", "import numpy as np", wrong_for_algorithms),
         ("sync_algos/easgd.py", "from time import monotonic", wrong_for_algorithms),
-        ("sync_algos/memory.py", "import threading", wrong_for_algorithms),
+        ("sync_algos/memory/center.py", "import threading", wrong_for_algorithms),
         ("sync_algos/gossip.py", "import random", wrong_for_algorithms),
         ("sync_algos/grouping.py", "import pathlib", wrong_for_algorithms),
         ("class_loader.py", "from .pipeline.errors import JobFileError", wrong_directions),
@@ -208,7 +208,7 @@ def test_which_imports_bring_no_torch() -> None:
         "shadowsync.nodes.reader.role",
         "shadowsync.nodes.supervisor.supervisor",
         "shadowsync.nodes.launch",
-        "shadowsync.sync_algos.built_in",
+        "shadowsync.sync_algos.catalog.built_in",
         "shadowsync.nodes.supervisor.network.relay",
         "shadowsync.cli",
         "shadowsync",
@@ -217,7 +217,9 @@ def test_which_imports_bring_no_torch() -> None:
     assert first_with_torch(modules) is None
 
 
-@pytest.mark.parametrize("module", ["shadowsync.sync_algos.registry", "shadowsync.nodes.replica.replica"])
+@pytest.mark.parametrize(
+    "module", ["shadowsync.sync_algos.catalog.registry", "shadowsync.nodes.replica.replica"]
+)
 def test_which_imports_bring_torch(module: str) -> None:
     """The control, with a module before it that brings none."""
     assert first_with_torch(["shadowsync.nodes.launch", module]) == module

@@ -18,7 +18,7 @@ from shadowsync.pipeline.report.write import read_report
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
-from shadowsync.sync_algos.registry import find_algorithm
+from shadowsync.sync_algos.catalog.registry import find_algorithm
 from shadowsync.testing import check_algorithm
 from shadowsync.tests.support.before import BEFORE, PLACE, TRAINED_BATCHES, described, put_there
 from shadowsync.tests.support.evaluate_run import evaluate_run

@@ -16,7 +16,7 @@ from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.nodes.runtime.process import PROBE
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.sync_algos.registry import ALGORITHMS
+from shadowsync.sync_algos.catalog.registry import ALGORITHMS
 
 MINE = """
 from shadowsync.sync_algos.base import ModelOrigin

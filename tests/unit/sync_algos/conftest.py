@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from shadowsync.sync_algos.base import Group, Slice
+from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.sync_algos.grouping import Grouping, everyone
-from shadowsync.sync_algos.memory import MemoryCenter, MemoryReplica
-from shadowsync.sync_algos.registry import make_algorithm
+from shadowsync.sync_algos.memory.center import MemoryCenter, MemoryReplica
 
 SIZE = 37
 

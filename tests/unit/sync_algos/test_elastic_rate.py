@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from shadowsync.sync_algos.registry import ALGORITHMS, make_algorithm
+from shadowsync.sync_algos.catalog.registry import ALGORITHMS, make_algorithm
 
 TUNABLE = sorted(name for name, cls in ALGORITHMS.items() if cls.closest_elastic_rate is not None)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from shadowsync.sync_algos.base import Algorithm
 from shadowsync.sync_algos.bmuf import BMUF
+from shadowsync.sync_algos.catalog.registry import ALGORITHMS
 from shadowsync.sync_algos.easgd import EASGD
-from shadowsync.sync_algos.registry import ALGORITHMS
 from shadowsync.testing import ConformanceError, check_algorithm
 from shadowsync.testing.check import CHECKS
 from shadowsync.testing.harness import Subject

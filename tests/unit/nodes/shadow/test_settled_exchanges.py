@@ -16,7 +16,7 @@ from shadowsync.pipeline.codecs.formats import LinkCodecs, make_codec
 from shadowsync.pipeline.wire.center_messages import CenterValues
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.sync_algos.downpour import Downpour, DownpourOptions
-from shadowsync.sync_algos.memory import MemoryReplica
+from shadowsync.sync_algos.memory.center import MemoryReplica
 from shadowsync.tests.support.fake_center import FakeCenter, Leaving, as_it_is
 
 Context = zmq.Context[zmq.Socket[bytes]]

@@ -16,7 +16,7 @@ from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import CheckpointError
-from shadowsync.sync_algos.registry import make_algorithm
+from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.tests.support.shared import build_shared
 
 MODEL = 7.0

@@ -8,9 +8,9 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from ..class_loader import NoSuchFile, load_module
-from .base import Algorithm
-from .options import AlgorithmError, option_types
+from ...class_loader import NoSuchFile, load_module
+from ..base import Algorithm
+from ..options import AlgorithmError, option_types
 
 GROUP = "shadowsync.sync_algos"
 KEY = "sync.algorithm"

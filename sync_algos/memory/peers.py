@@ -6,10 +6,10 @@ from typing import Protocol
 
 import torch
 
-from .base import Slice
-from .grouping import Grouping, everyone
-from .memory import MemoryCenter
-from .memory_meeting import MemoryRound
+from ..base import Slice
+from ..grouping import Grouping, everyone
+from .center import MemoryCenter
+from .meeting import MemoryRound
 
 
 class Hub(Protocol):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from .base import Algorithm, PeerLost, Slice
+from ..base import Algorithm, PeerLost, Slice
 
 
 class MemoryReplica:

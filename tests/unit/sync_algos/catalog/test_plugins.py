@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shadowsync.sync_algos.catalog.registry import AlgorithmError, find_algorithm, make_algorithm
 from shadowsync.sync_algos.ma import MA
-from shadowsync.sync_algos.registry import AlgorithmError, find_algorithm, make_algorithm
 from shadowsync.tests.support.plug_in import GOOD, refusal
 
 Write = Callable[[str, str], Path]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.sync_algos.base import Slice
-from shadowsync.sync_algos.memory import MemoryReplica, split_evenly
+from shadowsync.sync_algos.memory.center import MemoryReplica, split_evenly
 
 
 @given(st.integers(1, 1000), st.integers(1, 50))

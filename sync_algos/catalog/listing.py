@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from .base import Algorithm, ModelOrigin
-from .options import AlgorithmError, option_types
+from ..base import Algorithm, ModelOrigin
+from ..options import AlgorithmError, option_types
 from .plugins import entry_points
 from .registry import ALGORITHMS, all_algorithms
 

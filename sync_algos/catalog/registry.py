@@ -10,20 +10,20 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from .base import Algorithm
-from .bmuf import BMUF
-from .diloco import DiLoCo
-from .downpour import Downpour
-from .ds_sync import DSSync
-from .easgd import EASGD
-from .easgd_symmetric import SymmetricEASGD
-from .gaia import Gaia
-from .gossip import Gossip
-from .ma import MA
-from .none import NoSync
-from .options import AlgorithmError, make_options
+from ..base import Algorithm
+from ..bmuf import BMUF
+from ..diloco import DiLoCo
+from ..downpour import Downpour
+from ..ds_sync import DSSync
+from ..easgd import EASGD
+from ..easgd_symmetric import SymmetricEASGD
+from ..gaia import Gaia
+from ..gossip import Gossip
+from ..ma import MA
+from ..none import NoSync
+from ..options import AlgorithmError, make_options
+from ..tree import Tree
 from .plugins import check_class, entry_points, load_class, load_entry_point
-from .tree import Tree
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls

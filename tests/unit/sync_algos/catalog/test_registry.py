@@ -12,13 +12,13 @@ import pytest
 from shadowsync.nodes.launch import check_sync
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.sync_algos import registry
 from shadowsync.sync_algos.base import Algorithm, ModelOrigin
-from shadowsync.sync_algos.built_in import NEEDS_CENTER
+from shadowsync.sync_algos.catalog import registry
+from shadowsync.sync_algos.catalog.built_in import NEEDS_CENTER
+from shadowsync.sync_algos.catalog.registry import ALGORITHMS, AlgorithmError, find_algorithm, make_algorithm
 from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.sync_algos.easgd_symmetric import SymmetricEASGD
 from shadowsync.sync_algos.none import NoSync
-from shadowsync.sync_algos.registry import ALGORITHMS, AlgorithmError, find_algorithm, make_algorithm
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def _job(**sync: Any) -> Job:
 
 def test_all_files_of_the_folder_are_registered() -> None:
     """A file with a concrete algorithm that the dict lacks would be unreachable."""
-    folder = Path(registry.__file__).parent
+    folder = Path(registry.__file__).parents[1]
     names = {cls for file in folder.glob("*.py") for cls in _algorithms_of(file)}
     assert names == {cls.__name__ for cls in ALGORITHMS.values()}
     assert len(names) == 11

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ..pipeline.config.job import Job
+    from ...pipeline.config.job import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,9 +47,9 @@ def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
     A supervisor gives its nodes such JSON too. `torch`: whether this process will have torch anyway, and so
     may import an algorithm.
     """
-    from ..nodes.launch import with_sync_nodes
-    from ..pipeline.errors import JobFileError
-    from ..pipeline.jobfile.load import load_job, load_resolved
+    from ...nodes.launch import with_sync_nodes
+    from ...pipeline.errors import JobFileError
+    from ...pipeline.jobfile.load import load_job, load_resolved
 
     if not job_file.endswith(".json"):
         return with_sync_nodes(load_job(job_file, overrides), may_import=torch)

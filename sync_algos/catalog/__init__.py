@@ -1,0 +1,1 @@
+"""Which algorithms there are: built in, and of plug-ins."""
