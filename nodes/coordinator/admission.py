@@ -36,10 +36,10 @@ class Admission(ABC):
     """Admission of nodes of one role. Runs on the coordinator's loop.
 
     Args:
-        admitting: held while a node is admitted, so that the next one is told of it.
+        admitting: lock held while a node is admitted, so that the next one is told of it.
 
     Attributes:
-        begins_after_training: whether a node begins all the same if training ended while it was introduced.
+        begins_after_training: whether a node begins even if training ended during its introduction.
     """
 
     begins_after_training: ClassVar[bool] = False
@@ -52,7 +52,7 @@ class Admission(ABC):
     def admit(self, node: Member) -> None:
         """Admit a ready node; declare it dead if that fails.
 
-        Once training has ended it waits for the job's end.
+        If training has ended, the node waits for the end of the job.
         """
         self._server.spawn(self._admit(node))
 
@@ -60,7 +60,7 @@ class Admission(ABC):
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
         """Connect the node and the others; return a text for the event.
 
-        `connect` is the order by which it meets the others. Raises AdmissionFailed.
+        `connect` is the order that names the others. Raises AdmissionFailed.
         """
 
     async def _admit(self, node: Member) -> None:
@@ -84,9 +84,10 @@ class Admission(ABC):
         if not node.alive or not (state.is_training or self.begins_after_training):
             return
         node.begin()
-        # Before it acts: a coordinator that takes over has to know that it takes part.
+        # Recorded before it acts: a coordinator that takes over must know that it takes part.
         await server.journal.decided(NodeBegan(node.info.token))
-        # Before it begins, so that it takes nothing of them; it may have been told before it knew of them.
+        # Before it begins, so that it accepts nothing from dead nodes. An earlier notice may have come before
+        # it knew of them.
         for info in infos:
             if (known := state.members.find(info.token)) is not None and not known.alive:
                 await server.call(node, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS)
@@ -115,7 +116,7 @@ class ReaderAdmission(Admission):
     """Admission of readers: trainers connect to them."""
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
-        # The reader first: it accepts nothing of a trainer that it has not been told of.
+        # The reader first: it accepts nothing from a trainer that it does not know.
         await self._connect(node, connect)
         trainers = self._state.members.alive("trainer")
         await self._server.call_all(trainers, ReaderJoined(node.info), REQUEST_SECONDS)
@@ -125,13 +126,13 @@ class ReaderAdmission(Admission):
 class SyncAdmission(Admission):
     """Admission of a replacement sync node."""
 
-    # Trainers exchange with it already.
+    # Trainers already exchange with it.
     begins_after_training = True
 
     async def _introduce(self, node: Member, connect: ConnectPeers) -> str:
         await self._connect(node, connect)
         replaced = SyncReplaced(self._state.slices[node.info.token], node.info)
-        # A trainer that cannot send its slice in time is not waited for.
+        # Do not wait for a trainer that cannot send its slice in time.
         patience = REQUEST_SECONDS + self._state.job.sync.timeout_seconds
         trainers = self._state.members.alive("trainer")
         count = len(await self._server.call_all(trainers, replaced, patience))
@@ -159,7 +160,7 @@ class ShardAdmission(Admission):
         return f" with the rows of a checkpoint after {counted(restored, 'batch', 'batches')}"
 
     def _joined(self, node: Member) -> None:
-        # Not before: the trainers settle what they have pushed, which may take another node to join.
+        # Only now: trainers must settle their pushes first, and that may need another node to join.
         self._replaced(node)
 
 
@@ -167,7 +168,7 @@ class TrainerAdmission(Admission):
     """Admission of trainers, with another trainer's weights and optimizer."""
 
     async def _await_others(self, node: Member) -> None:
-        """Wait for nodes that take the places of dead ones."""
+        """Wait for replacements of dead nodes."""
         state = self._state
 
         def is_whole() -> bool:
@@ -184,7 +185,7 @@ class TrainerAdmission(Admission):
         meets_peers = node.facts.needs_peers
         members = self._state.members.alive()
         others = [member for member in members if meets_peers or member.info.role != "trainer"]
-        # They accept nothing of a trainer that they have not been told of.
+        # They accept nothing from a trainer that they do not know.
         replies = await self._server.call_all(others, TrainerJoined(node.info), REQUEST_SECONDS)
         if silent := [one.info.name for one in others if one.alive and one.info.name not in replies]:
             raise AdmissionFailed(f"could not be announced to {', '.join(silent)}")

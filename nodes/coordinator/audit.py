@@ -1,7 +1,7 @@
 """Audit of a run's ledger: identities between counts of different processes.
 
-A lost or doubled message makes them not add up. `lost_batches` finds batches that can no longer arrive, so
-that a job fails instead of waiting for ever.
+If a message is lost or doubled, they do not add up. `lost_batches` finds batches that can no longer arrive,
+so that a job fails instead of waiting forever.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def total(by_node: CountsByNode, key: str) -> int:
 def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> ExampleCounts:
     """Return where the examples went.
 
-    `read` is the readers' count, `in_flight` the trainers', the rest the coordinator's.
+    `read` is counted by the readers, `in_flight` by the trainers, the rest by the coordinator.
     """
     totals = state.ledger.totals
     given_up = _given_up(state, stored)
-    # A reader that fails because of them has not reported the span in which they are.
+    # A reader that fails on malformed rows has not reported their span.
     bad_rows = max(totals.bad_rows, state.bad_rows_of_failed_reader)
     reasons = {"malformed rows": bad_rows} if bad_rows else {}
     for why, number in stored.untrained_examples_by_reason.items():
@@ -66,14 +66,14 @@ def _given_up(state: JobState, stored: StoredTotals) -> int:
 def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples: ExampleCounts) -> Ledger:
     """Build the ledger's identities (docs/architecture.md, Words) and check them."""
     totals = state.ledger.totals
-    # Those that are silent as well: what they had confirmed is in the ledger's count.
+    # Includes silent trainers: their confirmed batches are in the ledger.
     dead = [member.info.name for member in _unheard(state, outcome)]
-    # Of one that died after it was held, what it had confirmed is in the ledger's count, too.
+    # If it died after the count, its confirmed batches are also in the ledger.
     living = {name: counts for name, counts in outcome.trainers.items() if name not in dead}
     counted = total(living, "confirmed_examples")
     counted += sum(state.ledger.trained_examples_of.get(name, 0) for name in dead)
     sums = stored.sums
-    # Named only where there are some.
+    # Named only if there are any.
     left_out = " + left out" if totals.left_out_batches else ""
     identities = [
         _read_identity(state, outcome, left_out, examples),
@@ -97,13 +97,13 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
             Identity.of("spans whose batches do not add up = 0", len(state.ledger.misread_spans()), 0)
         )
     interrupted_replay = _given_up(state, stored) > 0 or (outcome.stop is not None and examples.returned > 0)
-    # Nobody returned what a dead reader had sent to a dead trainer, and it was not trained again.
+    # What a dead reader had sent to a dead trainer was neither returned nor trained again.
     interrupted_replay |= _pushed_and_lost(state) and state.ledger.has_lost_spans
-    # What a silent trainer had pushed may not be in the ledger.
+    # Pushes of a silent trainer may be missing from the ledger.
     interrupted_replay |= bool(_silent_trainers(state, outcome))
-    # With a shard dead, the others may have applied a push that it never will.
+    # The other shards may have applied pushes that a dead shard never will.
     interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
-    # The same of batches that are to be trained again: a run that resumes does so.
+    # The same holds for batches still to be trained again, which a resumed run does.
     interrupted_replay |= not state.ledger.owed.is_settled
     shard_applied = {name: int(counts["applied_batches"]) for name, counts in outcome.shards.items()}
     identities += [
@@ -136,7 +136,7 @@ def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:
 
 def _unheard(state: JobState, outcome: Outcome) -> list[Member]:
     silent = _silent_trainers(state, outcome)
-    # One that left has said what it had.
+    # A trainer that left has reported its batches.
     trainers = [one for one in state.members.everyone("trainer") if not one.left]
     return [one for one in trainers if not one.alive or one.info.name in silent]
 
@@ -152,8 +152,8 @@ def _read_identity(state: JobState, outcome: Outcome, left_out: str, examples: E
 def _read_as_trainers_say(state: JobState, outcome: Outcome, reader: str) -> int:
     """Count the examples of a lost reader, by its trainers' counts.
 
-    For a dead trainer only the deliveries that the ledger knows count, since the others cannot be known any
-    more; so, too, for one that left, since the rest of its batches is read again.
+    For a dead trainer only the deliveries in the ledger count; the others are unknown. The same holds for a
+    trainer that left, since the rest of its batches is read again.
     """
     read = 0
     for trainer in state.members.everyone("trainer"):
@@ -186,20 +186,20 @@ def _shard_name(shard: str) -> str:
 
 def _shard_identity(state: JobState, name: str, counts: Counts, halves: Iterable[BatchId]) -> Identity:
     applied, distinct = int(counts["applied_batches"]), state.ledger.totals.distinct_batches
-    # What a trainer had pushed before it died, and the next one left out.
-    # One that took a dead node's place has its index, and another name.
+    # A replacement has the dead node's index, but another name.
     place = {one.info.name: one.info.index for one in state.members.everyone("embedding")}.get(name)
     first = name if place is None else f"embedding-{place}"
     before = state.origin.applied_before.get(first, ())
     applied_of = set(halves)
-    # Left out when they were trained again, so that a shard in a dead one's place has them no more.
+    # Batches left out when they were trained again; a replacement shard lacks them.
     gone = state.ledger.owed.left_out - applied_of
+    # Batches that a trainer pushed before it died, and that the next trainer left out.
     half = sum(batch not in before for batch in applied_of - state.ledger.owed.left_out)
     if not state.ledger.restored_batches:
         extra = " + pushed by a dead trainer, then left out" if half else ""
         extra += " - lost with a shard, then left out" if gone else ""
         return Identity.of(_shard_name(name) + extra, applied, distinct + half - len(gone))
-    # It had applied some more when its checkpoint was taken; those are counted until they are trained again.
+    # Batches applied before its checkpoint but not in the checkpoint's ledger count until trained again.
     early = sum(not state.ledger.has(batch) for batch in before)
     right = state.ledger.restored_batches + distinct + early + half - len(gone)
     return Identity.of(f"batches applied by {name} = restored + distinct + early", applied, right)
@@ -208,8 +208,9 @@ def _shard_identity(state: JobState, name: str, counts: Counts, halves: Iterable
 def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
     """Build the identity for repeated pushes.
 
-    A shard receives a push twice if its worker sent it again, or if it is trained again after a death. Any
-    other repeat means that somebody pushed a batch in its trainer's place, whose gradients reached no row.
+    A shard receives a push twice if its worker sent it again, or if the batch is trained again after a death.
+    Any other repeat means that someone else pushed a batch first, so that the gradients of its trainer
+    reached no row.
     """
     name = "pushes received twice ≤ sent again + returned"
     early = sum(len(batches) for batches in state.origin.applied_before.values())
@@ -235,7 +236,7 @@ def _pushed_before(state: JobState) -> int:
 
 
 def _pushed_and_lost(state: JobState) -> bool:
-    # A reader that left is as one that died: what it had sent is what its trainers got.
+    # A reader that left counts like a dead one: only what its trainers received was sent.
     trainers = [one for one in _dead(state, "trainer") if not one.left]
     return bool(trainers and _dead(state, "reader"))
 
@@ -245,13 +246,11 @@ def _dead(state: JobState, role: str) -> list[Member]:
 
 
 def lost_batches(ledger: LedgerState, readers: Iterable[Member]) -> int:
-    """Count delivered batches that are lost for good.
+    """Count delivered batches that are lost for good; 0 while unknown.
 
-    0 while that cannot be known.
-
-    A reader keeps a batch until its trainer says that the coordinator has noted it. So when all readers have
-    cut all spans and keep nothing, what the ledger still misses will never come. A heartbeat may be older
-    than the ledger: it counts only once its `read_spans` says that it knew of every span.
+    A reader keeps a batch until its trainer says that the coordinator has recorded it. So once all readers
+    have cut all spans and keep nothing, the batches that the ledger still misses will never come. A heartbeat
+    may be older than the ledger, so it counts only if its `read_spans` covers every span.
     """
     living = [(reader.metrics, ledger.spans_read_of[reader.info.name]) for reader in readers]
     if not living or any(int(counts.get("retained_bytes", 1)) for counts, _ in living):

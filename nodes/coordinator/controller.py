@@ -51,8 +51,8 @@ class JobController:
     async def run(self) -> Outcome:
         """Run the whole job and return its outcome.
 
-        Errors of nodes become a `Stop`, never an exception. What a coordinator that died has done is not done
-        again; the end of a job is, from its beginning.
+        Errors of nodes become a `Stop`, never an exception. After a takeover, finished phases are not
+        repeated, except the end of the job, which starts over.
         """
         state = self._state
         try:
@@ -98,7 +98,7 @@ class JobController:
         infos = [member.info for member in members.alive()]
         connect = ConnectPeers(tuple(infos), self._state.group.view)
         trainers = members.alive("trainer")
-        # The others first: they accept nothing of a trainer that they have not been told of.
+        # The others first: they accept nothing from a trainer that they do not know.
         others = [member for member in members.alive() if member.info.role != "trainer"]
         met = set(await self._server.call_all(others, connect, REQUEST_SECONDS))
         met |= set(await self._server.call_all(trainers, connect, REQUEST_SECONDS))
@@ -137,7 +137,7 @@ class JobController:
         return FinalModel.of(trainers[0].facts, self._job.sync.algorithm)
 
     def _record_fresh_parts(self) -> None:
-        """Record as an event what the starting checkpoint did not have."""
+        """Record as an event what the starting checkpoint lacked."""
         if not self._job.start.checkpoint:
             return
         facts = [member.facts for member in self._state.members.alive()]
@@ -188,7 +188,7 @@ class JobController:
         finally:
             for task in (sampling, checkpointing):
                 task.cancel()
-            # The profiler ends with training by itself, and keeps what it measured.
+            # The profiler ends by itself with training, and keeps its measurements.
             await asyncio.gather(sampling, checkpointing, profiling, return_exceptions=True)
         if self._state.stop is None:
             early = "" if self._state.ledger.complete else self._ended_early
@@ -228,7 +228,7 @@ class JobController:
         if stop is not None:
             await self._close_checkpoints()
         elif self._job.report.pictures:
-            # Nodes compute and write meanwhile. If it fails, the report's writer does too, and says so.
+            # Nodes compute and write meanwhile. If it fails, so does the report's writer, which says so.
             asyncio.get_running_loop().run_in_executor(None, load_pictures)
         await self._drain(hurry=stop is not None)
         try:
@@ -284,7 +284,7 @@ class JobController:
         try:
             score = await self._server.unless_stopped(score_checkpoint(manager.best_folder, self._eval_spans))
         except ShadowSyncError as error:
-            # The job itself is well, and its last model is scored.
+            # The job itself succeeded, and its last model is scored.
             self._outcome.note(f"the best checkpoint could not be scored on the held-out files: {error}")
             return
         if score is not None and score.sums.examples:
@@ -294,18 +294,18 @@ class JobController:
     async def _drain(self, *, hurry: bool) -> None:
         """End deliveries, then training.
 
-        Every delivery is then trained, returned, or in flight.
+        Afterwards every delivery is trained, returned, or in flight.
         """
         members, outcome, store = self._state.members, self._outcome, self._server.store
         self._state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
         run, sync = self._job.run, self._job.sync
-        # A node that stands still is waited for until it replies, or is declared dead.
+        # Wait for a stalled node until it replies or is declared dead.
         short = HURRY_SECONDS if hurry else run.node_timeout_seconds + DRAIN_SECONDS
         readers = await self._server.call_all(members.alive("reader"), Drain({}), short)
         outcome.readers_drained({name: reply.counts for name, reply in readers.items()})
         sequences = {name: reply.sequences for name, reply in readers.items()}
-        # What a trainer had that is declared dead is somebody else's by then, so it alone knows nothing. An
-        # interrupt cannot wait so long.
+        # By then a trainer that is declared dead has lost its batches to others, so nothing depends on its
+        # reply. An interrupt cannot wait so long.
         patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
         drain = Drain(sequences, hurry=hurry)
@@ -326,10 +326,7 @@ class JobController:
         self._count_cpu()
 
     def _count_cpu(self) -> None:
-        """Record CPU seconds of training by node.
-
-        For dead ones, up to their last heartbeat.
-        """
+        """Record CPU seconds of training by node; for dead nodes up to the last heartbeat."""
         before = self._state.training_began
         if before is None:
             return

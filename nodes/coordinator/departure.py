@@ -16,7 +16,7 @@ class Departures:
     """Let nodes leave, one at a time. Runs on the coordinator's loop.
 
     Args:
-        admitting: held while a node is admitted, so that none joins of which the leaving one is the source.
+        admitting: lock held while a node is admitted, so that the leaving node is no source of a joining one.
     """
 
     def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:
@@ -37,7 +37,7 @@ class Departures:
             self._interrupt(member)
 
     async def release(self, member: Member) -> bool:
-        """Let a node leave if the job can continue without it; return whether it left."""
+        """Let a node leave if the job can spare it; return whether it left."""
         async with self._admitting:
             if member.leaves or not member.alive or not self._state.can_leave(member):
                 return False
@@ -55,7 +55,7 @@ class Departures:
 
     async def _leave(self, member: Member) -> None:
         async with self._admitting:
-            # It may have died while it waited, and the job may have ended.
+            # Meanwhile it may have died, or the job ended.
             if not member.alive or not self._state.is_training:
                 return
             if not self._state.can_leave(member):
@@ -65,7 +65,7 @@ class Departures:
 
     async def _dismiss(self, member: Member) -> None:
         if member.info.role == "reader":
-            # What it has sent is trained by those who have it, and the rest is read again.
+            # Trainers keep the batches that it has sent; the rest is read again.
             await self._server.dismiss(member, {})
         else:
             await self._leave_as_trainer(member)
@@ -75,15 +75,15 @@ class Departures:
         server, run, sync = self._server, self._state.job.run, self._state.job.sync
         group = self._state.group
         if trainer.facts.needs_peers and (view := group.lose(trainer.info.index)) is not None:
-            # The others meet without it.
+            # The others synchronize without it.
             server.journal.decided(GroupFormed(view))
             server.broadcast_group(view)
         patience = run.node_timeout_seconds + sync.timeout_seconds + DRAIN_SECONDS
         drained = await server.call(trainer, Drain({}, leaving=True), patience)
         if not self._state.is_training:
-            # The job ends before it could leave, and drains it as it does the others.
+            # The job ended first, and drains it like the others.
             return
-        # With a shard dead, it may have pushed half of a batch.
+        # If a shard is dead, it may have pushed only part of a batch.
         if drained is None or not trainer.alive or not self._state.ledger.owed.has_all_shards:
             server.mark_dead(trainer.info.token, "could not leave in time")
             return
@@ -92,6 +92,6 @@ class Departures:
             patience = 3 * sync.timeout_seconds + REQUEST_SECONDS
             last = await server.call(trainer, Finalize(closing_round=True), patience)
             counts |= last.counts if last is not None else {}
-        # What it did not train the readers give to others: none of it stays in flight.
+        # Readers give its untrained batches to others, so none stays in flight.
         if trainer.alive and self._state.is_training:
             await server.dismiss(trainer, counts | {"in_flight": 0})

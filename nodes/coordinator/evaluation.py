@@ -1,6 +1,6 @@
 """Evaluation of the final model by the job's trainers.
 
-Progressive scores are of batches that are scored before their training step.
+In progressive validation, batches are scored before their training step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .state.membership import Member
 from .state.outcome import FinalModel, Outcome, Score
 
 EVAL_SECONDS = 24 * 3600.0
-# More than there are trainers that could die in a pass.
+# More than the trainers that can die in a pass, each of which starts a new one.
 PASSES_OF_ONE = 1 << 16
 
 
@@ -35,7 +35,7 @@ class Evaluator:
         self._outcome = outcome
         self._model = model
         self._spans = spans
-        # Nodes may still have passes of a coordinator that died.
+        # Nodes may still know passes of a coordinator that died.
         self._pass = self._state.takeovers * PASSES_OF_ONE
 
     async def run(self) -> None:
@@ -51,9 +51,9 @@ class Evaluator:
             self._outcome.evaluated(Score(self._model.scored(len(scored)), scored))
 
     async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
-        """Score one pass, again without trainers that die in it.
+        """Score one pass; repeat it without trainers that die in it.
 
-        None if none is left.
+        Returns None if no trainer is left.
         """
         while trainers and self._state.stop is None:
             self._pass += 1
@@ -65,7 +65,7 @@ class Evaluator:
                 continue
             whole = await self._deliver(trainers)
             if self._state.stop is not None:
-                # What was scored by now is a part of the files, which is no score of them.
+                # Only a part of the files was scored, which is not their score.
                 return None
             results = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
             if whole and len(results) == len(trainers):
@@ -80,11 +80,9 @@ class Evaluator:
         return None
 
     async def _deliver(self, trainers: list[Member]) -> bool:
-        """Let the readers send the pass to these trainers.
+        """Let the readers send the pass to these trainers; return whether all was scored.
 
-        Return whether all of it was scored.
-
-        Ends early when one of the trainers dies.
+        Ends early if one of the trainers dies.
         """
         readers = self._state.members.alive("reader")
         if not readers:
@@ -107,9 +105,9 @@ MODEL = "the trainers' replicas, each before its step"
 
 
 def sum_progressive(parts: Iterable[bytes]) -> QualitySums:
-    """Sum the scores of all trainers, float64 each, sent when they were drained.
+    """Sum the float64 scores that trainers sent when they were drained.
 
-    Those of a dead trainer are lost.
+    The scores of a dead trainer are lost.
     """
     total = QualitySums()
     for part in parts:
@@ -118,7 +116,7 @@ def sum_progressive(parts: Iterable[bytes]) -> QualitySums:
 
 
 def progressive_report(sums: QualitySums | None, trained: int) -> Progressive:
-    """Build the report's part, for `trained` distinct examples; without sums none are scored."""
+    """Build the report's part for `trained` distinct examples; without sums none was scored."""
     if sums is None or not sums.examples:
         return Progressive(
             model=MODEL, examples=0, trained=trained, ne=None, auc=None, auc_error=None, logloss=None

@@ -22,7 +22,7 @@ class JobJournal:
     Belongs to the coordinator's loop.
 
     Args:
-        failed: told of an error in writing.
+        failed: called with an error of writing.
     """
 
     def __init__(self, state: JobState, store: LedgerWriter, failed: Callable[[BaseException], None]) -> None:
@@ -33,8 +33,8 @@ class JobJournal:
     def apply(self, token: str, number: int, request: Request[Any]) -> tuple[Reply, asyncio.Future[None]]:
         """Apply a request; return the reply and a future of its recording.
 
-        `number` is that of the request, which the node may send again to another coordinator. Raises
-        ShadowSyncError or ValueError for what cannot be done.
+        `number` is the request's number; the node may send it again to another coordinator. Raises
+        ShadowSyncError or ValueError for an impossible request.
         """
         effect = REQUESTS[type(request)](self._state, token, request)
         if not effect.lasts:
@@ -44,7 +44,7 @@ class JobJournal:
         return effect.reply, self._record(request, token, number, effect.write)
 
     def decided(self, change: Any) -> asyncio.Future[None]:
-        """Record a decision that was just applied; return a future."""
+        """Record a decision that was just applied; return a future of its recording."""
         return self._record(change, "", 0, None)
 
     def _record(self, change: Any, token: str, number: int, write: Write | None) -> asyncio.Future[None]:

@@ -23,11 +23,10 @@ from .running import RunningCheckpoint, input_digest
 
 
 class IntervalTrigger:
-    """A trigger at multiples of `every_examples` and `every_epochs`, and `every_seconds` after the last.
+    """Trigger at multiples of `every_examples` and `every_epochs`, or after `every_seconds`.
 
-    0 switches that condition off.
-
-    It has no clock: the caller gives the examples, seconds and complete epochs so far.
+    The seconds count from the last trigger. 0 disables a condition. It has no clock: the caller gives the
+    examples, seconds and complete epochs so far.
     """
 
     def __init__(self, every_examples: int, every_seconds: float, every_epochs: int = 0) -> None:
@@ -48,7 +47,7 @@ class IntervalTrigger:
         return by_examples or by_epochs or 0 < self._every_seconds <= seconds - self._last_seconds
 
     def done(self, examples: int, seconds: float, epochs: int = 0) -> None:
-        """Record that it was done, or tried, at so many examples, seconds and epochs."""
+        """Record that it was done or tried at these examples, seconds and epochs."""
         self._last_seconds = seconds
         if self._every_examples:
             self._next_examples = (examples // self._every_examples + 1) * self._every_examples
@@ -58,7 +57,7 @@ class IntervalTrigger:
 
 LOOK_SECONDS = 0.1
 MOST_WAITING = 8
-"""So many pinned checkpoints wait for their validation; each holds its files on the disk."""
+"""Most pinned checkpoints that wait for validation; each keeps its files on the disk."""
 
 log = logging.getLogger(__name__)
 
@@ -66,16 +65,16 @@ log = logging.getLogger(__name__)
 class CheckpointManager:
     """Take and validate checkpoints when they are due. Runs on the coordinator's loop.
 
-    A validation is of a checkpoint that was just written, pinned by hard links so that it stays; one runs at
-    a time, in a process of its own, and the others wait for it. A failure is an event; training continues.
+    Each new checkpoint to validate is pinned by hard links, so that it stays. One validation runs at a time,
+    in a process of its own; the others wait. If one fails, this is an event, and training continues.
 
     Args:
-        spans: of the validation part.
+        spans: the spans of the validation part.
 
     Attributes:
         ended_early: why training should end, once patience is exhausted.
-        best_is_last: whether the checkpoint that a finished job leaves is the best one, too.
-        failed: how many checkpoints did, while training went on.
+        best_is_last: whether the last checkpoint of a finished job is also the best one.
+        failed: number of checkpoints that failed during training.
     """
 
     def __init__(self, server: CoordinatorServer, model: FinalModel, spans: Sequence[Span]) -> None:
@@ -93,7 +92,7 @@ class CheckpointManager:
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         for scored in self._state.scored:
-            # Of a coordinator that died.
+            # Scored by a coordinator that died.
             self.validation.add(scored)
         self.ended_early = ""
         self.best_is_last = False
@@ -119,12 +118,12 @@ class CheckpointManager:
     async def finish(self) -> None:
         """Wait for the validation under way, and validate the last checkpoint.
 
-        To be called after the last checkpoint of a job that was not stopped. A stop ends both.
+        Call it after the last checkpoint of a job that was not stopped. A stop ends both.
         """
         if not self._validates:
             return
         if self.ended_early:
-            # They are of later models than the one that was no better.
+            # The waiting ones are of later models than the one that was no better.
             while self._waiting:
                 self.validation.skip()
                 await run_in_thread_uncancellable(drop, self._waiting.popleft())
@@ -148,7 +147,7 @@ class CheckpointManager:
         return bool(self._spans)
 
     async def _adopt(self) -> None:
-        """Take over the resumed run's best checkpoint; drop what a dead coordinator had pinned."""
+        """Take over the resumed run's best checkpoint; remove pins of a dead coordinator."""
         await run_in_thread_uncancellable(drop_all, self._state.folder)
         start = self._state.job.start
         if not (start.resume and self._validates):
@@ -173,11 +172,11 @@ class CheckpointManager:
 
     async def _look(self) -> None:
         if not self._state.ledger.owed.has_all_shards:
-            # A checkpoint waits until it is known what the new shard lacks.
+            # Wait until it is known what the new shard lacks.
             return
         ledger = self._state.ledger
         examples, seconds, epochs = ledger.examples_so_far, self._state.seconds(), ledger.complete_epochs
-        # A model that has not learned anything since does not fail to improve.
+        # A model that has learned nothing since the last validation does not count against the patience.
         learned = examples > self._validated_examples
         validate = self._validates and learned and self._validation_due.now(examples, seconds, epochs)
         if validate:
@@ -244,7 +243,7 @@ class CheckpointManager:
         if self.validation.improves(value):
             digest = await asyncio.to_thread(input_digest, self._spans)
             note = BestNote(self.validation.settings.metric, value, scored.examples, digest)
-            # Before it counts as the best: one that cannot be kept leaves the best so far as it is.
+            # Promote it before it counts as the best: if that fails, the best so far stays.
             await run_in_thread_uncancellable(promote, candidate, note)
         best = self.validation.add(scored)
         self._state.checkpoint_scored(scored)
@@ -269,6 +268,6 @@ class CheckpointManager:
 def metric_of(sums: QualitySums, metric: str) -> float | None:
     """Return one metric of `[validation] metric`.
 
-    None where all labels are the same and it has none.
+    Returns None if all labels are equal, which leaves it undefined.
     """
     return {"ne": sums.ne, "auc": sums.auc, "logloss": sums.logloss}[metric]

@@ -1,4 +1,4 @@
-"""The run that a resumed job continues, as the coordinator takes it over.
+"""The run that a resumed job continues.
 
 Imports no torch.
 """
@@ -23,7 +23,7 @@ from ....pipeline.types import BatchId
 from ..state.progress import Origin
 from .running import describe_input, input_differences
 
-# What a batch, or the state that is taken over, is a function of. Everything else may change.
+# Batches and the restored state are functions of these sections. Everything else may change.
 FIXED_SECTIONS = ("data", "model", "tables")
 FIXED_KEYS = ("run.seed", "trainer.batch", "trainer.optimizer", "embedding.optimizer")
 FREE_KEYS = {
@@ -38,11 +38,11 @@ class RestoredRun:
     """A checkpoint that a resumed run continues from.
 
     Attributes:
-        applied_before: by embedding node, the batches that its shard had applied and `ledger` has not: they
-            were on their way when the checkpoint was taken. Empty where the tables are split anew, since the
-            shards then take over the ledger's set.
-        plan: that of its tables, where the job has as many nodes; None where they are split anew.
-        applied_again: of tables that are split anew, how many batches will be applied a second time to rows
+        applied_before: by embedding node, the batches that its shard had applied but `ledger` lacks: they
+            were in flight when the checkpoint was taken. Empty if the tables are split anew, since the shards
+            then take over the ledger's set.
+        plan: the plan of its tables if the job has as many nodes; None if they are split anew.
+        applied_again: if tables are split anew, number of batches that will be applied a second time to rows
             whose shard had them before.
     """
 
@@ -99,7 +99,7 @@ class RestoredRun:
 def _trained_again(early: Mapping[str, frozenset[BatchId]], ledger: SavedLedger) -> int:
     """Count the batches, applied by some shards, that are trained again.
 
-    Those that the resumed run left out are not.
+    Batches that the resumed run left out are not trained again.
     """
     found = frozenset[BatchId]().union(*early.values())
     return sum(batch.number not in ledger.left_out.get((batch.epoch, batch.span), ()) for batch in found)
@@ -108,7 +108,7 @@ def _trained_again(early: Mapping[str, frozenset[BatchId]], ledger: SavedLedger)
 def _saved_plan(job: Job, saved: SavedTables) -> TablePlan | None:
     """Return the checkpoint's table plan; None if it does not fit.
 
-    With this plan, it is known for each shard which batches it had applied.
+    With this plan, the batches that each shard had applied are known.
     """
     if saved.nodes != job.embedding.nodes or set(saved.names) != {table.name for table in job.tables}:
         return None
@@ -166,7 +166,7 @@ def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> 
 def _applied_early(
     folder: Path, manifest: CheckpointManifest, ledger: SavedLedger
 ) -> dict[str, frozenset[BatchId]]:
-    """Return, by embedding node, what its shard had applied and the ledger lacks."""
+    """Return, by embedding node, the batches that it had applied but the ledger lacks."""
     saved = SavedTables(folder, manifest)
     found = {}
     for node in range(saved.nodes):

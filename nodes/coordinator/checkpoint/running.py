@@ -41,7 +41,7 @@ class LedgerSnapshot:
 
     @classmethod
     def of(cls, state: JobState) -> LedgerSnapshot:
-        """Copy both as they are now; on the coordinator's loop, which changes them."""
+        """Copy both now. Call it on the coordinator's loop, which changes them."""
         return cls(state.ledger.saved(), dict(vars(state.ledger.totals)))
 
 
@@ -50,7 +50,7 @@ def manifest_of(
 ) -> CheckpointManifest:
     """Build the manifest of these files.
 
-    `model` names the model of the dense part in words.
+    `model` describes the model of the dense part in words.
     """
     return CheckpointManifest(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -67,7 +67,7 @@ def manifest_of(
                     "rows": table.rows,
                     "dim": table.dim,
                     "optimizer": table.optimizer,
-                    # Of Parquet, where an id may be a text or an integer: what was read.
+                    # In Parquet an id may be text or an integer; record which was read.
                     "ids": state.input.id_classes.get(table.name),
                 }
                 for table in state.job.tables
@@ -84,9 +84,9 @@ def manifest_of(
 def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
     """Describe the input that a resumed run must find unchanged.
 
-    The keys are `digest`, of the plan of spans, and `files`. By path these have the number of `spans`, where
-    the last one `stop`s, and the `bytes` of the file, None for one that is not on this machine's disk; a part
-    of a prepared folder also has `prepared`, the digest of the folder's manifest.
+    The keys are `digest`, that of the plan of spans, and `files`. For each path, `files` has the number of
+    `spans`, the `stop` of the last one, and the `bytes` of the file (None if it is not on this machine's
+    disk). A part of a prepared folder also has `prepared`, the digest of the folder's manifest.
     """
     files: dict[str, dict[str, Any]] = {}
     digest = hashlib.sha256()
@@ -102,7 +102,7 @@ def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def input_digest(spans: Sequence[Span]) -> str:
-    """Return the SHA-256 of `describe_input` as hex; scores of equal digests are comparable."""
+    """Return the hex SHA-256 of `describe_input`; scores with equal digests are comparable."""
     return hashlib.sha256(json.dumps(describe_input(spans), sort_keys=True).encode()).hexdigest()
 
 
@@ -130,12 +130,12 @@ def _size(path: str) -> int | None:
         return None
 
 
-# For the ledger, the logs and the report, which may be on the same volume: they must not fail because a
-# checkpoint failed.
+# Reserved for the ledger, the logs and the report, which may be on the same volume: a checkpoint must not
+# make them fail.
 RESERVE_BYTES = 64 << 20
 _FLOAT_BYTES = 4
-# Vectors as long as the dense model that are in no node's own part: the model that comes out, and of the
-# algorithm's state two at most, or a center.
+# Vectors as long as the dense model beside the nodes' own parts: the final model, and at most two of the
+# algorithm's state, or a center.
 _DENSE_VECTORS = 3
 
 
@@ -164,9 +164,9 @@ def require_all_shards(state: JobState) -> list[Member]:
     return state.members.alive("embedding")
 
 
-# A node that cannot copy and write its part in this time is taken to be unable to.
+# A node that has not written its part in this time has failed.
 PART_SECONDS = 600.0
-# Of a shard's copy: a longer one is reported as an event.
+# A longer pause for a shard's copy is reported as an event.
 PAUSE_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -175,14 +175,14 @@ log = logging.getLogger(__name__)
 class RunningCheckpoint:
     """Take checkpoints of a job during training. Runs on the coordinator's loop.
 
-    Nobody waits for a disk. Pushes and lookups of an embedding shard wait while changed rows are copied in
-    memory, see `nodes/embedding/shard_checkpoints.py`; a shard without the memory for a copy refuses.
+    Training does not wait for a disk. Pushes and lookups of an embedding shard wait while changed rows are
+    copied in memory (see `nodes/embedding/shard_checkpoints.py`). A shard without memory for a copy refuses.
 
-    First the ledger is copied, then every embedding shard copies its rows with the set of what it applied.
+    First the ledger is copied. Then every embedding shard copies its rows with the set of applied batches.
     A batch is in the ledger only once every shard has applied it, so each shard's part has all batches of
-    the ledger's part, and perhaps more. Those are trained again after a resume, and skipped by the shards
-    that have them (rule "A batch is a pure function"): nothing is lost, and nothing applied twice. Replicas
-    and center are copied while workers and rounds write them, as every snapshot of a round is.
+    the ledger's part, and perhaps more. After a resume these are trained again, and the shards that have them
+    skip them (rule "A batch is a pure function"): nothing is lost or applied twice. Replicas and center are
+    copied while workers and rounds write them, like every snapshot of a round.
     """
 
     def __init__(self, server: CoordinatorServer, model: FinalModel) -> None:
@@ -195,9 +195,9 @@ class RunningCheckpoint:
         self._reported_pauses: set[str] = set()
 
     async def take(self) -> CheckpointManifest:
-        """Take one checkpoint, in place of the one before.
+        """Take one checkpoint, which replaces the previous one.
 
-        Raises ShadowSyncError if a node cannot write its part or is lost; the one before is then still there.
+        Raises ShadowSyncError if a node cannot write its part or is lost; the previous one then stays.
         """
         began = time.monotonic()
         try:
@@ -206,12 +206,12 @@ class RunningCheckpoint:
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
             await run_in_thread_uncancellable(require_room, partial, max(estimate, self._new_bytes))
             manifest = await self._write(partial)
-            # The node in a dead one's place may be reading the checkpoint that this one would replace.
+            # A replacement node may be reading the checkpoint that this one would replace.
             require_all_shards(self._state)
             await run_in_thread_uncancellable(self._commit, partial, manifest)
         except BaseException:
-            # What it took on the disk is needed, above all where the disk is full. Of one that is in its
-            # place nothing is left to be removed.
+            # Frees the disk of a failed checkpoint, which matters most if it is full. After success there is
+            # nothing to remove.
             await run_in_thread_uncancellable(sweep, self._state.folder)
             raise
         log.info(
@@ -226,7 +226,7 @@ class RunningCheckpoint:
         commit(partial, manifest)
         self._new_bytes = sum(entry.bytes for entry in manifest.files if entry not in self._files)
         self._files = frozenset(manifest.files)
-        # Here, since whoever waits for this thread may be cancelled.
+        # Counted here, since the coroutine that awaits this thread may be cancelled.
         self._loop.call_soon_threadsafe(self._count)
 
     def _count(self) -> None:
@@ -235,9 +235,9 @@ class RunningCheckpoint:
 
     async def _write(self, partial: Path) -> CheckpointManifest:
         snapshot = LedgerSnapshot.of(self._state)
-        # At the same moment: one that takes a shard's place later lacks batches of this ledger.
+        # At the same moment as the ledger: a later replacement shard would lack its batches.
         shards = require_all_shards(self._state)
-        # What a checkpoint has is in the ledger's file, too.
+        # The ledger's file must have everything that the checkpoint has.
         await self._server.store.flush()
         part = WriteCheckpoint(str(partial), self._model.origin, running=True)
         files = await asyncio.to_thread(snapshot.ledger.write, partial)
@@ -256,8 +256,8 @@ class RunningCheckpoint:
     def _saver(self, trainers: list[Member]) -> Member:
         """Return the trainer that writes the dense part.
 
-        It is the first; with peers, the first of the group. The model and the algorithm's state of an
-        excluded trainer are those of its last round.
+        It is the first trainer; with peers, the first of the group, since an excluded trainer has the model
+        and algorithm state of its last round.
         """
         if self._model.needs_peers:
             group = self._state.group.view.members
@@ -269,8 +269,8 @@ class RunningCheckpoint:
     ) -> list[FileEntry]:
         """Return the files that these nodes wrote.
 
-        Raises ClusterError if a node could not write, but only when all have replied: nothing may still be
-        written to a folder that is to be removed.
+        Raises ClusterError if a node could not write, but only after all have replied: no node may still be
+        writing to a folder that is about to be removed.
         """
         work = (self._server.call_or_raise(member, request, PART_SECONDS) for member, request in requests)
         replies = await asyncio.gather(*work, return_exceptions=True)
@@ -283,7 +283,7 @@ class RunningCheckpoint:
         return files
 
     def _note_pause(self, name: str, seconds: float) -> None:
-        """Note the pause once per node: it is as long for every checkpoint."""
+        """Note the pause once per node: it is about equal for every checkpoint."""
         if seconds > PAUSE_SECONDS and name not in self._reported_pauses:
             self._reported_pauses.add(name)
             self._server.event(

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ....pipeline.types import Float32Array
 
 CHUNK_ELEMENTS = 1 << 18
-"""Elements of a chunk that a trainer is asked for."""
+"""Elements per chunk that a trainer is asked for."""
 SAMPLED_ELEMENTS = 1 << 14
-"""Elements, at most, of a sample of each replica, evenly spread."""
+"""Most elements of a sample of each replica, evenly spread."""
 
 
 def squared_distances(
@@ -26,10 +26,7 @@ def squared_distances(
 
 
 class Divergence:
-    """Sums for `‖w_i - mean‖ / ‖mean‖`, averaged over replicas, chunk by chunk.
-
-    They are float64.
-    """
+    """Float64 sums for the mean of `‖w_i - mean‖ / ‖mean‖` over replicas, chunk by chunk."""
 
     def __init__(self, replicas: int) -> None:
         self._distances = np.zeros(replicas, dtype=np.float64)

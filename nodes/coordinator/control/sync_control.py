@@ -1,4 +1,4 @@
-"""A job's control of its synchronization: from samples of its replicas to settings."""
+"""Automatic synchronization settings of a job, from samples of its replicas."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .divergence import squared_distances
 from .sync_law import ControlSample, SyncController, SyncSettings
 
 HORIZON_ITERATIONS: Final = 20
-"""Of a trainer: the mean's movement over so many is what the replicas' distance is compared with.
+"""Iterations of a trainer over which the mean's movement is compared with the replicas' distance.
 
-In a round's own iterations it would grow with the gap as the distance does, so their ratio would say nothing
-of the gap (docs/quality.md).
+Over the iterations of one round, the movement would grow with the gap just as the distance does, so their
+ratio would say nothing about the gap (docs/quality.md).
 """
 
 SAMPLES_PER_HORIZON: Final = 5
@@ -42,13 +42,13 @@ class SampledReplica:
 class ReplicaMotion:
     """Ratio of the replicas' spread to the movement of their mean.
 
-    The movement is that over HORIZON_ITERATIONS. Where samples are further apart it is their movement in
-    proportion, which is less than what it was if they moved to and fro; the ratio is then too large, and the
-    control on the safe side.
+    The movement is that over HORIZON_ITERATIONS. If samples are further apart, it is scaled down in
+    proportion. If the mean moved back and forth, this is too little and the ratio too large, which errs on
+    the safe side.
     """
 
     def __init__(self) -> None:
-        # (iterations, mean), as far back as the horizon and one further.
+        # (iterations, mean), back to the last one before the horizon.
         self._means: deque[tuple[float, NDArray[np.float64]]] = deque()
 
     def add(self, iterations: float, replicas: list[Float32Array]) -> float | None:
@@ -91,7 +91,7 @@ class SyncControl:
     def add(self, seconds: float, replicas: Mapping[str, SampledReplica]) -> bool:
         """Add samples of all replicas, by trainer; return whether the settings have changed.
 
-        Then `pause_seconds` are those until the next samples are wanted.
+        Also sets `pause_seconds`, the time until the next samples are wanted.
         """
         if set(replicas) != self._names:
             self._names = set(replicas)
@@ -106,7 +106,7 @@ class SyncControl:
         return self._controller.sample(ControlSample(seconds, iterations, rounds, ratio))
 
     def report(self) -> Control:
-        """Return what was wanted, reached and done."""
+        """Return the bound, what was reached, and the decisions."""
         return self._controller.report()
 
     def _set_pause(self, seconds: float, iterations: float) -> None:

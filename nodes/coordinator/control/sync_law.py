@@ -12,26 +12,26 @@ from ....pipeline.config.sections import SyncSection
 from ....pipeline.report.adaptation import Control, ControlDecision
 from ....pipeline.text.format import number
 
-# What a window has at the least: samples, iterations of a trainer, and rounds, so that one of these more or
-# less does not look as if they were held up.
+# Least samples, iterations of a trainer, and rounds of a window. With fewer, one round more or less would
+# look like a delay.
 WINDOW_SAMPLES: Final = 3
 WINDOW_ITERATIONS: Final = 20
 WINDOW_ROUNDS: Final = 4
-# Rounds after which replicas have the distance of a new setting.
+# Rounds until the replicas' distance reflects a new setting.
 SETTLING_ROUNDS: Final = 2
-# Part of the bound below which the gap may grow: what lies between is noise.
+# Fraction of the bound below which the gap may grow; differences above it are noise.
 LOOSEN_BELOW: Final = 0.85
-# The ratio grows as about this power of the gap in the lab (docs/quality.md).
+# In the lab the ratio grows as about this power of the gap (docs/quality.md).
 RATIO_POWER: Final = 0.5
-# At most, by one decision.
+# Largest changes of the gap by one decision.
 LOOSEN_FACTOR: Final = 2
 TIGHTEN_FACTOR: Final = 4
-# Rounds that come this much later than they are wanted are held up by something else.
+# Rounds that come later than wanted by this factor are limited by something else.
 HELD_UP_FACTOR: Final = 1.5
-# Windows for which a gap that proved wrong is not tried again; each time twice as many.
+# Windows for which a gap that proved wrong is not tried again; doubled each time.
 PATIENCE_WINDOWS: Final = 8
 LONGEST_PATIENCE_WINDOWS: Final = 64
-# A rate this near to that of the closest replicas is it.
+# Rates closer than this count as equal.
 SAME_RATE: Final = 0.02
 MAX_DECISIONS: Final = 128
 
@@ -54,9 +54,10 @@ class ControlSample:
     """One measurement for the controller.
 
     Attributes:
-        iterations: of a trainer so far, mean over trainers.
-        rounds: complete ones of a trainer so far, mean over trainers.
-        ratio: the replicas' distance from their mean over how far that mean moves; see `ReplicaMotion`.
+        iterations: iterations of a trainer so far, mean over trainers.
+        rounds: complete rounds of a trainer so far, mean over trainers.
+        ratio: the replicas' distance from their mean, relative to the movement of that mean; see
+            `ReplicaMotion`.
     """
 
     seconds: float
@@ -68,11 +69,10 @@ class ControlSample:
 class Limit:
     """A limit of the gap that expires after some windows.
 
-    If it is shown again then, it holds for twice as long; what held once may not hold for ever, since data
-    and links change.
+    Each repetition doubles its lifetime. It expires because data and links change.
 
     Attributes:
-        value: None while nothing is known.
+        value: the largest gap to try; None while unlimited.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Limit:
         self._windows_left = 0
 
     def show(self, value: int) -> None:
-        """Set the limit anew."""
+        """Set the limit and restart its lifetime."""
         self.value, self._windows_left = value, self._patience
 
     def pass_window(self) -> None:
@@ -97,17 +97,17 @@ class Limit:
 class SyncController:
     """Controller that keeps the ratio within a bound.
 
-    A window is a few samples under one setting; its median decides:
+    A window is a few samples under one setting. Its median decides:
 
-    - above the bound the gap falls to where the ratio is expected within it, a quarter at most, and no gap as
-      large as the last one is tried for a while. At a gap of 1, or where rounds are held up, the elastic
-      rate moves halfway to that of the closest replicas instead;
-    - clearly below it, what was done is undone in the opposite order, and the gap grows, twofold at most,
-      and only so far that the ratio is expected to stay below. Where that goes wrong the limit above holds,
-      so that settings swing ever more seldom;
-    - if rounds come clearly later than wanted, since the duty cycle or the link allows no more, the gap that
-      they come at becomes the wanted one, whatever the ratio: asking for more would change nothing, and is
-      tried again after a while.
+    - Above the bound, the gap falls to where the ratio is expected to be within the bound, but not below a
+      quarter. For some windows no gap as large as the last one is tried. At a gap of 1, or if rounds are
+      held up, the elastic rate moves halfway to that of the closest replicas instead.
+    - Clearly below the bound, the changes are undone in the opposite order. The gap at most doubles, and
+      grows only as far as the ratio is expected to stay below the bound. If it exceeds the bound all the
+      same, the limit above applies, so that settings swing less and less often.
+    - If rounds come clearly later than wanted, since the duty cycle or the link allows no more, their actual
+      gap becomes the wanted one, whatever the ratio: a smaller one would change nothing. It is tried again
+      after some windows.
 
     Args:
         elastic: see `Algorithm.elastic`.
@@ -124,7 +124,8 @@ class SyncController:
         # The rates before each step toward the closest one.
         self._rates: list[float] = []
         self._window: list[ControlSample] = []
-        # Before it a trainer's gap still grows to its first one, or replicas have another setting's distance.
+        # Earlier samples do not count: the gap still grows to its first value, or the replicas still have the
+        # distance of the previous setting.
         self._from_iterations = float(sync.start_iterations)
         self._held_up_at = Limit()
         self._within_bound = Limit()
@@ -140,7 +141,7 @@ class SyncController:
         return self._settings
 
     def sample(self, sample: ControlSample) -> bool:
-        """Take a sample; return whether the settings have changed."""
+        """Add a sample; return whether the settings have changed."""
         if sample.iterations < self._from_iterations:
             return False
         self._window.append(sample)
@@ -152,11 +153,11 @@ class SyncController:
         return self._decide(window)
 
     def forget_window(self) -> None:
-        """Begin the window anew, as the trainers are no longer the same ones."""
+        """Restart the window, since the trainers have changed."""
         self._window = []
 
     def report(self) -> Control:
-        """Return what was wanted, reached and done."""
+        """Return the bound, what was reached, and the decisions."""
         last, lowest = self._ratios or (None, None)
         return Control(
             bound=self._bound,
@@ -225,7 +226,7 @@ class SyncController:
         now, why = self._settings, f"{number(ratio, 2)} is clearly below the bound"
         wanted = self._bound * LOOSEN_BELOW
         if self._rates:
-            # A step to the closest rate halves the ratio at most, so undoing it doubles that at most.
+            # A step toward the closest rate at most halves the ratio, so undoing it at most doubles it.
             undone = replace(now, elastic_rate=self._rates.pop()) if ratio <= wanted / 2 else now
             return undone, why
         expected = now.gap * (wanted / ratio) ** (1 / RATIO_POWER) if ratio else math.inf
@@ -235,7 +236,7 @@ class SyncController:
 
 
 def _gap_of(window: Sequence[ControlSample]) -> float:
-    """Return the iterations of a trainer between two rounds of a window."""
+    """Return a trainer's mean iterations per round in a window."""
     rounds = window[-1].rounds - window[0].rounds
     iterations = window[-1].iterations - window[0].iterations
     return iterations / rounds if rounds else math.inf

@@ -12,31 +12,30 @@ from typing import Final
 
 from ....pipeline.wire.control.orders import MAX_MICRO_BATCHES
 
-# A ratio is measured over at least so many batches of the slower trainer, and so long.
+# Fewest batches, and seconds, of one ratio measurement.
 MEASURED_BATCHES: Final = 16
 MEASURED_SECONDS: Final = 1.0
-# It is the mean of the first measurements; from then on a new one weighs one in so many.
+# Running mean: a new measurement weighs at least 1/AVERAGED.
 AVERAGED: Final = 16
-# The fastest trainer is the one with the most batches in so long.
+# Window in which the fastest trainer is determined.
 FASTEST_SECONDS: Final = 30.0
-# Heartbeats that are kept of each trainer.
+# Heartbeats kept per trainer.
 KEPT_HEARTBEATS: Final = 512
-# A trainer that took at most so much longer than the fastest one in that time is not cut; at the beginning it
-# takes more to tell the two apart.
+# Ratio below which a trainer is not cut; up to MORE_AT_FIRST is added while little is known.
 NEARLY_EQUAL: Final = 1.08
 MORE_AT_FIRST: Final = 0.25
-# Orders that would change the parts by less are not given.
+# Relative change of the parts below which no order is given.
 SMALLEST_CHANGE: Final = 0.05
-# What is missing is made up for within about so long, by at most this much more than the fastest's rate.
+# Seconds in which missing updates are made up. LARGEST_CATCH_UP limits the extra rate, LARGEST_GROWTH the
+# factor by which one order raises the parts.
 CATCH_UP_SECONDS: Final = 10.0
 LARGEST_CATCH_UP: Final = 0.5
 LARGEST_GROWTH: Final = 4.0
-# Where the parts differ by more than this factor, the ratio is measured anew; where that differs by more
-# without them, nothing that was learned of the machines holds.
+# If the parts change by this factor, measure again; if the ratio changes by OTHER_MACHINES, forget the cost
+# fit too.
 OTHER_MICRO_BATCHES: Final = 1.25
 OTHER_MACHINES: Final = 1.5
-# Parts of this spread, as a share of their mean, tell what a part costs; each measurement weighs so much less
-# than the next one.
+# Smallest relative spread of parts for a cost fit; FADING is the decay of older measurements.
 SMALLEST_SPREAD: Final = 0.15
 FADING: Final = 0.95
 
@@ -46,10 +45,10 @@ class UpdateCounts:
     """Figures of a trainer from its heartbeat.
 
     Attributes:
-        seconds: when it came.
-        batches: that its workers have trained.
-        updates: dense updates that they made of these.
-        micro_batches: of a batch, as it cuts them now.
+        seconds: time of the heartbeat.
+        batches: number of batches that its workers have trained.
+        updates: number of dense updates made from them.
+        micro_batches: parts into which it cuts a batch now.
     """
 
     seconds: float
@@ -74,18 +73,18 @@ class _MicroBatchCost:
         if variance >= (SMALLEST_SPREAD * k / weight) ** 2:
             self.ratio = max(0.0, (kr / weight - k * r / weight**2) / variance)
         else:
-            # So that a cost which was wrong, or has changed, is looked for again.
+            # A wrong or outdated cost fades, so that it is measured again.
             self.ratio *= FADING
 
 
 class _Pace:
     """Pace of one trainer relative to the fastest.
 
-    What slows all of them down at once, as a disk that stands still or a busy machine, does not change it.
+    A slowdown of all trainers at once, such as a stalled disk or a busy machine, does not change it.
 
     Attributes:
         last: its last heartbeat.
-        ratio: how much longer its batches take than the fastest one's; 0 before it is measured.
+        ratio: time of its batches over that of the fastest trainer's; 0 before it is measured.
     """
 
     def __init__(self, first: UpdateCounts) -> None:
@@ -99,19 +98,19 @@ class _Pace:
 
     @property
     def known_seconds(self) -> float:
-        """For how long its heartbeats are known."""
+        """Seconds from its first kept heartbeat to the last."""
         return self.last.seconds - self._earlier[0].seconds
 
     @property
     def batch_seconds(self) -> float:
-        """Seconds of a batch since its first heartbeat that is kept."""
+        """Mean seconds per batch since its first kept heartbeat."""
         first = self._earlier[0]
         return self.known_seconds / max(1, self.last.batches - first.batches)
 
     def ratio_since(self, seconds: float, other: _Pace) -> float | None:
         """Return another trainer's batches per batch of this one.
 
-        In the time for which both are known; None where this one trained nothing in it.
+        Counts the time in which both are known. None if this trainer trained nothing then.
         """
         since = max(seconds, self._earlier[0].seconds, other._earlier[0].seconds)
         until = min(self.last.seconds, other.last.seconds)
@@ -119,7 +118,7 @@ class _Pace:
         return (other._batches_at(until) - other._batches_at(since)) / own if own > 0.0 else None
 
     def _batches_at(self, seconds: float) -> float:
-        """Return the batches that it had trained then, evenly between two heartbeats."""
+        """Return the batches trained by then, interpolated between two heartbeats."""
         at = bisect_right(self._earlier, seconds, key=lambda one: one.seconds)
         if not at:
             return float(self._earlier[0].batches)
@@ -129,11 +128,11 @@ class _Pace:
         return before.batches + share * (after.batches - before.batches)
 
     def record_heartbeat(self, counts: UpdateCounts) -> None:
-        """Take a heartbeat."""
+        """Record a heartbeat of this trainer."""
         before, self.last = self.last, counts
         self._earlier.append(before)
         if counts.micro_batches != before.micro_batches:
-            # What is between the two was trained with both.
+            # Batches between the two heartbeats were cut into either number of parts.
             self._start_seconds = counts.seconds
             if _differ(counts.micro_batches, self._micro_batches, OTHER_MICRO_BATCHES):
                 self._micro_batches, self._measurements = counts.micro_batches, 0
@@ -174,13 +173,13 @@ class UpdateBalancer:
     """Balancer of a job's dense updates.
 
     A trainer that is k times slower cuts each batch into about k parts and makes a dense update of each. The
-    loop is closed: cutting makes a trainer slower still, and the parts follow the time that batches take with
-    the present number of them; what is missing by then is made up for. Trainers that are nearly equal are not
-    cut. Parts never take more of a batch's time than its examples do: where that does not suffice, the counts
-    stay unequal.
+    loop is closed: cutting makes a trainer slower still, so the parts follow the measured time of its batches
+    with their present number. Updates that are missing by then are made up. Nearly equal trainers are not
+    cut. The overhead of the parts never exceeds the time of the examples; if that is not enough, the counts
+    of updates stay unequal.
 
-    Source: the idea is that of Adaptive SGD (Ma, Rusu et al., heterogeneous CPU+GPU), which changes the batch
-    itself; here that stays the unit of readers, ledger and pushes.
+    The idea is from Adaptive SGD (Ma, Rusu et al., heterogeneous CPU+GPU), which changes the batch itself.
+    Here the batch stays the unit of readers, ledger and pushes.
     """
 
     def __init__(self) -> None:
@@ -189,7 +188,7 @@ class UpdateBalancer:
     def record_heartbeat(self, trainer: str, counts: UpdateCounts) -> float | None:
         """Process a heartbeat; return the trainer's new number of parts.
 
-        None where nothing is to change.
+        Returns None if the number stays.
         """
         pace = self._paces.get(trainer)
         if pace is None:
