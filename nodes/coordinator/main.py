@@ -48,10 +48,7 @@ LEDGER_FILE = "ledger.sqlite"
 
 
 def make_run_folder(settings: NodeSettings) -> Path:
-    """Create the run's folder with the resolved job file in it.
-
-    `latest` points to it.
-    """
+    """Create the run's folder with the resolved job file, and point `latest` to it."""
     root = Path(settings.job.run.directory)
     folder = settings.folder or create_run_folder(root, settings.job.run.name)
     (folder / "job.json").write_text(settings.job.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -84,7 +81,7 @@ def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: Restore
 def _require_torch_for_validation(job: Job) -> None:
     """Raise JobFileError if validation needs a scoring process here and torch is missing.
 
-    The coordinator itself does without torch.
+    The coordinator itself needs no torch.
     """
     split = job.data.split
     has_data = job.data.validation_path or split.validation or split.validation_from is not None
@@ -100,9 +97,8 @@ async def run_coordinator(
 ) -> tuple[ExitCode, str, Report | None]:
     """Run the coordinator to its end.
 
-    Return exit code, one line for the user, and the report.
-
-    `process` is what it takes from the process around it; by default it has that for itself.
+    Returns the exit code, one line for the user, and the report. `process` has hooks into the process around
+    it; by default the coordinator has a process of its own.
     """
     process = process or ProcessHooks()
     job = settings.job
@@ -135,7 +131,7 @@ async def run_coordinator(
         totals = await store.run(LedgerStore.totals)
         code, text, report = _conclude(server, totals, outcome, eval_files)
         ended = await controller.finish(code, text)
-        # What nodes wrote for a checkpoint that was given up: they write no more.
+        # Removes an abandoned checkpoint: no node writes any more.
         await asyncio.to_thread(sweep, state.folder)
         if report is not None:
             report = with_exits(report, ended)
@@ -152,7 +148,7 @@ async def run_coordinator(
 async def make_state(
     settings: NodeSettings, plan: InputPlan, takeover: Takeover | None
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
-    """Create the job's state and ledger, or take them over."""
+    """Create the job's state and ledger, or take over those of a dead coordinator."""
     job = settings.job
     restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
     ledger = make_ledger(settings, plan.train, restored)
@@ -213,7 +209,7 @@ def _conclude(
     if not state.members.started:
         assert stop is not None
         return stop.exit_code, stop.text, None
-    # A resumed run may find that all its remaining batches were trained before.
+    # In a resumed run, all remaining batches may turn out to be trained.
     if stop is None and state.ledger.examples_so_far == 0:
         error = DataError(
             "no example could be read from the input",

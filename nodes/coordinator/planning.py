@@ -1,6 +1,6 @@
 """The coordinator's plans before any node joins.
 
-They are the size of the input, and who keeps which rows. All of it opens files, so a loop calls it on another
+They are the size of the input and the placement of the rows. Both open files, so a loop calls them on another
 thread. Imports no torch.
 """
 
@@ -46,10 +46,10 @@ log = logging.getLogger(__name__)
 def estimate_input(spans: Sequence[Span], epochs: int, split: SplitSection) -> InputSize:
     """Estimate the number of examples from the files.
 
-    Parquet states its rows, and text is estimated from its first lines. Compressed text states nothing. A row
+    Parquet states its rows; text is estimated from its first lines; compressed text stays unknown. A row
     range counts as its length, a drawn part as its fraction of the rows.
 
-    Opens each file of Parquet once. A file that cannot be opened here tells nothing.
+    Opens each Parquet file once. A file that cannot be opened here stays unknown.
     """
     rows = _rows(spans)
     if rows is not None:
@@ -58,7 +58,7 @@ def estimate_input(spans: Sequence[Span], epochs: int, split: SplitSection) -> I
     per_byte = _examples_per_byte(spans)
     sizes = {span.number: float(max(1, span.stop - span.start)) for span in spans}
     if per_byte is None:
-        # Without the length of a line, the share of a range in its file is unknown.
+        # Without a line length, the share of a range in its file is unknown.
         weights = {span.number: sizes[span.number] * _share(span, split) for span in spans}
     else:
         weights = {
@@ -74,9 +74,9 @@ def _share(span: Span, split: SplitSection) -> float:
 
 
 def _wanted(span: Span, rows: float, split: SplitSection) -> float:
-    """Return the examples of a span with so many rows.
+    """Return the expected examples of a span with this many rows.
 
-    A range has good rows of its part only.
+    A row range contains only good rows of its part.
     """
     if span.last >= 0:
         return float(span.last - span.first)
@@ -84,10 +84,7 @@ def _wanted(span: Span, rows: float, split: SplitSection) -> float:
 
 
 def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
-    """Return the rows of each span by number.
-
-    None where a file does not state them.
-    """
+    """Return the rows of each span by number; None if a file does not state them."""
     if not spans or any(span.kind not in ("row_groups", "sorted") for span in spans):
         return None
     try:
@@ -104,7 +101,7 @@ def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
 
 
 def _examples_per_byte(spans: Sequence[Span]) -> float | None:
-    """Estimate from the first lines of the first plain text file."""
+    """Estimate examples per byte from the first lines of the first plain text file."""
     plain = next((span.path for span in spans if span.kind == "bytes" and os.path.isfile(span.path)), None)
     if plain is None:
         return None
@@ -118,8 +115,8 @@ def place_tables(job: Job, spans: Sequence[Span], saved: TablePlan | None = None
     """Find the plan as `embedding.placement` says.
 
     `saved` is the plan of a resumed run's checkpoint. Reads a sample of the input and times some rows, for
-    about SAMPLE_SECONDS and PRICING_SECONDS. With `run.deterministic` it looks at no clock: the sample is
-    then always the same, and so are the costs. Raises JobFileError as `TablePlan.of_ranges`.
+    about SAMPLE_SECONDS and PRICING_SECONDS. With `run.deterministic` it reads no clock: the sample and the
+    costs are then always the same. Raises JobFileError like `TablePlan.of_ranges`.
     """
     if saved is not None:
         return TablePlacement(saved, "kept")

@@ -44,7 +44,7 @@ from .state.outcome import CountsByNode, Outcome, SavedCheckpoints, Score
 
 
 def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sync:
-    """Sum the last counts of all trainers, dead ones included.
+    """Sum the last counts of all trainers, including dead ones.
 
     Means are over rounds, then over trainers.
     """
@@ -63,7 +63,7 @@ def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sy
         rounds=rounds,
         incomplete_rounds=total(trainers, "incomplete_rounds"),
         undecided_rounds=total(trainers, "undecided_rounds"),
-        # Of a trainer that died, answers after its last heartbeat are not known.
+        # Answers to a dead trainer after its last heartbeat are unknown.
         unanswered_slices=max(0, total(outcome.syncs, "applied_slices") - total(trainers, "answered_slices")),
         gap_mean=sum(count.get("gap_sum", 0) / count["rounds"] for count in some) / len(some)
         if some
@@ -115,13 +115,13 @@ def build_report(
     started_at: str,
     warnings: Iterable[str] = (),
 ) -> Report:
-    """Build the report; its `exit_code` is the run's. It warns of `warnings` first."""
+    """Build the report of a run; its warnings begin with `warnings`."""
     job = state.job
     examples = examples_of(state, stored, outcome)
     ledger = ledger_of(state, stored, outcome, examples)
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
-    # One that was yet to take part takes nothing with it.
+    # A node that never took part loses nothing by its death.
     dead = (not member.alive and member.begun and not member.left for member in state.members.everyone())
     died = bool(state.takeovers) or any(dead)
     if outcome.stop is not None:
@@ -201,7 +201,7 @@ def build_report(
 
 
 def with_exits(report: Report, ended: set[str]) -> Report:
-    """Copy the report, with the nodes in `ended` noted as ended well."""
+    """Copy the report, with the nodes in `ended` marked as ended well."""
     nodes = [
         node.model_copy(update={"exit": "0"}) if node.name in ended and node.exit is None else node
         for node in report.nodes
@@ -220,10 +220,7 @@ def _throughput(state: JobState, outcome: Outcome) -> Throughput:
 
 
 def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None:
-    """Return the sums of one model, or the mean over replicas.
-
-    None if nothing was scored.
-    """
+    """Return one model's sums, or the mean over replicas; None if nothing was scored."""
     found = [sums for sums in score.sums if sums.examples] if score is not None else []
     if score is None or not found:
         return None
@@ -271,7 +268,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:
-    """Counts by trainer; those of the last heartbeat if it no longer answered."""
+    """Return the counts by trainer; those of the last heartbeat if it did not reply."""
     return {
         member.info.name: outcome.trainers.get(member.info.name, member.metrics)
         if member.alive or member.left
@@ -301,10 +298,10 @@ def _staleness(outcome: Outcome) -> Staleness:
 def _placement(state: JobState, outcome: Outcome) -> Placement:
     """Return each embedding node's rows and load.
 
-    The load is up to the last heartbeat if the node no longer replied.
+    If a node did not reply, its load is up to the last heartbeat.
     """
     nodes = []
-    # One that took a dead node's place has its rows.
+    # A replacement has the dead node's rows.
     holders = {one.info.index: one for one in state.members.everyone("embedding") if one.begun}
     for member in holders.values():
         counts = outcome.shards.get(member.info.name, member.metrics)

@@ -49,9 +49,9 @@ class RequestHandler:
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state = server.state
-        # What was replied to the supervisor, by token: it repeats what was not answered in time.
+        # Replies to the supervisor by token: it repeats a request that was not answered in time.
         self._exits: dict[str, ChildExitedReply] = {}
-        # Tokens of readers that were told that there are no more spans.
+        # Tokens of readers that know that there are no more spans.
         self._idle_readers: set[str] = set()
         admitting = asyncio.Lock()
         self._successors = {"reader": Successors(), "embedding": Successors()}
@@ -76,7 +76,7 @@ class RequestHandler:
             ReportSlowPeer: self._report_slow_peer,
             RejoinGroup: self._rejoin_group,
         }
-        # What follows a request that the journal applies.
+        # Called after the journal has applied a request.
         self._after: dict[type[Request[Any]], Callable[[Member, Any, Any], None]] = {
             Ready: self._after_ready,
             NextSpan: self._after_next_span,
@@ -102,9 +102,10 @@ class RequestHandler:
         server.spawn(offer_spans(server))
 
     async def handle(self, token: str, request: Request[Any], number: int) -> Reply:
-        """Return the reply to one request; raises ShadowSyncError for what cannot be done.
+        """Return the reply to one request.
 
-        `number` is that of the request, which its sender may send again to a coordinator that takes over.
+        `number` is the request's number; its sender may repeat it to a coordinator that takes over. Raises
+        ShadowSyncError for an impossible request.
         """
         if isinstance(request, Hello):
             return await self._hello(token, request, number)
@@ -143,7 +144,7 @@ class RequestHandler:
         if self._state.over:
             # The coordinator would never tell it to end.
             raise ClusterError("the job has ended", remedy="start the job again")
-        # First of all: who is not of this job ends nobody.
+        # Check first: a node of another job must not end a member.
         self._state.members.require_job(hello.role, hello.digest)
         self._end_predecessor(token, hello.endpoint)
         reply, written = self._server.journal.apply(token, number, hello)
@@ -179,7 +180,7 @@ class RequestHandler:
         replace = has_use and bool(request.successor)
         if not known and not state.over and not state.members.started:
             text = f"a process of the role {request.role} ended before it joined ({request.how})"
-            # Also one that ended well has ended the job early.
+            # Even an exit without error has ended the job early.
             code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
             self._server.request_stop(Stop("death", text, code))
         elif not known and not state.over:
@@ -202,13 +203,13 @@ class RequestHandler:
         self._state.reader_failed(request.bad_rows)
         if request.exit_code is ExitCode.OK:
             raise ProtocolError("a failure needs an exit code other than 0")
-        # A node whose part has died is only dead itself, and one that joins and fails too; other failures end
-        # the job.
+        # A node that stopped because a part of it died, or that failed to join, is only dead itself; other
+        # failures end the job.
         if request.exit_code is not ExitCode.STOPPED_BY_DEATH and member.begun:
             text = f"{member.info.name}: {request.what}"
             self._server.request_stop(Stop("failed", text, request.exit_code))
-        # It ends once it has the reply, so no one should wait for it. The reply is sent before this runs. If
-        # that is lost and the node repeats the request, the reply says that it was declared dead.
+        # The node ends once it has the reply, so nobody should wait for it. The reply is sent before this
+        # runs. If it is lost and the node repeats the request, the next reply says that it was declared dead.
         loop = asyncio.get_running_loop()
         loop.call_soon(self._server.mark_dead, member.info.token, f"failed: {request.what}")
         return Done()
@@ -248,7 +249,7 @@ class RequestHandler:
         self._wake_readers()
 
     def _wake_readers(self) -> None:
-        """Tell idle readers of owed batches that can be handed out now."""
+        """Tell idle readers that owed batches can be handed out now."""
         if self._idle_readers and self._state.ledger.has_replays:
             self._idle_readers.clear()
             self._server.spawn(offer_spans(self._server))
@@ -260,7 +261,7 @@ class RequestHandler:
             self._server.journal.decided(GroupFormed(view))
             text = f"was removed from the group: {member.info.name} waited for it without success"
             self._server.event(f"trainer-{index}", text)
-        # Without a change, too: the reporter does not know the current view.
+        # Also without a change: the reporter does not know the current view.
         self._server.broadcast_group(view or self._state.group.view)
         await self._server.notify()
         return Done()

@@ -1,4 +1,4 @@
-"""Another number of readers or trainers while the job trains."""
+"""Changes of the number of readers or trainers while the job trains."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SCALABLE: Final = ("reader", "trainer")
 
 
 class Scaling:
-    """Let nodes join and leave, until there are so many. Runs on the coordinator's loop.
+    """Change the number of nodes of a role. Runs on the coordinator's loop.
 
-    The supervisor starts those that are missing; those that joined last leave first.
+    The supervisor starts missing nodes; the nodes that joined last leave first.
 
     Args:
-        ended: the tokens of processes whose end the supervisor has reported.
+        ended: tokens of processes whose end the supervisor has reported.
     """
 
     def __init__(self, server: CoordinatorServer, departures: Departures, ended: Collection[str]) -> None:
@@ -36,9 +36,10 @@ class Scaling:
         self._turn = asyncio.Lock()
 
     async def scale(self, request: Scale) -> ScaleReply:
-        """Carry out a request; one after the other.
+        """Carry out one request at a time.
 
-        Raises ClusterError for what cannot be, before anything is done, and for a node that does not come.
+        Raises ClusterError for an impossible request, before it changes anything, and for a node that does
+        not join.
         """
         async with self._turn:
             role, count = request.role, request.count
@@ -52,7 +53,7 @@ class Scaling:
             return ScaleReply(tuple(joined), tuple(left), len(self._staying(role)))
 
     def _staying(self, role: str) -> list[Member]:
-        """Return the nodes of a role that are there, or joining, and were not told to leave."""
+        """Return a role's living nodes that were not told to leave."""
         return [one for one in self._state.members.everyone(role) if one.alive and not one.leaves]
 
     def _check(self, role: str, count: int) -> None:
@@ -69,7 +70,7 @@ class Scaling:
             )
 
     async def _start(self, role: str, missing: int) -> list[str]:
-        """Have nodes started; return the names of those that take part."""
+        """Have nodes started; return the names of those that joined."""
         state, server = self._state, self._server
         if not state.can_join(role):
             raise ClusterError(
@@ -119,7 +120,7 @@ class Scaling:
             raise ClusterError(f"no process could be started: {error.what}", remedy=remedy) from error
 
     async def _release(self, members: list[Member]) -> list[str]:
-        """Let nodes leave, the last one first; return the names of those that have."""
+        """Let nodes leave, the last one first; return the names of those that left."""
         for member in members:
             if not self._state.can_leave(member):
                 raise ClusterError(

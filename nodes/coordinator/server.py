@@ -1,4 +1,4 @@
-"""The coordinator's server: one socket, the sessions with nodes and watchers, heartbeats, deaths.
+"""The coordinator's server: its socket, sessions with nodes and watchers, heartbeats, deaths.
 
 Imports no torch. Training continues without it, up to the readers' retention.
 """
@@ -56,11 +56,11 @@ log = logging.getLogger(__name__)
 
 END_NOTICE_SECONDS = 1.0
 NOTICE_SECONDS = 60.0
-# How long a node has: for an answer, for its last counts, and for either where the job was interrupted.
+# Time limits of a node: for a reply, for its last counts, and for either after an interrupt.
 REQUEST_SECONDS: Final = 60.0
 DRAIN_SECONDS: Final = 8.0
 HURRY_SECONDS: Final = 2.5
-# Numbers of requests that one coordinator has, before those of another one that takes over.
+# Request numbers of one coordinator; the next one that takes over begins above them.
 REQUESTS_OF_ONE = 1 << 32
 
 HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
@@ -69,8 +69,8 @@ HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 class CoordinatorServer(JobWaits):
     """The socket of a job's coordinator, and its sessions with nodes and watchers.
 
-    It says what happens to the job's state, and the controller what happens when. All of it runs on
-    one asyncio loop.
+    It applies what happens to the job's state; the controller decides the order of the phases. All of it runs
+    on one asyncio loop.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class CoordinatorServer(JobWaits):
         self.sessions = SessionRegistry()
         super().__init__()
         if state.stop is not None:
-            # The coordinator that died was about to stop the job.
+            # The dead coordinator was about to stop the job.
             self._stopped.set()
-        # By name, why a node refused its last request.
+        # Why a node refused its last request, by name.
         self._unmet: dict[str, ShadowSyncError] = {}
         self._refusals = Refusals(log)
         self._unsent = CountedLog(log)
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
         self._tasks = TaskSet(self._failed)
-        # From `listen` on; `bound` is the address.
+        # Set by `listen`; `bound` is the address.
         self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
         self._authenticator: ZapAuthenticator | None = None
@@ -110,7 +110,7 @@ class CoordinatorServer(JobWaits):
     def listen(self, bound: str = "") -> str:
         """Bind, and return the endpoint that nodes join at; raises ClusterError.
 
-        `bound` is the address of a coordinator that died, where its nodes look for it.
+        `bound` is the address of a dead coordinator, where its nodes look for the new one.
         """
         self._context = self._process.zmq_context()
         self._authenticator = start_authenticator(self._context, self.state.count_refused_connection)
@@ -130,8 +130,8 @@ class CoordinatorServer(JobWaits):
     ) -> None:
         """Begin to receive, to watch heartbeats, and to handle signals.
 
-        `handle` answers requests; `died` is told of each node that died. `replies` are those of a coordinator
-        that died, by token and number: its living nodes have the usual time to be heard again.
+        `handle` answers requests; `died` is called with each dead node. `replies` are those of a dead
+        coordinator, by token and number; its living nodes have the usual time to send a message again.
         """
         self._handle, self._died = handle, died
         loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ class CoordinatorServer(JobWaits):
             try:
                 await self._tasks.close()
             finally:
-                # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                # Even if cancelled meanwhile: a context with an open socket cannot be terminated.
                 if self._socket is not None:
                     close_listening(self._socket)
                 if self._authenticator is not None:
@@ -187,10 +187,7 @@ class CoordinatorServer(JobWaits):
         self.store.event(seconds, node, what)
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """Send one node a request.
-
-        None if it is lost or refuses, which is logged.
-        """
+        """Send one node a request; log and return None if it is lost or refuses."""
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None
@@ -221,10 +218,7 @@ class CoordinatorServer(JobWaits):
     async def call_all(
         self, members: Iterable[Member], request: Request[ReplyType], seconds: float
     ) -> dict[str, ReplyType]:
-        """Send several nodes a request at once.
-
-        Return the replies by name, of those that replied.
-        """
+        """Send several nodes a request at once; return the replies by name."""
         targets = list(members)
         replies = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
         return {m.info.name: a for m, a in zip(targets, replies, strict=True) if a is not None}
@@ -262,7 +256,7 @@ class CoordinatorServer(JobWaits):
 
     def _notify_loss(self, death: Death, written: asyncio.Future[None]) -> None:
         for other in self.state.members.alive():
-            # One that still prepares itself has met nobody yet.
+            # A node that still prepares knows no other node yet.
             if other.ready:
                 self.spawn(self._notice(other, death.member.info, written))
         self.broadcast_group(death.group)
@@ -272,7 +266,7 @@ class CoordinatorServer(JobWaits):
 
     async def _notice(self, other: Member, dead: MemberInfo, *written: asyncio.Future[None]) -> None:
         if written:
-            # First of all: a coordinator that takes over has to know it, too.
+            # Recorded first: a coordinator that takes over must know it, too.
             await asyncio.wait(written)
         await self.call(other, NodeLost(dead.token, dead.role, dead.name), NOTICE_SECONDS)
 
@@ -342,7 +336,7 @@ class CoordinatorServer(JobWaits):
 
     def _heartbeat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         member = self.state.members.find(token)
-        # One that leaves is being told to end, as long as it has a session.
+        # A leaving node is being told to end, as long as it has a session.
         leaves = member is not None and member.left and self.sessions.of(identity) is not None
         why = member.lost_because if member and not member.alive and not leaves else ""
         self._send(identity, HeartbeatReply(self.state.ledger.examples_so_far, why))
@@ -355,7 +349,7 @@ class CoordinatorServer(JobWaits):
         limit = self.state.job.run.node_timeout_seconds
         while True:
             await asyncio.sleep(min(0.5, limit / 4))
-            # By a steady clock: if this process stood still, what nodes sent meanwhile is yet to be received.
+            # The loop's clock: if this process was paused, messages sent meanwhile are still to be received.
             self._end_silent(asyncio.get_running_loop().time(), limit)
             self._require_no_lost_batches()
 
@@ -382,13 +376,13 @@ class CoordinatorServer(JobWaits):
             self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     def broadcast_group(self, view: GroupView | None) -> None:
-        """Send a new generation to all trainers, excluded ones too."""
+        """Send a new generation to all trainers, including excluded ones."""
         if view is not None and self.state.members.started:
             for trainer in self.state.members.alive("trainer"):
                 self.spawn(self.call(trainer, SetGroup(view), NOTICE_SECONDS))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background; an exception of it stops the job."""
+        """Run a coroutine in the background; its exception stops the job."""
         return self._tasks.start(work)
 
     def _failed(self, error: BaseException) -> None:

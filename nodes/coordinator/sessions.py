@@ -11,7 +11,7 @@ from ...pipeline.wire.tasks import race
 
 T = TypeVar("T")
 
-# Nodes and the supervisor send more often; of those who only watch, most never announce that they leave.
+# Nodes and the supervisor send more often. Most watchers never announce that they leave.
 FORGET_SECONDS = 60.0
 # A watcher sends a request every second.
 PRESENT_SECONDS = 3.0
@@ -20,8 +20,8 @@ PRESENT_SECONDS = 3.0
 class SessionRegistry:
     """Open sessions by ZeroMQ identity, with last-seen times and watchers.
 
-    Watchers subscribed to the end-of-job notice. An identity is its node's token in ASCII. Belongs to the
-    coordinator's loop.
+    Watchers subscribe to the notice of the job's end. An identity is its node's token in ASCII. Belongs to
+    the coordinator's loop.
     """
 
     def __init__(self) -> None:
@@ -53,12 +53,12 @@ class SessionRegistry:
         self._watchers.add(token.encode())
 
     def watchers(self, now: float) -> list[RpcChannel]:
-        """Return the sessions of those subscribed to the end, and present."""
+        """Return the sessions of present watchers that subscribed to the end."""
         there = [one for one in self._watchers if now - self._seen_at.get(one, now) < PRESENT_SECONDS]
         return [self._sessions[one] for one in there if one in self._sessions]
 
     def end(self, identity: bytes, why: str) -> None:
-        """End its session; requests that wait for its reply fail."""
+        """End a session; requests that wait for its reply fail."""
         session = self._sessions.pop(identity, None)
         if session is not None:
             session.close(why)
@@ -73,9 +73,9 @@ class SessionRegistry:
 
 
 class JobWaits:
-    """Waits for what happens to the job, until it stops.
+    """Waits of the coordinator's tasks; they end when the job stops.
 
-    The coordinator's tasks wait so. Belongs to the coordinator's loop.
+    Belongs to the coordinator's loop.
     """
 
     def __init__(self) -> None:
@@ -83,10 +83,7 @@ class JobWaits:
         self._changed = asyncio.Condition()
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait for a condition, a stop, or the timeout.
-
-        Returns whether the condition holds.
-        """
+        """Wait for a condition, a stop, or the timeout; return whether it holds."""
 
         async def wait() -> None:
             async with self._changed:
@@ -101,10 +98,10 @@ class JobWaits:
         return condition()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the coroutine's result; None if the job was stopped, which cancels it."""
+        """Return the coroutine's result; None if a stop of the job cancels it."""
         return await race(work, self._stopped.wait())
 
     async def notify(self) -> None:
-        """Wake whoever waits for a change of members or ledger."""
+        """Wake the waits for a change of members or ledger."""
         async with self._changed:
             self._changed.notify_all()

@@ -37,7 +37,7 @@ def checkpoint_failed(
 ) -> ClusterError:
     """Build the error for nodes that did not write `part`.
 
-    It has the words and the exit code of the first of them that said why: a full disk is told as one.
+    It has the text and exit code of the first node that gave a reason, such as a full disk.
     """
     for name in names:
         if (why := refusals.get(name)) is not None:
@@ -53,8 +53,8 @@ def checkpoint_failed(
 class JobFinalizer:
     """The last phases of a job, on the coordinator's loop.
 
-    Results go into `outcome`. In a `hurry` (an interrupt has ten seconds) no node is waited for that did not
-    reply when it was drained.
+    Results go into `outcome`. In a `hurry` (an interrupt has ten seconds), it does not wait for nodes that
+    did not reply when they were drained.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class JobFinalizer:
     async def finalize_trainers(self, *, closing_round: bool) -> None:
         """Run each trainer's closing round, if requested, and finalize the model.
 
-        Then collect the counts of synchronization. Rounds with a center are run one after the other, those
-        of a group together.
+        Then collects the counts of synchronization. Rounds with a center run one after the other, those of a
+        group together.
         """
         trainers = self._present("trainer", self._outcome.trainers)
         if self._model.needs_peers:
@@ -84,7 +84,7 @@ class JobFinalizer:
         await self._count_syncs()
 
     async def _finalize_together(self, trainers: list[Member], *, closing_round: bool) -> None:
-        """Finalize all at once, and again without those that die in it."""
+        """Finalize all trainers at once; repeat without those that die meanwhile."""
         finalize = Finalize(closing_round=closing_round)
         while trainers:
             view = self._state.group.form(trainer.info.index for trainer in trainers)
@@ -111,10 +111,7 @@ class JobFinalizer:
         return HURRY_SECONDS if self._hurry else PART_SECONDS
 
     def _present(self, role: str, replied: Mapping[str, Any]) -> list[Member]:
-        """Return the living nodes of a role.
-
-        In a hurry, those that replied when they were drained.
-        """
+        """Return a role's living nodes; in a hurry only those that replied to the drain."""
         return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in replied]
 
     def _note_finalized(self, replies: Mapping[str, FinalizeReply]) -> None:
@@ -129,7 +126,7 @@ class JobFinalizer:
         self._outcome.syncs_drained({name: reply.counts for name, reply in replies.items()})
         for name, counts in self._outcome.syncs.items():
             if orphaned := int(counts.get("orphaned_slices", 0)):
-                # Rule "Whole or not at all": nobody knows whether the trainer had the answer before it died.
+                # Rule "Whole or not at all": whether the trainer had the answer before it died is unknown.
                 self._outcome.note(
                     f"{name} applied up to {counted(orphaned, 'exchange')} of a trainer that then died"
                 )
@@ -172,18 +169,18 @@ class JobFinalizer:
     async def _write(self, directory: Path, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
         """Write all files but the manifest.
 
-        Return them with the trainer whose model it is.
+        Returns the trainer whose model it is, and the manifest.
         """
-        # Before the shards write: each of them then has all of these batches, in a hurry perhaps more.
+        # Copied before the shards write: each of them then has all of these batches, in a hurry perhaps more.
         snapshot = LedgerSnapshot.of(self._state)
         shards = require_all_shards(self._state)
-        # What a checkpoint has is in the ledger's file, too.
+        # The ledger's file must have everything that the checkpoint has.
         await self._server.store.flush()
         part = WriteCheckpoint(str(directory), self._model.origin)
         saver, written = await self._save_model(trainers, part)
         syncs = self._present("sync", self._outcome.syncs)
         others = [*(trainer for trainer in trainers if trainer is not saver), *syncs]
-        # In a hurry there may be no time for more than the rows that changed since the last checkpoint.
+        # In a hurry there may only be time for the rows that changed since the last checkpoint.
         rows = replace(part, running=self._hurry)
         calls = (
             self._server.call_all(nodes, p, self._part_seconds)
@@ -200,9 +197,9 @@ class JobFinalizer:
     async def _save_model(
         self, trainers: list[Member], part: WriteCheckpoint
     ) -> tuple[Member, WriteCheckpointReply]:
-        """Let one trainer write the final model: the first that can.
+        """Let the first trainer that can write the final model.
 
-        If none can, the single model is lost; a replica is saved instead, and the notes say so. Raises
+        If none can, the single model is lost; a replica is saved instead, and a note says so. Raises
         ClusterError if no trainer replies.
         """
         names = self._model.by_promise(trainer.info.name for trainer in trainers)
@@ -224,7 +221,8 @@ class JobFinalizer:
                     and trainer.alive
                     and trainer.info.name not in self._server.unmet
                 ):
-                    # One that could not read it in time speaks for all; one that refuses, for itself.
+                    # If one could not read the center in time, neither can the others; a refusal concerns
+                    # only this trainer.
                     break
         raise checkpoint_failed(names, "the model", self._server.unmet)
 

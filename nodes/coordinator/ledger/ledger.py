@@ -2,9 +2,9 @@
 
 Batches are known by their ids: rule "A batch is a pure function" (docs/architecture.md).
 
-Words as in docs/architecture.md: `trained` are acknowledgements, `distinct` the ids among them, `replayed`
-further acknowledgements of an id, `returned` deliveries that came back from a dead trainer, `left_out`
-deliveries of batches whose loss or gradients were not finite, which changed nothing.
+Words as in docs/architecture.md: `trained` are acknowledgements, `distinct` the ids among them, and
+`replayed` further acknowledgements of an id. `returned` are deliveries that came back from a dead trainer,
+and `left_out` deliveries of batches whose loss or gradients were not finite, which changed nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ class LedgerState:
     """State of the ledger; owned by the coordinator's loop.
 
     Args:
-        spans: the plan of the training part; `epochs` passes over it, in an order drawn for each from `seed`
-            if `shuffled`.
-        restored: what the resumed run had trained. It is not handed out again, and not
-            part of `totals`.
+        spans: the plan of the training part. There are `epochs` passes over it, each in an order drawn from
+            `seed` if `shuffled`.
+        restored: what the resumed run had trained. It is not handed out again, and not part of `totals`.
 
     Attributes:
-        totals: of this run alone.
+        totals: sums of this run alone.
         spans_read_of: spans that each reader has reported as read.
-        reread_batches: settled after their span was handed out again.
-        owed: trained batches that embedding nodes lack which took the place of dead ones.
+        reread_batches: number of batches settled after their span was handed out again.
+        owed: trained batches that replacement embedding nodes lack.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class LedgerState:
         self._order = self._grants(epochs, seed, shuffled)
         self._next = next(self._order, None)
         self._open: dict[tuple[int, int], OpenSpan] = {}
-        # Of readers that died: to be handed out again.
+        # Spans of dead readers, to be handed out again.
         self._again: deque[tuple[int, Span]] = deque()
         self._read_again: set[tuple[int, int]] = set()
         self._lost_spans: set[tuple[int, int]] = set()
@@ -66,7 +65,7 @@ class LedgerState:
         self.left_out_examples_of: dict[str, int] = {}
         self.spans_read_of: Counter[str] = Counter()
         self.reread_batches = 0
-        # By (reader, trainer): examples of deliveries that are settled or returned.
+        # Examples of settled or returned deliveries, by (reader, trainer).
         self._known_deliveries: Counter[tuple[str, str]] = Counter()
 
     @property
@@ -85,7 +84,7 @@ class LedgerState:
 
     @property
     def complete_epochs(self) -> int:
-        """How many of the first epochs have all their spans read and settled."""
+        """Number of leading epochs whose spans are all read and settled."""
         epoch = 0
         while 0 < self._complete_of[epoch] == len(self._spans):
             epoch += 1
@@ -104,7 +103,7 @@ class LedgerState:
         ]
 
     def grant(self, reader: str) -> tuple[int, Span] | None:
-        """Return the next span for a reader as (epoch, span); None when all are handed out."""
+        """Return a reader's next (epoch, span); None when all are handed out."""
         if self._again:
             epoch, span = self._again.popleft()
             self._open[epoch, span.number].reader = reader
@@ -146,7 +145,7 @@ class LedgerState:
     def lose_reader(self, reader: str) -> list[UnreadSpan]:
         """Mark a dead reader's unfinished spans as unread; return its finished ones.
 
-        They are handed out again once `read_again` was called.
+        They are handed out again after `read_again`.
         """
         unread = []
         self.owed.lose_reader(reader)
@@ -175,8 +174,8 @@ class LedgerState:
     def left_out_again(self) -> list[BatchId]:
         """Return left-out batches of which only the shards know whether they have them.
 
-        A dead trainer may have pushed those of dead readers' spans. Those that were left out when they were
-        trained again were applied once, by shards that may be lost.
+        A dead trainer may have pushed batches of dead readers' spans. Batches left out when they were trained
+        again were applied before, by shards that may be lost.
         """
         return sorted(self.owed.left_out) + [
             BatchId(epoch, number, batch, self._seed)
@@ -187,8 +186,8 @@ class LedgerState:
     def read_again(self, reader: str) -> list[tuple[int, int]]:
         """Have a lost reader's unfinished spans handed out again, before all others.
 
-        To be called when no trainer has an unsettled batch of this reader: what is settled is not sent again.
-        Returns the spans' epochs and numbers.
+        Call it when no trainer has an unsettled batch of this reader, since settled batches are not sent
+        again. Returns the spans' epochs and numbers.
         """
         by_number = {span.number: span for span in self._spans}
         self.owed.release(reader)
@@ -204,7 +203,7 @@ class LedgerState:
         return self._known_deliveries[reader, trainer]
 
     def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
-        """Record that the reader that has a span has cut all of it.
+        """Record that a span's reader has cut all of it.
 
         Raises ValueError for a span that no reader has.
         """
@@ -253,8 +252,7 @@ class LedgerState:
     def leave_out(self, trainer: str, batch: BatchId, examples: int, why: str) -> LeftOut:
         """Record a batch that a trainer left out and that changed nothing.
 
-        If another trainer, for which it was finite, trains it all the same, it counts as trained. Raises
-        ValueError for an unknown batch.
+        It counts as trained if another trainer later trains it. Raises ValueError for an unknown batch.
         """
         span = self._span_of(batch, examples)
         totals = self.totals
@@ -280,9 +278,9 @@ class LedgerState:
     ) -> list[BatchId]:
         """Decide which of a dead trainer's unconfirmed batches are to be trained again.
 
-        Batches whose acknowledgement is here stay trained, or left out; the others' deliveries are
-        `returned`. One of `replays`, which was trained before, is trained again while it is owed.
-        `reader` had delivered them; by default that is the one that has their span.
+        Acknowledged batches stay trained or left out; the deliveries of the others are `returned`. A batch of
+        `replays`, which was trained before, is trained again while it is owed. `reader` delivered them; by
+        default it is the reader of their span.
         """
         again = []
         for batch, examples in batches:
@@ -298,10 +296,7 @@ class LedgerState:
         return again
 
     def missing_batches(self) -> int | None:
-        """Count the unsettled batches of all spans and epochs.
-
-        None while some spans are still to be read.
-        """
+        """Count the unsettled batches of all epochs; None while spans are unread."""
         if self._next is not None or self._again or not self.owed.has_all_shards:
             return None
         missing = self.owed.missing()
@@ -324,12 +319,12 @@ class LedgerState:
     def trained_in(self, numbers: Container[int]) -> int:
         """Count the distinct trained examples in these spans of the first epoch.
 
-        Those of the resumed run are counted, too.
+        Includes those of the resumed run.
         """
         parts = [
             *((key, span.trained_examples) for key, span in self._open.items()),
             *((key, span.examples) for key, span in self.restored.complete.items()),
-            # Of spans that were not handed out again.
+            # Spans that were not handed out again.
             *((k, sum(done.values())) for k, done in self.restored.partial.items() if k not in self._open),
         ]
         return sum(examples for (epoch, number), examples in parts if epoch == 0 and number in numbers)
@@ -356,7 +351,7 @@ class LedgerState:
         for key, span in self._open.items():
             if span.left_out:
                 left_out[key] = {**span.restored_left_out, **span.left_out}
-            # A run that resumes trains again what a shard lacks.
+            # A resumed run trains again what a shard lacks.
             lacking = self.owed.lacking(key)
             if span.complete and not lacking:
                 partial.pop(key, None)
@@ -366,7 +361,7 @@ class LedgerState:
         return SavedLedger(self._seed, complete, partial, left_out)
 
     def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
-        """Count a delivery. Call before the batch is settled."""
+        """Count a delivery; call it before the batch is settled."""
         key = batch.epoch, batch.span
         reader = self.owed.reader_of(key, batch.number) or self._open[key].reader
         self._known_deliveries[reader, trainer] += examples
@@ -375,7 +370,7 @@ class LedgerState:
     def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
         """Return the span of a batch that a trainer names.
 
-        Raises ValueError if it cannot have it.
+        Raises ValueError if the span cannot have this batch.
         """
         if batch.seed != self._seed:
             raise ValueError(f"batch {tuple(batch)} has seed {batch.seed}; this job's is {self._seed}")

@@ -1,7 +1,7 @@
 """Trained batches that a replaced embedding shard lacks: a state machine without I/O.
 
-They are owed from the moment at which it is known until they are trained again, since the new shard applies
-them then; the other shards recognise them. A span's owed batches are handed out to one reader at a time.
+They are owed from when this is known until they are trained again. The new shard applies them then; the
+others recognise and skip them. A span's owed batches are handed out to one reader at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OwedBatches:
 
     Attributes:
         left_out: batches that were not finite when they were trained again. A shard lacks them for good.
-        settled: how many were trained again.
+        settled: number of batches that were trained again.
     """
 
     def __init__(self) -> None:
@@ -41,17 +41,17 @@ class OwedBatches:
 
     @property
     def has_all_shards(self) -> bool:
-        """Whether it is known for each embedding shard which trained batches it lacks."""
+        """Whether the lacking batches of every embedding shard are known."""
         return not self._missing_shards
 
     @property
     def missing_shards(self) -> Set[int]:
-        """Return the shards of which nobody knows what they lack."""
+        """Return the shards whose lacking batches are unknown."""
         return self._missing_shards
 
     @property
     def is_settled(self) -> bool:
-        """Whether every embedding shard has all batches that are trained."""
+        """Whether every embedding shard has all trained batches."""
         return self.has_all_shards and not self._owed
 
     def lose_shard(self, number: int) -> None:
@@ -94,7 +94,7 @@ class OwedBatches:
     ) -> tuple[SpanKey, frozenset[int]] | None:
         """Hand out the next span's batches; None if there are none.
 
-        Spans that are not complete wait: their reader may still have the first deliveries of these batches.
+        Incomplete spans wait: their reader may still hold the first deliveries of these batches.
         """
         key = self._next(is_complete)
         if key is None:
@@ -116,12 +116,12 @@ class OwedBatches:
         return was_owed
 
     def leave_out(self, batch: BatchId) -> None:
-        """Record that a batch was left out, which may be owed."""
+        """Record that a batch, perhaps an owed one, was left out."""
         if self._remove((batch.epoch, batch.span), batch.number):
             self.left_out.add(batch)
 
     def lose_reader(self, reader: str) -> None:
-        """Take what a dead reader has of owed batches as not read."""
+        """Mark the owed batches of a dead reader as unread."""
         for handed_out in self._handed_out.values():
             if handed_out.reader == reader:
                 handed_out.read = False
@@ -135,9 +135,9 @@ class OwedBatches:
         self._handed_out = {key: one for key, one in self._handed_out.items() if one.reader != reader}
 
     def missing(self) -> int | None:
-        """Count the batches that a reader has delivered and that are still owed.
+        """Count the delivered batches that are still owed.
 
-        None while some are still to be handed out or read.
+        Returns None while some are still to be handed out or read.
         """
         if any(key not in self._handed_out for key in self._owed):
             return None

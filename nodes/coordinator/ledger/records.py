@@ -17,7 +17,7 @@ BatchRange: TypeAlias = tuple[int, int, int, int]
 class LedgerTotals:
     """The ledger's sums.
 
-    `untrained` are the distinct batches that were left out and not trained either.
+    `untrained` are the distinct batches that were left out and never trained.
     """
 
     trained_examples: int = 0
@@ -54,10 +54,7 @@ class LeftOut:
 
 
 class LedgerTables(Protocol):
-    """The writes into the ledger's file by a change of state.
-
-    `LedgerStore` implements them.
-    """
+    """Writes to the ledger's file by a change of state; `LedgerStore` implements them."""
 
     def grant(self, epoch: int, span: Span, reader: str) -> None:
         """Store that a span was handed out, perhaps again."""
@@ -81,8 +78,8 @@ class JournalEntry:
 
     Attributes:
         seconds: since the start of the job.
-        token, number: of the node that requested it, and of its request; empty and 0 for a decision.
-        kind, body: of the change, and the values of its fields in msgpack.
+        token, number: token of the requesting node, and number of its request; empty and 0 for a decision.
+        kind, body: kind of the change, and the values of its fields in msgpack.
     """
 
     seconds: float
@@ -113,13 +110,13 @@ class Replay:
 class OpenSpan:
     """A span that was handed out in one epoch.
 
-    It knows which of its batches are settled: trained or left out. Examples are by batch number.
+    It has the settled batches, which are trained or left out, with their examples by batch number.
 
     Attributes:
-        reader: to whom it was handed out; empty while it waits to be handed out again.
+        reader: the reader that has it; empty while it waits to be handed out again.
         restored: batches that the resumed run had trained.
         restored_left_out: batches that the resumed run had left out.
-        batches, examples: of the whole span; None until it was read.
+        batches, examples: numbers of the whole span; None until it was read.
         done: batches that this run trained.
         left_out: batches that this run left out, and has not trained.
     """

@@ -1,6 +1,6 @@
 """The ledger's file, and the thread that writes it.
 
-It is SQLite in WAL mode, so that it survives a killed coordinator. A slow disk delays no heartbeat.
+The file is SQLite in WAL mode, so that it survives a killed coordinator. A slow disk delays no heartbeat.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CREATE TABLE journal (
 );
 """
 
-# A checkpoint that finds no room fills its volume for a moment, and then takes back what it wrote.
+# A checkpoint that finds no room fills its volume for a moment, then removes what it wrote.
 FULL_PATIENCE_SECONDS: Final = 2.0
 _FULL_PAUSE_SECONDS: Final = 0.05
 
@@ -63,10 +63,7 @@ _IN = "SELECT 1 FROM {} x WHERE (x.epoch, x.span, x.number) = (r.epoch, r.span, 
 
 @dataclass(frozen=True)
 class StoredTotals:
-    """The totals of the file.
-
-    See the methods of `LedgerStore` of the same names.
-    """
+    """Totals of the file; see the methods of `LedgerStore` of the same names."""
 
     sums: dict[str, int]
     returned_and_settled_examples: int
@@ -76,14 +73,14 @@ class StoredTotals:
 class LedgerStore:
     """One SQLite file, used by one thread at a time.
 
-    Each method is one transaction, or within `commit` a part of one.
+    Each method is one transaction, or a part of one within `commit`.
 
-    With `synchronous = NORMAL` a committed transaction survives the death of the process, though perhaps
-    not of the machine. Where the volume is full it waits FULL_PATIENCE_SECONDS for room. Raises ResourceError
-    when the file cannot be written.
+    With `synchronous = NORMAL`, a committed transaction survives the death of the process, but perhaps not
+    that of the machine. If the volume is full, a write waits FULL_PATIENCE_SECONDS for room. Raises
+    ResourceError if the file cannot be written.
 
     Args:
-        new: whether the file is to be made; if not, it is that of a coordinator that died.
+        new: whether to create the file; otherwise it is that of a dead coordinator.
     """
 
     def __init__(self, path: Path, *, new: bool = True) -> None:
@@ -91,9 +88,9 @@ class LedgerStore:
         self._in_transaction = False
         try:
             if new:
-                # The journal has the nodes' tokens: only this user may read it.
+                # The journal contains the nodes' tokens: only this user may read it.
                 path.touch(0o600)
-            # The thread that opens it is not the one that writes.
+            # One thread opens it, another writes.
             self._db = sqlite3.connect(path, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
@@ -148,7 +145,7 @@ class LedgerStore:
         self._write("INSERT INTO returned VALUES (?, ?, ?, ?, ?)", rows)
 
     def shard(self, name: str, applied: int, repeated: int) -> None:
-        """Store what an embedding shard says that it applied."""
+        """Store an embedding shard's counts of applied and repeated batches."""
         self._write("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", [(name, applied, repeated)])
 
     def event(self, seconds: float, node: str, what: str) -> None:
@@ -156,7 +153,7 @@ class LedgerStore:
         self._write("INSERT INTO events VALUES (?, ?, ?)", [(seconds, node, what)])
 
     def journal(self, entry: JournalEntry) -> None:
-        """Store a change of the job's state, after those before."""
+        """Append a change of the job's state."""
         row = entry.seconds, entry.token, entry.number, entry.kind, entry.body
         self._write("INSERT INTO journal (seconds, token, number, kind, body) VALUES (?, ?, ?, ?, ?)", [row])
 
@@ -207,7 +204,7 @@ class LedgerStore:
     def returned_and_left_out(self) -> list[BatchId]:
         """Return the batches left out after a dead trainer returned them.
 
-        Only the shards know what the dead trainer had pushed of them.
+        Only the shards know which of them the dead trainer had pushed.
         """
         rows = self._db.execute(
             "SELECT DISTINCT r.epoch, r.span, r.number, l.seed FROM returned r"
@@ -219,7 +216,7 @@ class LedgerStore:
     def untrained_examples_by_reason(self) -> dict[str, int]:
         """Return the examples that were left out and never trained, by reason.
 
-        Each batch counts once, for the reason for which it was first left out.
+        Each batch counts once, under its first reason.
         """
         rows = self._db.execute(
             "SELECT why, sum(examples) FROM (SELECT why, examples, min(rowid) AS first FROM left_out r"
@@ -279,30 +276,31 @@ class LedgerWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
 
     async def run(self, work: Callable[[LedgerStore], T]) -> T:
-        """Return what `work` returns; raises ResourceError if the file cannot be written.
+        """Run work on the store and return its result.
 
-        The work is submitted before this first waits, and is done even if the caller is cancelled.
+        The work is submitted before the first await, and is done even if the caller is cancelled. Raises
+        ResourceError if the file cannot be written.
         """
         return await self.submit(work)
 
     def submit(
         self, work: Callable[[LedgerStore], T], failed: Callable[[BaseException], None] | None = None
     ) -> asyncio.Future[T]:
-        """Have work done after what was submitted before.
+        """Submit work; return a future of its result.
 
-        The future has what `work` returns. The work is done even if the future is cancelled, as by the end
-        of a task that awaits it. `failed` is called on the loop with an error of the work, then too.
+        The work is done even if the future is cancelled, for example by the end of a task that awaits it.
+        `failed` is called on the loop with an error of the work, even then.
         """
         done = asyncio.wrap_future(self._thread.submit(work, self._store))
         if failed is not None:
             done.add_done_callback(lambda _: (error := done.exception()) is not None and failed(error))
-        # A cancelled future would take its work out of the queue, and the file would miss what memory has.
+        # Cancelling the inner future would drop its work, and the file would lack what memory has.
         return asyncio.shield(done)
 
     def event(self, seconds: float, node: str, what: str) -> None:
         """Store an event without waiting.
 
-        One that cannot be stored is logged; the report has it, too.
+        If it cannot be stored, it is logged; the report also has it.
         """
 
         def work() -> None:
@@ -318,7 +316,7 @@ class LedgerWriter:
         await self.run(lambda _: None)
 
     async def close(self) -> None:
-        """Do what was submitted, then close the file and end the thread."""
+        """Finish the submitted work, close the file and end the thread."""
         try:
             await self.run(LedgerStore.close)
         finally:

@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 class Monitoring:
     """Publish one status a second to page, event files and metrics.
 
-    Belongs to the coordinator's loop.
-
-    Each part is imported only if it is configured.
+    Belongs to the coordinator's loop. Each part is imported only if it is configured.
     """
 
     def __init__(self, server: CoordinatorServer) -> None:
@@ -47,7 +45,7 @@ class Monitoring:
     def open(self) -> None:
         """Start what the job configures.
 
-        Raises ClusterError for a port that cannot be had, ResourceError for a folder that cannot be written.
+        Raises ClusterError if the port is not available, ResourceError if the folder cannot be written.
         """
         state, settings = self._state, self._server.settings
         watch = state.job.watch
@@ -82,7 +80,7 @@ class Monitoring:
         try:
             self._publish(ended)
         except Exception as error:
-            # Whatever it is: a job is worth more than what is shown of it.
+            # Any error: the job matters more than its display.
             if not self._failed:
                 self._failed = True
                 log.exception("the status of the job could not be published")

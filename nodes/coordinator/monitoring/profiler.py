@@ -35,7 +35,7 @@ class RoleReply:
 def measurements_between(
     first: Mapping[str, RoleReply], last: Mapping[str, RoleReply]
 ) -> list[NodeMeasurements]:
-    """Take the growth for each node that replied both times."""
+    """Return the growth of the counts of each node that replied both times."""
     return [
         _between(name, reply.role, first[name].reply, reply.reply)
         for name, reply in last.items()
@@ -74,11 +74,11 @@ def _grown(first: Counts, last: Counts, key: str) -> float:
 class NodeClocks:
     """Estimate clock offsets by Cristian's algorithm.
 
-    The reply with the shortest round trip counts; half of that trip is the error. Nodes on this kernel
-    read this very clock.
+    The reply with the shortest round trip counts; the error is at most half of that trip. Nodes on this
+    kernel read the same clock.
 
     Args:
-        machine: names this kernel.
+        machine: the name of this kernel.
     """
 
     def __init__(self, machine: str) -> None:
@@ -86,10 +86,7 @@ class NodeClocks:
         self._found: dict[str, tuple[float, float]] = {}
 
     def record(self, node: str, reply: MeasureReply, requested_at: float, replied_at: float) -> None:
-        """Add a reply with `clock` and `machine`.
-
-        Both times are of this process's clock.
-        """
+        """Add a reply with `clock` and `machine`; both times are of this process's clock."""
         offset, error = reply.clock - (requested_at + replied_at) / 2, (replied_at - requested_at) / 2
         if reply.machine == self._machine:
             offset = error = 0.0
@@ -110,7 +107,7 @@ SELF: Final = "coordinator"
 TRACE_SECONDS: Final = 1.0
 PERIOD_SECONDS: Final = 1.0
 REQUEST_SECONDS: Final = 5.0
-# First steps are slow: kernels are chosen, memory is taken, pages are touched for the first time.
+# First steps are slow: kernels are chosen, memory is allocated, pages are touched for the first time.
 WARM_UP_SHARE: Final = 0.15
 MOST_WARM_UP_SECONDS: Final = 3.0
 
@@ -137,7 +134,7 @@ class Profiler:
         ended: why training should end, in words; empty until then.
 
     Args:
-        seconds: how long from the first to the last measurement; the trace is taken after it.
+        seconds: time from the first to the last measurement; the trace is recorded after it.
     """
 
     def __init__(self, server: CoordinatorServer, seconds: float) -> None:
@@ -171,10 +168,10 @@ class Profiler:
         end = time.monotonic() + self._seconds
         while (left := end - time.monotonic()) > 0 and not self._over:
             await self._server.wait_for(lambda: self._over, min(PERIOD_SECONDS, left))
-            # What is measured after the end of the input would be of nodes that have nothing to do.
+            # After the end of the input it would measure idle nodes.
             if not self._over:
                 replies = await self._request_all_measures()
-                # Who did not answer in time this once counts by its answers before and after.
+                # A node that missed this request counts by its replies before and after.
                 self._replies.first = replies | self._replies.first
                 self._replies.last = self._replies.last | replies
         self._input_ended = self._over
@@ -185,7 +182,7 @@ class Profiler:
     def profile(self) -> tuple[Profile, list[dict[str, Any]]] | None:
         """Build the profile with its trace; None if nothing was measured.
 
-        That is, training ended first, or no trainer answered twice.
+        Nothing was measured if training ended first, or no trainer replied twice.
         """
         job = self._state.job
         nodes = measurements_between(self._replies.first, self._replies.last)

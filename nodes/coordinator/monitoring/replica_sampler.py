@@ -1,4 +1,4 @@
-"""Samples of the replicas in training, and settings that follow from them."""
+"""Samples of the replicas during training, and settings derived from them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..control.sync_law import SyncSettings
 from ..server import CoordinatorServer
 
 REQUEST_SECONDS = 10.0
-# Between two looks whether there is a second trainer again.
+# Time between checks for a second trainer.
 IDLE_SECONDS = 1.0
 
 
 class ReplicaSampler:
     """Sample the replicas for the divergence curve and the controller.
 
-    All trainers are requested at once; what they trained while the request was in flight is part of the
-    figure. Runs on the coordinator's loop.
+    All trainers are asked at once; what they train while the request is in flight is part of the figure.
+    Runs on the coordinator's loop.
     """
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state = server.state
-        # By name, what a node confirmed; None from an order on, which is sent again until it does.
+        # Confirmed settings by node name; None while an order is unconfirmed, which is then repeated.
         self._confirmed: dict[str, SyncSettings | None] = {}
         self._first = self._state.control.settings if self._state.control is not None else None
 
@@ -40,7 +40,7 @@ class ReplicaSampler:
             pause = point_due - self._state.seconds()
             await asyncio.sleep(max(0.0, pause if control is None else min(pause, control.pause_seconds)))
             if len(self._state.members.alive("trainer")) < 2:
-                # Another one may join.
+                # Another trainer may join.
                 point_due = max(point_due, self._state.seconds() + IDLE_SECONDS)
                 continue
             replicas = await self._sample(stride)

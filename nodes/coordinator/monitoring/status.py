@@ -103,7 +103,7 @@ def _progress(state: JobState) -> Progress:
 def _sync(state: JobState, trainers: list[str], now: float) -> SyncFigures:
     counts = [member.metrics for member in state.members.alive("trainer")]
     some = [count for count in counts if count.get("rounds")]
-    # Also of those that died: what they did stays done.
+    # Includes dead nodes: their work counts.
     everyone = state.members.everyone("trainer")
     gaps = [int(count["gap_open"]) for count in counts if "gap_open" in count]
     return SyncFigures(
@@ -132,10 +132,7 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
 
 
 def _read_by_dead(state: JobState) -> int:
-    """Count what dead readers had sent and is settled.
-
-    The rest is read again.
-    """
+    """Count the settled examples of dead readers; the rest is read again."""
     trainers = [trainer.info.name for trainer in state.members.everyone("trainer")]
     dead = [reader.info.name for reader in state.members.everyone("reader") if not reader.alive]
     return sum(state.ledger.known_deliveries(reader, trainer) for reader in dead for trainer in trainers)
@@ -218,7 +215,7 @@ def _node(state: JobState, member: Member, now: float) -> NodeStatus:
 
 
 def _edges(state: JobState, now: float) -> list[Edge]:
-    """Return the edges: what trainers exchange with each other node."""
+    """Return the edges: the traffic between trainers and the other nodes."""
     living = {member.info.name for member in state.members.alive()}
     rates: dict[tuple[str, str], tuple[float, float]] = {}
     for member in state.members.alive("trainer"):
@@ -230,7 +227,7 @@ def _edges(state: JobState, now: float) -> list[Edge]:
             sent = state.rates.of(name, key, now) or 0.0
             received = state.rates.of(name, f"from/{other}", now) or 0.0
             if (other, name) in rates:
-                # Two trainers: each counts what it sends.
+                # Between two trainers, each counts what it sends.
                 up, down = rates[other, name]
                 rates[other, name] = (up, down + sent)
             else:

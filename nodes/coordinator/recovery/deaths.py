@@ -1,11 +1,11 @@
 """Recovery from deaths of readers and embedding nodes while the job trains.
 
-What a dead reader had delivered is trained by those who have it; when the ledger has all of that, its
-unfinished spans are handed out again, without what is settled.
+Trainers train the batches that a dead reader had delivered. When the ledger has all of them, its unfinished
+spans are handed out again, without the settled batches.
 
-Another embedding node takes a dead one's place, with the rows of the newest checkpoint or with first values.
-Trainers send it what the dead one had not answered. When the ledger has all that they had pushed before, the
-batches that are trained and that the new shard lacks are handed out to be trained again.
+A dead embedding node is replaced by another, with the rows of the newest checkpoint or with first values.
+Trainers resend the requests that the dead node had not answered. When the ledger has all that they had pushed
+before, the trained batches that the new shard lacks are handed out to be trained again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ log = logging.getLogger(__name__)
 class Successors:
     """The dead nodes of one role, and their successors.
 
-    The supervisor says which dead node another one is started for. A state machine without I/O. Owned by the
+    The supervisor says which dead node a new one replaces. A state machine without I/O. Owned by the
     coordinator's loop.
     """
 
     def __init__(self) -> None:
-        # Tokens of nodes that no other is started for, of those being started, and whose place each takes.
+        # Dead nodes that get no replacement.
         self._final: set[str] = set()
+        # Replacements being started.
         self._starting: set[str] = set()
+        # The node that each replaces.
         self._before: dict[str, str] = {}
 
     @property
@@ -73,8 +75,8 @@ class Successors:
 async def settle(server: CoordinatorServer, trainer: Member, request: Request[Any], unable: str) -> None:
     """Repeat a request until a trainer replies, dies, or training ends.
 
-    One that refuses is declared dead, because it was `unable`: what it has may never be settled; dead, it has
-    nothing.
+    A trainer that refuses is declared dead because it was `unable`: otherwise its batches might never be
+    settled.
     """
     while trainer.alive and server.state.is_training:
         try:
@@ -93,10 +95,7 @@ async def offer_spans(server: CoordinatorServer) -> None:
 
 
 class ReaderRecovery:
-    """Recovery from deaths of readers, one task for each.
-
-    Runs on the coordinator's loop.
-    """
+    """Recovery from deaths of readers, one task each, on the coordinator's loop."""
 
     def __init__(self, server: CoordinatorServer, successors: Successors) -> None:
         self._server = server
@@ -161,13 +160,13 @@ class ShardRecovery:
         self._server.spawn(self._require_another(node))
 
     def replaced(self, node: Member) -> None:
-        """Begin to recover with a node that has taken a dead one's place."""
+        """Start recovery with the replacement of a dead node."""
         self._server.spawn(self._recover(node))
 
     async def _require_another(self, dead: Member) -> None:
         """Stop the job if no replacement joins in time.
 
-        One that has joined may take longer: it reads a checkpoint, which the server bounds.
+        A replacement that has joined may take longer: it reads a checkpoint, and the server limits that time.
         """
         state, members, number = self._state, self._state.members, dead.info.index
 
@@ -199,7 +198,7 @@ class ShardRecovery:
         trainers = self._state.members.alive("trainer")
         await asyncio.gather(*(settle(server, trainer, replaced, unable) for trainer in trainers))
         lacking = await self._lacking(node, ledger.trained_ranges())
-        # A death of the node itself is another case, of its own.
+        # If the replacement itself died, its own recovery handles that.
         if lacking is None or not node.alive or not self._state.is_training:
             return
         count = ledger.owed.restore_shard(number, lacking)
@@ -228,7 +227,7 @@ class ShardRecovery:
 
 
 def _short_ranges(ranges: Iterable[BatchRange]) -> Iterator[BatchRange]:
-    """Cut ranges such that what is lacking of one fits into a reply."""
+    """Cut ranges such that the lacking batches of one fit into a reply."""
     for epoch, span, start, stop in ranges:
         for first in range(start, stop, MAX_RANGES):
             yield epoch, span, first, min(first + MAX_RANGES, stop)

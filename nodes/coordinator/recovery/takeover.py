@@ -43,7 +43,7 @@ class Takeover:
     """The recorded history of a dead coordinator.
 
     Attributes:
-        replies: that it gave to living nodes, or had decided on, by token and number of the request.
+        replies: replies that it gave to living nodes, or had decided on, by token and number of the request.
     """
 
     folder: Path

@@ -20,10 +20,10 @@ class BadBatchCounter:
 
     Attributes:
         first: the first LISTED of them.
-        count, examples: of all of them.
+        count, examples: number of all of them, and of their examples.
 
     Args:
-        limit: how many are tolerated, `trainer.max_bad_batches`.
+        limit: number that is tolerated, `trainer.max_bad_batches`.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,7 +1,7 @@
 """Changes of a job's state, as the journal records them.
 
-The ledger's file keeps them in order, each in the transaction of its effect. Who applies them again to a new
-`JobState` has the state of the coordinator that died, and the replies that it gave. No I/O.
+The ledger's file keeps them in order, each in the transaction of its effect. Applied again to a new
+`JobState`, they give the state of the dead coordinator and its replies. No I/O.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class CoordinatorReplaced:
 
 @dataclass(frozen=True, slots=True)
 class MembersStarted:
-    """All nodes of the job are there, and it starts."""
+    """All nodes of the job have joined, and it starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingBegan:
-    """Training began, with CPU seconds used before, by node."""
+    """Training began; by node, the CPU seconds used before."""
 
     cpu_seconds: dict[str, Real]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingEnded:
-    """Training has ended: why before its input did; empty where it did not."""
+    """Training has ended: why before the end of its input, or empty."""
 
     ended_early: str
 
@@ -97,7 +97,7 @@ class NodeHasLeft:
 
 @dataclass(frozen=True, slots=True)
 class NodeDied:
-    """A node was declared dead, whose last heartbeat had these counts."""
+    """A node was declared dead; its last heartbeat had these counts."""
 
     token: str
     why: str
@@ -106,7 +106,7 @@ class NodeDied:
 
 @dataclass(frozen=True, slots=True)
 class GroupFormed:
-    """The group of trainers that meet is another one."""
+    """The group of trainers has changed."""
 
     view: GroupView
 
@@ -146,7 +146,7 @@ class Effect:
     """Effect of a request: its reply and its ledger rows.
 
     Attributes:
-        lasts: whether the state is another one than before.
+        lasts: whether the state has changed.
     """
 
     reply: Reply
@@ -224,7 +224,10 @@ REQUESTS: Final[Mapping[type[Any], Callable[[JobState, str, Any], Effect]]] = {
     TrainedBatches: _trained,
     ReturnBatches: _return_batches,
 }
-"""Requests of nodes that change the state. All raise ShadowSyncError or ValueError for what cannot be."""
+"""Requests of nodes that change the state.
+
+All raise ShadowSyncError or ValueError for an impossible request.
+"""
 
 
 def _died(state: JobState, change: NodeDied) -> None:
@@ -250,6 +253,6 @@ DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     CheckpointScored: lambda state, change: state.checkpoint_scored(change.scored),
     CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005
 }
-"""Decisions of the coordinator, each as it is applied again."""
+"""Decisions of the coordinator, each with the function that applies it again."""
 
 RECORDS: Final = NamedRecords[Any]({kind.__name__: kind for kind in (*REQUESTS, *DECISIONS)})

@@ -45,14 +45,14 @@ class Death:
 class JobState:
     """Everything that the coordinator knows of its job. Owned by the coordinator's loop.
 
-    Others read the attributes and call the methods; a test holds that nobody else assigns an attribute.
+    Other modules read the attributes and call the methods; a test checks that none assigns an attribute.
 
     Args:
         absolute_folder: the run's folder for nodes, which may have another working directory; by default
-            `folder` is absolute.
-        input_facts: by default nothing is known of the input.
-        origin: by default the run begins anew.
-        clock: seconds that only grow.
+            `folder`, which is then absolute.
+        input_facts: facts of the input; by default none is known.
+        origin: the origin of a resumed run; by default the run is new.
+        clock: returns seconds that never decrease.
     """
 
     def __init__(
@@ -81,33 +81,33 @@ class JobState:
         self.rates = NodeRates()
         self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
         self.divergence = DivergenceCurve()
-        # With `sync.control`, once the trainers have met.
+        # Set with `sync.control`, once the trainers have met.
         self.control: SyncControl | None = None
-        # Checkpoints scored while the job trains, in order, and how many were written.
+        # Checkpoints scored during training, in order, and the number written.
         self.scored: list[Scored] = []
         self.checkpoints_written = 0
         # (seconds, node, what).
         self.events: list[tuple[float, str, str]] = []
-        # Host and process by token, for those who watch.
+        # Host and process by token, for watchers.
         self.places: dict[str, tuple[str, int]] = {}
-        # The slice of the center that each sync node holds, or held, by token.
+        # The slice of the center that each sync node holds or held, by token.
         self.slices: dict[str, int] = {}
         self.page = ""
         self.outcome = "ended"
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
         self.bad_rows_of_failed_reader = 0
-        # CPU seconds of each node when training began, by name; None before.
+        # CPU seconds of each node at the begin of training, by name; None before.
         self.training_began: dict[str, float] | None = None
-        # Why training ended before its input did, or empty; None before its end.
+        # Why training ended before the end of its input, or empty; None while it goes on.
         self.training_ended: str | None = None
-        # Coordinators that went on for one that had died.
+        # Number of coordinators that took over from a dead one.
         self.takeovers = 0
         self.lost_dense_updates = 0
-        self.left_counts: dict[str, Counts] = {}  # Of trainers that left, by name.
-        # Messages of each node that were refused for their form; of others under their role.
+        self.left_counts: dict[str, Counts] = {}  # Counts of trainers that left, by name.
+        # Malformed messages of each node; those of other senders under their role.
         self.refused_messages: dict[str, int] = {}
-        self.refused_connections = 0  # By the coordinator, for their key.
+        self.refused_connections = 0  # Refused by the coordinator for their key.
         self._synced_iterations: dict[str, int] = {}
         self._clock = clock
         self._started_at = clock()
@@ -118,27 +118,27 @@ class JobState:
 
     @property
     def is_training(self) -> bool:
-        """Whether the job trains, and is not to stop."""
+        """Whether the job trains, with no stop requested."""
         return self.phase is JobPhase.TRAINING and self.stop is None
 
     @property
     def over(self) -> bool:
-        """Whether nodes were told to end; one that ends is then not dead."""
+        """Whether nodes were told to end; a node that ends then is not dead."""
         return self.phase is JobPhase.DONE
 
     def enter(self, phase: JobPhase) -> None:
-        """Enter the next phase; raises PhaseError for one that cannot follow."""
+        """Enter the next phase; raises PhaseError if it cannot follow."""
         if phase not in NEXT_PHASES[self.phase]:
             raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
         self.phase = phase
 
     def finish(self, outcome: str) -> None:
-        """End the job; `outcome` is reported to those who watch."""
+        """End the job; `outcome` is reported to watchers."""
         self.enter(JobPhase.DONE)
         self.outcome = outcome
 
     def request_stop(self, stop: Stop) -> bool:
-        """Record a reason to stop; return whether it is the first, which counts."""
+        """Record a reason to stop; return whether it is the first. Later ones do not count."""
         if self.stop is not None:
             return False
         self.stop = stop
@@ -155,7 +155,7 @@ class JobState:
         self.refused_connections += 1
 
     def add_event(self, node: str, what: str, seconds: float | None = None) -> float:
-        """Record what happened to a node, by default now; return when."""
+        """Record an event of a node, by default now; return its time."""
         seconds = self.seconds() if seconds is None else seconds
         self.events.append((seconds, node, what))
         return seconds
@@ -170,7 +170,7 @@ class JobState:
         self.members.start()
         trainers = self.members.alive("trainer")
         self.slices = {sync.info.token: number for number, sync in enumerate(self.members.alive("sync"))}
-        # They are of one job; a plug-in of another version would differ in its first weights or fail.
+        # All trainers agree: a plug-in of another version would differ in its first weights or fail.
         elastic = trainers[0].facts.elastic if trainers else None
         self.control = control_of(self.job.sync, len(trainers), elastic)
 
@@ -187,9 +187,9 @@ class JobState:
     def can_join(self, role: str) -> bool:
         """Return whether a node of this role may join while the job trains.
 
-        A reader may. A sync node may in the place of a dead one, if the algorithm can make its slice anew. A
-        trainer may if another one lives, and the center is whole or can be made so; but not in a job of one
-        trainer, whose schedule counts that one alone. An embedding node may in the place of a dead one.
+        A reader always may, an embedding node only as the replacement of a dead one. A sync node may as a
+        replacement if the algorithm can rebuild its slice. A trainer may if another one lives and the center
+        is complete or can be rebuilt, but not in a job of one trainer, whose schedule counts that one alone.
         """
         if not self.is_training:
             return False
@@ -208,7 +208,7 @@ class JobState:
         return [number for number in self.empty_slices() if anew and number not in reserved]
 
     def _free_shards(self) -> list[int]:
-        """Return the shards that no embedding node holds, nor is about to."""
+        """Return the shards that no embedding node holds or is about to hold."""
         reserved = {member.info.index for member in self.members.joining("embedding")}
         return [number for number in self.empty_shards() if number not in reserved]
 
@@ -225,14 +225,14 @@ class JobState:
     def heartbeat(self, member: Member, metrics: Counts) -> float | None:
         """Record the counts of a living node; `metrics` is kept, not copied.
 
-        Return the parts that it is to cut its batches into from now on; None where nothing is to change.
+        Returns the number of parts into which to cut its batches from now on; None if it stays.
         """
         member.record_heartbeat(metrics)
         now, name = self.seconds(), member.info.name
         self.rates.record_heartbeat(name, now, metrics)
         if member.info.role == "trainer":
             self.training_metrics.heartbeat(name, now, metrics)
-        # Who trains owed batches, which are no iterations, is not slow.
+        # A trainer of owed batches is not slow: these count no iterations.
         balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
         if self.balancer is None or not balanced or "micro_batches" not in metrics:
             return None
@@ -249,7 +249,7 @@ class JobState:
         for batch in batches:
             row = self.ledger.acknowledge(name, batch.id, batch.examples)
             rows.append(row)
-            # Of a batch that the model has seen before, the loss says nothing new.
+            # The loss of a batch that the model has seen before says nothing new.
             if not row.repeated:
                 sums = batch.loss_sum, batch.positives, batch.weight
                 self.training_metrics.trained(name, now - batch.age_seconds, batch.examples, *sums)
@@ -257,10 +257,7 @@ class JobState:
         return rows
 
     def leave_out(self, member: Member, batches: Iterable[LeftOutBatch]) -> list[LeftOut]:
-        """Record batches that a trainer left out.
-
-        Returns their rows for the ledger's file.
-        """
+        """Record batches that a trainer left out; return their rows for the ledger's file."""
         rows = []
         for batch in batches:
             rows.append(self.ledger.leave_out(member.info.name, batch.id, batch.examples, batch.why))
@@ -268,12 +265,12 @@ class JobState:
         return rows
 
     def begin_training(self, cpu_seconds: Mapping[str, float]) -> None:
-        """Begin TRAINING; the nodes have used so many CPU seconds before."""
+        """Begin TRAINING; `cpu_seconds` are those that nodes have used before."""
         self.enter(JobPhase.TRAINING)
         self.training_began = dict(cpu_seconds)
 
     def end_training(self, ended_early: str) -> None:
-        """Record that training has ended, and why before its input did, if so."""
+        """Record the end of training, and why it came before the end of its input, if so."""
         self.training_ended = ended_early
 
     def replace_coordinator(self) -> None:
@@ -281,11 +278,14 @@ class JobState:
         self.takeovers += 1
 
     def reader_failed(self, bad_rows: int) -> None:
-        """Record how many malformed rows a reader had found that failed, perhaps because of them."""
+        """Record the malformed rows that a failed reader had found.
+
+        They may be the reason for its failure.
+        """
         self.bad_rows_of_failed_reader = max(self.bad_rows_of_failed_reader, bad_rows)
 
     def checkpoint_written(self) -> None:
-        """Record that a checkpoint was written while the job trains."""
+        """Record that a checkpoint was written during training."""
         self.checkpoints_written += 1
 
     def checkpoint_scored(self, scored: Scored) -> None:
@@ -293,9 +293,9 @@ class JobState:
         self.scored.append(scored)
 
     def mark_dead(self, token: str, why: str) -> Death | None:
-        """Record a node as dead and what it alone knew as lost.
+        """Record a node as dead, and what only it knew as lost.
 
-        None if it was, or the job is over.
+        Returns None if it was dead already, or the job is over.
         """
         member = None if self.over else self.members.lose(token, why)
         if member is None:
@@ -316,7 +316,7 @@ class JobState:
     def can_leave(self, member: Member) -> bool:
         """Return whether the job can continue without a node."""
         role, others = member.info.role, len(self.members.alive(member.info.role)) - 1
-        # What one shard lacks is known only once all trainers have said what they pushed.
+        # The lacking batches of a shard are known only once all trainers have reported their pushes.
         fits = role == "reader" or (role == "trainer" and self.balancer is None)
         return fits and others > 0 and member.begun and self.is_training and self.ledger.owed.has_all_shards
 
@@ -345,7 +345,7 @@ class JobState:
             self.input.size.span_unread(span.number, span.examples)
 
     def lost_shard(self, member: Member) -> Stop:
-        """Return that the job stops for the death of an embedding node."""
+        """Return the stop for the death of an embedding node."""
         text = f"{member.info.name} died, and its {member.facts.rows:,} rows are lost"
         return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
 
@@ -357,7 +357,7 @@ class JobState:
         if not self.members.started:
             text = f"{name} died before the job started ({member.lost_because})"
         elif role in ("embedding", "reader") and self.phase is JobPhase.TRAINING:
-            # Another one may take its place.
+            # Another node may replace it.
             return None
         elif role == "embedding":
             return self.lost_shard(member)
