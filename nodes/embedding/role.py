@@ -50,9 +50,9 @@ class EmbeddingRole(ServingRole[ShardService]):
         self._job = job
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Allocate and fill the shard, and restore what the job starts from.
+        """Allocate and fill the shard, and restore the checkpoint that the job starts from.
 
-        Checks before that it fits into memory.
+        Checks first that it fits into memory.
         """
         store, applied, absent, digest = await asyncio.to_thread(self._make, node)
         codecs = self._job.codecs.embedding()
@@ -77,8 +77,8 @@ class EmbeddingRole(ServingRole[ShardService]):
     def _make(self, node: NodeContext) -> tuple[ShardStore, AppliedBatches, list[str], str]:
         """Make the shard.
 
-        Returns it, the batches known to be applied to it, the tables that have first values although the job
-        starts from a checkpoint, and the digest of that checkpoint, "" without one.
+        Returns the shard, the batches known to be applied to it, the tables with first values that the
+        checkpoint lacks, and the digest of that checkpoint, "" without one.
         """
         plan, index = node.plan, node.index
         store = ShardStore(
@@ -89,7 +89,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         )
         start = self._job.start
         own = Path(node.folder)
-        # In the place of a dead one it goes on from this run's own checkpoint, as soon as there is one.
+        # A replacement starts from this run's own checkpoint, if there is one.
         resumes_own = node.late and has_checkpoint(own)
         if not resumes_own and not start.checkpoint:
             return store, AppliedBatches(), [], ""
@@ -102,11 +102,11 @@ class EmbeddingRole(ServingRole[ShardService]):
             if saved.placement_digest == plan.placement_digest:
                 applied = saved.applied(index)
             else:
-                # Several nodes had not applied the same batches: what all of them had is in the ledger.
+                # The saved nodes had applied different batches; all of them had those of the ledger.
                 ledger = SavedLedger.read(folder, manifest.files)
                 applied = AppliedBatches.from_array(ledger.applied_ranges())
         if resumes_own and open_checkpoint(own)[1].digest != manifest.digest:
-            # Rows and applied batches would be of two moments.
+            # Rows and applied batches would be from two moments.
             remedy = "start the node again"
             raise CheckpointError("was replaced while it was read", where=str(folder), remedy=remedy)
         if absent:
@@ -114,7 +114,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         return store, applied, absent, manifest.digest
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer ConnectPeers, TrainerJoined, Begin, NodeLost, FindLacking, Drain and WriteCheckpoint."""
+        """Reply to ConnectPeers, TrainerJoined, Begin, NodeLost, FindLacking, Drain and WriteCheckpoint."""
         if isinstance(request, Drain):
             applied = tuple(batch for batch in request.batches if batch in self.service.applied)
             return DrainReply(self.metrics(), {}, applied_of=applied)
@@ -144,9 +144,9 @@ class EmbeddingRole(ServingRole[ShardService]):
         return LackingBatches(tuple(found), len(ranges))
 
     async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
-        """Write rows and the batches applied to them, of one moment.
+        """Write the rows of one moment and the batches applied to them.
 
-        If nothing is to be served, all rows, on the service thread.
+        Unless `running`, writes all rows on the service thread, which then serves nothing.
         """
         if running:
             files, pause_seconds = await self._checkpoints.write(directory)

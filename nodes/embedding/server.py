@@ -1,7 +1,4 @@
-"""The service thread of an embedding node.
-
-It owns the node's rows together with the writer threads.
-"""
+"""The service thread of an embedding node, which owns its rows with the writer threads."""
 
 from __future__ import annotations
 
@@ -27,20 +24,20 @@ from ..runtime.threads import ListeningService
 from .shared_memory import SharedMemoryServer
 from .writer_threads import WriterThreads
 
-# Of answers that are not in use any more: a few large ones for each of a few workers.
+# Bytes kept of unused answers: room for a few large ones for each of a few workers.
 IDLE_REPLY_BYTES = 256 << 20
 
 
 class ShardService(ListeningService):
     """Service that answers lookups and applies pushes in order.
 
-    A push that was applied before, as the id of its batch shows, is answered again and changes nothing:
-    each batch is applied exactly once. With several threads this one keeps the socket and the record of
-    applied batches, and writer threads do the rest; a command finds them idle.
+    A push that was applied before, by the id of its batch, is answered again and changes nothing: each batch
+    is applied exactly once. With several threads, this one keeps the socket and the record of applied
+    batches, and writer threads do the rest; they are idle while a command runs.
 
     Args:
-        applied: the batches that are known to be applied to the rows of `store`; none without it.
-        threads: how many read and write the rows; with 1 it is this one.
+        applied: the batches known to be applied to the rows of `store`; by default none.
+        threads: number of threads that read and write the rows; 1 is this one alone.
         shares: whether vectors and gradients may go through memory that workers of this machine offer.
     """
 
@@ -89,7 +86,7 @@ class ShardService(ListeningService):
         }
 
     def body(self) -> None:
-        """Serve until told to stop; torch uses one thread here too."""
+        """Serve until told to stop; torch uses a single thread here."""
         torch.set_num_threads(1)
         tune_malloc()
         if self._writers is None:
@@ -156,23 +153,17 @@ class ShardService(ListeningService):
         self._run_work(work, reply)
 
     def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
-        """Send the vectors over the socket.
-
-        Return False if they are more than may be sent.
-        """
+        """Send the vectors over the socket; return False if they are too many to send."""
         try:
             self.listener.send(identity, self._coding.outgoing(vectors))
         except ValueError as error:
-            # Writer threads end later than `handle`, whose caller would refuse it.
+            # Refused here, since writer threads end after `handle`, whose caller would refuse it.
             self.refuse(identity, message, error)
             return False
         return True
 
     def lose(self, token: str) -> None:
-        """Let go of the memory that workers of a lost process shared.
-
-        On this thread.
-        """
+        """Release the memory that workers of a lost process shared; on this thread."""
         self._segments.drop(token)
 
     def _push(self, identity: bytes, message: Push) -> None:
@@ -190,7 +181,7 @@ class ShardService(ListeningService):
             message.bag_lengths,
             message.id,
         )
-        # Whoever comes later finds it applied: the writer threads do their work in order.
+        # Marked before the rows change: the writer threads work in order, so later messages find it applied.
         self.applied.add(message.id)
         staleness = max(0, self._pushes - message.version)
         self._staleness_sum += staleness

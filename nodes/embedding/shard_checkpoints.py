@@ -1,9 +1,9 @@
 """The checkpoints of a shard, written while it serves.
 
-A part with all rows is copied and written a few MB at a time, between pushes: rows that change meanwhile are
-written again at its end, all at one moment. Later parts have only the rows that changed since the part
-before, whose files they keep by hard links. So lookups and pushes wait only while changed rows are copied,
-and no second copy of the shard is in memory.
+A part with all rows is copied and written a few MB at a time, between pushes. Rows that change meanwhile are
+written again at the end, all at one moment. Later parts have only the rows that changed since the previous
+part, and keep its files by hard links. So lookups and pushes wait only while changed rows are copied, and the
+memory never holds a second copy of the shard.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from .server import ShardService
 from .shard_part import ShardPart, changed_bytes
 
 COPIED_AT_ONCE_BYTES: Final = 32 << 20
-"""A shard up to this size is copied in one pause, of some 20 ms."""
+"""A shard up to this size is copied in one pause of about 20 ms."""
 
 LARGEST_CHANGES: Final = 0.5
-"""All rows are written again rather than changes that come to more than this fraction of them: reading them
-back would take that much longer."""
+"""If the changes exceed this fraction of all rows, all rows are written: reading the changes back would take
+that much longer."""
 
 MOST_CHANGES: Final = 8
-"""So many parts of changes follow one part with all rows; a further one has the changes of all of them."""
+"""Most parts of changes after one part with all rows; a further one has the changes of all of them."""
 
 _POLL_SECONDS: Final = 0.2
 
@@ -50,14 +50,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """What a node has in one checkpoint.
+    """The files of a node in one checkpoint.
 
     Attributes:
         whole: files with all rows.
         changes: files with changes, in order.
-        number: that of the last changes, 0 without any.
-        whole_change_epoch: rows that change after it are in `changes`.
-        change_epoch: rows that change after it are in none of the files.
+        number: number of the last changes, 0 without any.
+        whole_change_epoch: moment of `whole`; later changes are in `changes`.
+        change_epoch: moment of the last file; later changes are in no file.
     """
 
     whole: tuple[FileEntry, ...]
@@ -83,10 +83,10 @@ class ShardCheckpoints:
         self._longest_seconds = 0.0
 
     async def write(self, directory: Path) -> tuple[tuple[FileEntry, ...], float]:
-        """Write a part while the shard serves; return its files, and the longest pause in seconds.
+        """Write a part while the shard serves.
 
-        Raises ResourceError if there is no memory for a copy of the changed rows, or a file cannot be
-        written; JobFileError for rows that are not finite.
+        Returns its files, and the longest pause in seconds. Raises ResourceError if there is no memory for a
+        copy of the changed rows, or a file cannot be written, and JobFileError for non-finite rows.
         """
         self._longest_seconds = 0.0
         last = await asyncio.to_thread(self._last_committed, directory.parent)
@@ -99,7 +99,7 @@ class ShardCheckpoints:
         return part.files, self._longest_seconds
 
     def _last_committed(self, run: Path) -> tuple[Path, WrittenPart] | None:
-        """Return the run's checkpoint, and the newest part whose files are all in it."""
+        """Return the run's checkpoint and the newest part that is wholly in it."""
         if not self._written or not self._links:
             return None
         try:
@@ -112,7 +112,10 @@ class ShardCheckpoints:
         )
 
     async def _write_changes(self, directory: Path, folder: Path, before: WrittenPart) -> WrittenPart | None:
-        """Write what changed since `before`, which is in `folder`; None if all rows are to be written."""
+        """Write the changes since `before`, which is in `folder`.
+
+        Returns None if all rows must be written instead.
+        """
         taken = await self._paused(lambda: self._take_changes(before))
         if taken is None:
             return None
@@ -127,7 +130,10 @@ class ShardCheckpoints:
     def _take_changes(
         self, before: WrittenPart
     ) -> tuple[ShardPart, tuple[tuple[FileEntry, ...], ...], int] | None:
-        """Copy changed rows, and choose which changes of before are kept; on the service thread."""
+        """Copy changed rows, and choose the earlier changes to keep.
+
+        Runs on the service thread. Returns None if all rows must be written instead.
+        """
         store = self._service.store
         most_bytes = LARGEST_CHANGES * sum(entry.bytes for entry in before.whole)
         kept = before.changes
@@ -142,7 +148,7 @@ class ShardCheckpoints:
         return self._copy(changed, before.number + 1), kept, store.end_change_epoch()
 
     def _link(self, folder: Path, directory: Path, entries: Iterable[FileEntry]) -> bool:
-        """Link files of the checkpoint in `folder`; False where that cannot be done."""
+        """Link files of the checkpoint in `folder`; return False if that is impossible."""
         linked: list[Path] = []
         try:
             for entry in entries:
@@ -160,7 +166,7 @@ class ShardCheckpoints:
         return True
 
     async def _write_whole(self, directory: Path) -> WrittenPart:
-        # Their change epochs may be forgotten.
+        # The change epochs of earlier parts may be forgotten from here on.
         self._written.clear()
         part, began = await self._paused(self._begin_whole)
         files = tuple(await asyncio.to_thread(part.write, directory))
@@ -173,8 +179,8 @@ class ShardCheckpoints:
     def _begin_whole(self) -> tuple[ShardPart, int]:
         """Return all rows, and the change epoch after which changes count; on the service thread.
 
-        Of a small shard they are a copy, with the applied batches; of a large one they are copied as they are
-        read.
+        The rows of a small shard are a copy, with the applied batches; those of a large one are copied as
+        they are read.
         """
         store = self._service.store
         if store.change_epochs_left < 2:
@@ -188,7 +194,7 @@ class ShardCheckpoints:
         return replace(part, tensors=served), change_epoch
 
     def _take_changes_of_writing(self, since: int) -> tuple[ShardPart, int]:
-        """Copy what changed while all rows were written; on the service thread."""
+        """Copy the rows that changed while all rows were written; on the service thread."""
         store = self._service.store
         return self._copy(store.changed_since(since), 1), store.end_change_epoch()
 
@@ -197,7 +203,7 @@ class ShardCheckpoints:
         return ShardPart.of_changes(self._service.store, self._service.applied, changed, number)
 
     async def _paused(self, work: Callable[[], T]) -> T:
-        """Run `work` on the service thread, for which lookups and pushes wait."""
+        """Run `work` on the service thread, while lookups and pushes wait."""
         return await self._service.run(lambda: self._timed(work))
 
     def _fetch(self, copy: Callable[[], T]) -> T:
@@ -218,7 +224,7 @@ class ShardCheckpoints:
             try:
                 return result.result(_POLL_SECONDS)
             except TimeoutError:
-                # What it had not run when it ended it never runs.
+                # An ended thread never runs the commands left in its queue.
                 if not self._service.is_alive and not result.done():
                     raise ClusterError("the embedding node ends while it writes its rows") from None
 
@@ -241,7 +247,7 @@ class ShardCheckpoints:
 
 
 class ServedRows:
-    """Rows that another thread owns, copied by it where they are read; see `TensorView`."""
+    """Rows of another thread, which copies them as they are read; see `TensorView`."""
 
     def __init__(self, values: Any, fetch: Callable[[Callable[[], NDArray[Any]]], NDArray[Any]]) -> None:
         self._values = values

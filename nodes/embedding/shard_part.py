@@ -1,4 +1,4 @@
-"""A shard's part of a checkpoint: all rows, or those that changed since an earlier part."""
+"""A shard's part of a checkpoint: all rows, or those changed since an earlier part."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ShardPart:
 
     Attributes:
         node: index of the embedding node that holds them.
-        placement_digest: which rows each node has.
-        tensors: by name, see `saved_tables`.
+        placement_digest: digest of the placement of rows on nodes.
+        tensors: tensors by name, see `saved_tables`.
         first_rows: number of the first row, for tensors that are pieces of a table.
-        changes: 0 for all rows; else the number of these changes, which follow those of the number before.
+        changes: 0 for all rows; otherwise the number of these changes, counted from 1.
     """
 
     node: int
@@ -37,7 +37,7 @@ class ShardPart:
 
     @classmethod
     def of(cls, store: ShardStore, applied: AppliedBatches) -> ShardPart:
-        """Make the part of a checkpoint on the store's own memory.
+        """Make the part of a checkpoint from the store's own memory, without a copy.
 
         Only the thread that owns the store may write or copy it, before it applies anything more.
         """
@@ -67,23 +67,23 @@ class ShardPart:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors as they are written: float32."""
+        """Bytes of all tensors as written, in float32."""
         return sum(values.nbytes for values in self.tensors.values())
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of a copy: for rows of bfloat16 half of what is written."""
+        """Bytes of a copy; bfloat16 rows take half of what is written."""
         return sum(_held(values).nbytes for values in self.tensors.values())
 
     def copied(self) -> ShardPart:
-        """Return a copy, which any thread may write to files."""
+        """Return a copy that any thread may write to files."""
         tensors = {name: values.copy() for name, values in self.tensors.items()}
         return ShardPart(self.node, self.placement_digest, tensors, self.first_rows)
 
     def write(self, directory: Path) -> list[FileEntry]:
         """Write its files into a checkpoint's folder.
 
-        Raises ResourceError, and JobFileError for rows that are not finite.
+        Raises ResourceError, and JobFileError for non-finite rows.
         """
         role = part_role(self.node, self.changes)
         metadata = {"role": role, PLACEMENT_KEY: self.placement_digest}
@@ -100,6 +100,6 @@ def changed_bytes(changed: Iterable[ChangedRows]) -> int:
 
 
 def _held(values: Any) -> NDArray[Any]:
-    """Return the array in memory, of bfloat16 its bits."""
+    """Return the array in memory; for bfloat16 its bits."""
     held: NDArray[Any] = values.bits if isinstance(values, WidenedRows) else values
     return held

@@ -1,4 +1,4 @@
-"""Memory that workers share with an embedding node of their machine, both sides."""
+"""Memory that workers share with an embedding node of their machine, on both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ...pipeline.wire.segment import (
 )
 
 PAGE_FLOATS: Final = 1024
-# Batches of one size have requests of nearly one size: what is a little larger than the first still fits.
+# Batches of one size have requests of nearly one size, so slightly larger ones should still fit.
 SPARE_SHARE: Final = 0.25
 _NO_FLOATS: Final = np.zeros(0, np.float32)
 
@@ -39,10 +39,10 @@ class Lease:
     Vectors stay until the step with them is done, gradients until the node has answered.
 
     Attributes:
-        segment: its number.
-        offset: where in it, in bytes.
-        values: float32 [floats], there. The lease ends with this array and all that is made from it without a
-            copy (see `lend`): no one may have to know who else still computes with it.
+        segment: the segment's number.
+        offset: offset in the segment, in bytes.
+        values: the memory, float32 [floats]. The lease ends with this array and all of its views (see
+            `lend`), so that nobody has to know who else still uses it.
     """
 
     segment: int
@@ -84,19 +84,19 @@ class Lease:
 class SharedMemoryClient:
     """A worker's memory for one embedding node; owned by the worker's thread.
 
-    A segment is offered to the node when there is something to share, and used once the node has it; until
-    then, and where it cannot have it, nothing is lent and all goes over the socket. A block is lent again
-    only when its lease has ended: no open request, no tensor of a step, nothing that a model keeps. The
-    lowest free block is lent first: few are ever touched, and those stay in the cache.
+    A segment is offered to the node when there is something to share, and used once the node has attached it.
+    Until then, or if it cannot, everything goes over the socket. A block is lent again only when its lease
+    has ended: when no open request, tensor of a step, or model still refers to it. The lowest free block is
+    lent first, so that few are ever touched, and those stay in the cache.
 
-    A larger segment takes the place of one whose blocks are too small, and of one that has lost half of them.
+    A segment is replaced by a larger one if its blocks are too small, or half of them are retired.
 
     Args:
-        blocks: how many a segment has.
+        blocks: number of blocks of a segment.
 
     Attributes:
-        shared_bytes: of vectors and gradients that went through it.
-        refused: whether this node cannot have what it was offered.
+        shared_bytes: bytes of vectors and gradients that went through it.
+        refused: whether this node cannot attach the offered memory.
     """
 
     def __init__(self, node: str, blocks: int) -> None:
@@ -106,7 +106,7 @@ class SharedMemoryClient:
         self._number = 0
         self._block_floats = 0
         self._needed_floats = 0
-        # Offsets in the segment that the node has: a heap of the free ones, and those never to be lent again.
+        # Offsets in the segment that the node has: a heap of the free blocks, and the retired ones.
         self._free: list[int] = []
         self._retired: set[int] = set()
         # Segment and offset of leases that ended. Whichever thread drops the last reference appends.
@@ -119,19 +119,16 @@ class SharedMemoryClient:
     def successor(self, node: str) -> SharedMemoryClient:
         """Return a replacement for another node, and close this one.
 
-        Leases of this one are none of the new one.
+        Old leases are not valid in the new one.
         """
         self.close()
         made = SharedMemoryClient(node, self._count)
-        # No segment of the new one has the number of a lease that is still held.
+        # No segment of the new one may have the number of a lease that is still held.
         made._number = self._number + 1
         return made
 
     def take(self, floats: int) -> Lease | None:
-        """Lend memory for so many floats; None where there is none.
-
-        Its contents are undefined.
-        """
+        """Lend memory for this many floats, with undefined contents; None if there is none."""
         self._needed_floats = max(self._needed_floats, floats)
         if floats > self._block_floats or not floats:
             return None
@@ -145,7 +142,7 @@ class SharedMemoryClient:
     def has(self, lease: Lease) -> bool:
         """Return whether the node still has the segment of this lease.
 
-        It has until another one is offered.
+        It keeps a segment until another one is offered.
         """
         return lease.segment == self._number and not self._closed
 
@@ -155,10 +152,10 @@ class SharedMemoryClient:
             self._retired.add(lease.offset)
 
     def offer(self, now: float, floats: int = 0) -> Attach | None:
-        """Return the offer to send before a request, if any.
+        """Return the offer to send before a request for this many floats, if any.
 
-        The request is for this many floats. The offer is a new segment, or the same one again.
-        After a new one the node no longer has the segment before it, nor its leases that are not sent yet.
+        The offer is a new segment, or the same one again. With a new one the node drops the previous segment,
+        and its leases that are not sent yet become invalid.
         """
         self._needed_floats = max(self._needed_floats, floats)
         if self._closed or not self._needed_floats:
@@ -174,7 +171,7 @@ class SharedMemoryClient:
         return self._offer
 
     def receive_reply(self, message: Attached) -> None:
-        """Take the node's answer to what was offered."""
+        """Process the node's answer to an offer."""
         if self._offer is None or message.segment != self._offer.segment:
             return
         self._offer = None
@@ -188,7 +185,7 @@ class SharedMemoryClient:
             self._give_up(message.why)
 
     def close(self) -> None:
-        """Lend and offer nothing any more."""
+        """Stop all leases and offers."""
         self._closed = True
         self._offer, self._free = None, []
         self._close_descriptor()
@@ -197,7 +194,7 @@ class SharedMemoryClient:
     def _make_segment(self) -> bool:
         floats = int(self._needed_floats * (1 + SPARE_SHARE))
         floats = -(-floats // PAGE_FLOATS) * PAGE_FLOATS
-        # What is lent keeps its segment mapped; nothing more is lent of it.
+        # Leases keep the old segment mapped; no more of it is lent.
         self._free = []
         try:
             segment = CreatedSegment(HEAD_BYTES + self._count * floats * FLOAT_BYTES)
@@ -247,10 +244,10 @@ class SharedMemoryServer:
     Owned by the thread of the socket.
 
     Args:
-        allowed: whether any is to be shared.
+        allowed: whether memory may be shared at all.
 
     Attributes:
-        shared_bytes: of vectors and gradients that went through them.
+        shared_bytes: bytes of vectors and gradients that went through the segments.
     """
 
     def __init__(self, *, allowed: bool) -> None:
@@ -262,10 +259,7 @@ class SharedMemoryServer:
         return len(self._attached)
 
     def attach(self, identity: bytes, offer: Attach) -> Attached:
-        """Open what a worker offers, in the place of its last offer.
-
-        A repeat changes nothing.
-        """
+        """Open a worker's offer, which replaces its previous one; a repeat changes nothing."""
         if not self._allowed:
             return Attached(offer.segment, shared=False, why="network.shared_memory is false at the node")
         known = self._attached.get(identity)
@@ -290,10 +284,9 @@ class SharedMemoryServer:
         return Attached(offer.segment, shared=True, why="")
 
     def target(self, identity: bytes, lookup: Lookup, floats: int) -> Float32Array | None:
-        """Return where to write the vectors; None for the socket.
+        """Return where to write the vectors, float32 [floats]; None for the socket.
 
-        The place is float32 [floats]. A lookup that comes a second time has its answer over the socket: its
-        worker may use the place for something else by now.
+        A repeated lookup is answered over the socket: its worker may use the place for something else by now.
 
         Raises:
             SegmentError: the place is not this worker's, or is for another number of floats.
@@ -308,9 +301,7 @@ class SharedMemoryServer:
         return target
 
     def gradients(self, identity: bytes, push: Push, floats: int) -> Float32Array:
-        """Return a view of the gradients of a push with a `segment`.
-
-        The view is float32 [floats].
+        """Return a view, float32 [floats], of the gradients of a push with a `segment`.
 
         Raises:
             SegmentError: the place is not this worker's, or has another number of floats.
@@ -320,7 +311,7 @@ class SharedMemoryServer:
         return values
 
     def drop(self, token: str) -> None:
-        """Let go of the segments of a process that is gone."""
+        """Drop the segments of a process that is gone."""
         prefix = f"{token}/".encode()
         self._attached = {
             identity: attachment
@@ -332,7 +323,7 @@ class SharedMemoryServer:
         attachment = self._attached.get(identity)
         if attachment is None or attachment.number != message.segment:
             raise SegmentError(f"segment {message.segment} of shared memory is not attached")
-        # More would be those of another request.
+        # A different number would reach into another request's memory.
         if message.floats != floats:
             raise SegmentError(
                 f"a {message.KIND} of {floats} floats names {message.floats} floats of shared memory"

@@ -1,7 +1,4 @@
-"""Threads that read and write rows of an embedding node.
-
-For nodes with several threads.
-"""
+"""Threads that read and write the rows of an embedding node with several threads."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _WAIT_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Work, its callback, and the count of threads that have done their part."""
+    """Work, its callback, and the number of threads that have done their part."""
 
     work: ShardWork
     done: Callable[[], None]
@@ -33,17 +30,15 @@ class _Task:
 
 
 class WriterThreads:
-    """Split work over threads.
-
-    Each does its part of all of it in the order of submission.
+    """Split each piece of work over threads, in the order of submission.
 
     All methods belong to one thread, that of the socket.
 
     Args:
-        threads: how many.
+        threads: number of threads.
         wake: called by one of the threads when work is done, so that `collect` is called.
-        failed: called by one of the threads with whatever exception ends it; what was in progress is then
-            never done.
+        failed: called by one of the threads with the exception that ends it; work in progress is then never
+            done.
     """
 
     def __init__(
@@ -53,7 +48,7 @@ class WriterThreads:
         self._failed = failed
         self._in_progress = 0
         self._finished: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-        # Each holds what is in progress at most, so it is bounded by MAX_IN_PROGRESS.
+        # Each holds at most the work in progress, so it is bounded by MAX_IN_PROGRESS.
         self._queues: list[queue.SimpleQueue[_Task | None]] = [queue.SimpleQueue() for _ in range(threads)]
         self._busy_seconds = [0.0] * threads
         self._threads = [
@@ -63,7 +58,7 @@ class WriterThreads:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be submitted before something is done."""
+        """Whether no more should be submitted before some work is done."""
         return self._in_progress >= MAX_IN_PROGRESS
 
     @property
@@ -77,21 +72,21 @@ class WriterThreads:
             thread.start()
 
     def submit(self, work: ShardWork, done: Callable[[], None]) -> None:
-        """Have the work done; `collect` or `wait_idle` then calls `done`."""
+        """Submit work; `collect` or `wait_idle` later calls `done`."""
         task = _Task(work, done)
         self._in_progress += 1
         for tasks in self._queues:
             tasks.put(task)
 
     def collect(self) -> None:
-        """Call `done` for all that is done by now."""
+        """Call `done` for all finished work."""
         while not self._finished.empty():
             self._take(self._finished.get())
 
     def wait_idle(self, stopping: Callable[[], bool]) -> None:
-        """Wait until all is done, or `stopping` says that it will not be.
+        """Wait until all work is done, or `stopping` says that it will not be.
 
-        Afterwards the rows are the caller's.
+        Afterwards the caller owns the rows.
         """
         while self._in_progress and not stopping():
             try:
@@ -100,7 +95,7 @@ class WriterThreads:
                 continue
 
     def close(self) -> None:
-        """End the threads when they have done what was submitted."""
+        """End the threads after the submitted work."""
         for tasks in self._queues:
             tasks.put(None)
         for thread in self._threads:
@@ -117,7 +112,7 @@ class WriterThreads:
             while (task := self._queues[number].get()) is not None:
                 began = time.monotonic()
                 task.work.run(number, threads)
-                # A step of a counter is atomic in the interpreter, so exactly one thread is the last.
+                # `next` is atomic in the interpreter, so exactly one thread is the last.
                 if next(task.ends) == threads:
                     task.work.finish()
                     self._finished.put(task)
@@ -126,7 +121,7 @@ class WriterThreads:
                 self._busy_seconds[number] += seconds
                 if TRACER.on:
                     TRACER.note("rows", began, seconds)
-                # Its memory may be lent again while this thread waits for the next one.
+                # Frees its memory to be lent again while this thread waits for the next task.
                 del task
         except Exception as error:  # noqa: BLE001 - whatever it is, the node fails with it
             self._failed(error)

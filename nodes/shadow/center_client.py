@@ -1,7 +1,7 @@
 """The client of the sync nodes: exchanges, reads and seeds of the center.
 
 A thread has one `CenterClient`, with one `CenterConnection` per sync node. Requests are sent in chunks, and
-again until answered; all slices are under way at once.
+repeated until answered; all slices are in flight at once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class _OpenExchange:
     """An unfinished exchange: number, codec, chunks as first sent.
 
-    `named` are the codec and the last answered exchange that its messages name, None where they name none;
-    `codec` is that of its answer. `began` is when it was first sent, None once that is known to have failed.
+    `named` are the codec and the last answered exchange in its messages, None if they have none; `codec` is
+    the codec of its answer. `began` is the time of the first send, None after a failure.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class _OpenExchange:
 
     @property
     def payload_bytes(self) -> int:
-        """The bytes of the chunks that were made so far."""
+        """Bytes of the chunks made so far."""
         return sum(chunk.payload.nbytes for chunk in self._chunks.values())
 
     def chunk(self, start: int, stop: int) -> CenterExchange:
         """Return the message with these elements of the values.
 
-        Encoding changes the reference, so a repeat sends the chunk as it was encoded.
+        Encoding changes the reference, so a repeat sends the chunk as first encoded.
         """
         if start not in self._chunks:
             at = start - self._start
@@ -80,16 +80,15 @@ class _OpenExchange:
 class CenterClient:
     """The center, for one thread's asyncio loop; implements `Center` of `sync_algos.base`.
 
-    It is made on that loop. A request is sent again after half its timeout. It ends with PeerLost at the
-    timeout, or at once if the node refuses it or the coordinator reports the node as lost.
+    It must be created on that loop. A request is repeated after half its timeout. It ends with PeerLost at
+    the timeout, or at once if the node refuses it or the coordinator reports the node as lost.
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as
     the reference. A failed exchange leaves no reference, and the next one is sent as float32. Reads and seeds
-    are float32. With a choice of codecs, each link's codec is chosen again for each exchange, by how
-    long they take.
+    are float32. With automatic codecs, each link's codec is chosen for each exchange from the measured times.
 
     Args:
-        allowed_bytes_per_second: what a link may carry on average, for that choice; None if all that it can.
+        allowed_bytes_per_second: a link's allowed average rate, for that choice; None for no limit.
     """
 
     def __init__(
@@ -124,7 +123,7 @@ class CenterClient:
         self._connect = connect
         parts = split_evenly(numel, len(members))
         self._connections = [connect(member, part) for member, part in zip(members, parts, strict=False)]
-        # To nodes that were replaced, for their counts.
+        # Connections to replaced nodes, kept for their counts.
         self._closed: list[CenterConnection] = []
         self._lost: set[str] = set()
         self._references = {
@@ -136,10 +135,10 @@ class CenterClient:
             for connection in self._connections:
                 payload_bytes = codec_choices.payload_bytes(len(connection.part), connection.chunk)
                 self._choosers[connection.part] = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
-        # The last exchange of each slice whose answer is there.
+        # The last answered exchange of each slice.
         self._replied: dict[Slice, int] = {}
         self._open: dict[Slice, _OpenExchange] = {}
-        # One answer of each slice.
+        # Holds one answer per slice.
         self._reply_buffers = BufferPool(
             sum(bytes_of(len(connection.part)) for connection in self._connections)
         )
@@ -185,7 +184,7 @@ class CenterClient:
         return self.traffic.metrics("center") | counts | ends | self._choices()
 
     def want_rounds_every(self, seconds: float | None) -> None:
-        """Set the time that a round may take, for codec choice."""
+        """Set the time that a round may take, for the choice of codecs."""
         for chooser in self._choosers.values():
             chooser.want(seconds)
 
@@ -232,7 +231,7 @@ class CenterClient:
         return torch.from_numpy(reply)
 
     async def read(self, part: Slice) -> torch.Tensor:
-        """Return the center's slice as it is now, float32 [len(part)]; raises PeerLost."""
+        """Return the center's current slice, float32 [len(part)]; raises PeerLost."""
         reply = np.empty(len(part), dtype=np.float32)
         number = self._number()
         await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), reply)
@@ -247,7 +246,7 @@ class CenterClient:
     async def seed(self, flat: torch.Tensor, number: int | None = None) -> None:
         """Send every sync node its slice's bounds and first value; raises PeerLost.
 
-        Only that with the slice of this `number`, if given.
+        If `number` is given, only the node with that slice.
         """
         # Frames are sent without a copy, and a repeat may still be queued when this returns.
         array = flat.numpy().copy()
@@ -266,10 +265,10 @@ class CenterClient:
     async def replace(self, number: int, member: MemberInfo) -> None:
         """Replace the node of one slice.
 
-        An exchange without an answer is dropped, and the next one has no reference. Nothing happens if it is
-        the node that there is.
+        An unanswered exchange is dropped, and the next one has no reference. Does nothing if the slice
+        already has this node.
         """
-        # Of more nodes than elements the last ones hold nothing.
+        # With more nodes than elements, the last ones hold nothing.
         if number >= len(self._connections) or self._connections[number].member.token == member.token:
             return
         before = self._connections[number]

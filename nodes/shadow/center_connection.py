@@ -27,7 +27,7 @@ from ...pipeline.wire.sockets import configure_socket, connect, has_message, sen
 from ...sync_algos.base import PeerLost, Slice
 from ..runtime.members import Traffic
 
-# Few, so that a chunk enters the socket not long before it is sent.
+# Few, so that a chunk enters the socket shortly before it is sent.
 QUEUED_CHUNKS = 8
 RECEIVED_AT_ONCE = 8
 _PLAIN = Float32()
@@ -50,13 +50,11 @@ class _Pending:
 
 @dataclass
 class CenterConnection:
-    """A connection to one sync node.
-
-    All of it belongs to one asyncio loop.
+    """A connection to one sync node; belongs to one asyncio loop.
 
     Attributes:
         part: the slice that the node holds.
-        chunk: the most elements of a chunk.
+        chunk: most elements of a chunk.
     """
 
     member: MemberInfo
@@ -70,7 +68,7 @@ class CenterConnection:
     sent_bytes: int = 0
     received_bytes: int = 0
     _pending: dict[int, _Pending] = field(default_factory=dict)
-    # Set when there may be room in the socket's queue.
+    # Set when the socket's queue may have room.
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _turns: SocketTurns = field(init=False)
 
@@ -87,7 +85,7 @@ class CenterConnection:
     ) -> CenterConnection:
         """Connect a new DEALER to the node, on the loop.
 
-        `more` are the other attributes.
+        `more` are the values of the other attributes.
         """
         socket = context.socket(zmq.DEALER)
         configure_socket(socket)
@@ -105,13 +103,14 @@ class CenterConnection:
     ) -> int:
         """Send the messages that `chunk(start, stop)` makes, and await an answer to each.
 
-        The answers' values, by `codec` if coded, are written to `target`, float32 of the slice's length.
-        Returns the bytes of their payloads. The timeout restarts with every chunk that the socket accepts and
-        with every answer, so that a large slice on a slow link does not count as a lost node. After half the
-        timeout, unanswered chunks are sent again.
+        The answers' values, decoded by `codec` if coded, are written to `target`, float32 of the slice's
+        length. Returns the bytes of their payloads. The timeout restarts with every chunk that the socket
+        accepts and with every answer, so that a large slice on a slow link does not count as a lost node.
+        After half the timeout, unanswered chunks are sent again.
 
         Raises:
-            PeerLost: the node is gone, refused the request, or nothing moved for the timeout.
+            PeerLost: the node is gone or refused the request, or nothing was sent or answered for the
+                timeout.
         """
         if self.lost:
             raise PeerLost(f"{self.member.name} is lost")
@@ -133,7 +132,7 @@ class CenterConnection:
                 elif resent_at is None and self._policy.due(pending.progressed_at, loop.time()):
                     resent_at = loop.time()
                     if sender.done():
-                        # The node recognises what it has applied, and repeats the answer.
+                        # The node recognises an applied chunk, and repeats the answer.
                         sender = asyncio.ensure_future(self._send_chunks(chunk, pending, first=False))
         finally:
             del self._pending[number]
@@ -144,8 +143,7 @@ class CenterConnection:
     async def _ended(self, pending: _Pending, sender: asyncio.Future[None], *, resent: bool) -> bool:
         """Wait until a request ends or its repeat is due.
 
-        Returns whether it ended. Raises the request's error, or the error that kept its chunks from being
-        sent.
+        Returns whether it ended. Raises the request's error, or the error of sending its chunks.
         """
         # A repeated request has the rest of the timeout.
         policy = RetransmitPolicy(self.timeout_seconds) if resent else self._policy
@@ -166,7 +164,10 @@ class CenterConnection:
             self._fail(pending, "is lost")
 
     def close(self) -> None:
-        """Close the socket; pending requests end with PeerLost, queued messages have some time to be sent."""
+        """Close the socket; pending requests end with PeerLost.
+
+        Queued messages get some time to be sent.
+        """
         self.mark_lost()
         self._turns.close()
         self.socket.close()
@@ -177,7 +178,7 @@ class CenterConnection:
             if not has_message(self.socket):
                 return
             self._receive()
-        # The rest after other work of the loop.
+        # Handle the rest after other work of the loop.
         self._turns.wake()
 
     def _receive(self) -> None:
@@ -217,13 +218,13 @@ class CenterConnection:
                 pending.progressed_at = asyncio.get_running_loop().time()
 
     async def _queue(self, frames: list[Any]) -> None:
-        """Queue a message, as soon as the socket has room for it."""
+        """Queue a message as soon as the socket has room for it."""
         while True:
             self._room.clear()
             try:
                 send_frames(self.socket, frames, zmq.NOBLOCK)
             except zmq.Again:
-                # The try has taken the signal of what changed: an answer came, or there is room now.
+                # The attempt consumed the socket's signal: an answer may have come, or there is room now.
                 if self.socket.getsockopt(zmq.EVENTS):
                     self._turns.wake()
                 await self._room.wait()

@@ -1,7 +1,7 @@
 """Choice of a link's codec from exchange times.
 
-A slow link is given a smaller codec, a fast one is left lossless (FusionLLM, Tang et al., arXiv 2410.12707,
-which chooses the compression of each link by its bandwidth).
+A slow link gets a smaller codec; a fast one stays lossless. FusionLLM (Tang et al., arXiv 2410.12707) also
+chooses the compression of each link by its bandwidth.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final
 
 from ...pipeline.text.format import duration
 
-# Exchanges by one codec that tell its time: their median, so that a single late one changes nothing.
+# Exchanges whose median is the time of a codec, so that a single late one has no effect.
 FEWEST_EXCHANGES: Final = 3
 MOST_EXCHANGES: Final = 5
-# Part of the wanted time into which a less lossy codec must fit before it is tried.
+# Fraction of the wanted time into which a less lossy codec must fit to be tried.
 ROOM_ABOVE: Final = 0.7
-# Another codec that is no faster than this part saves nothing: the link's delay is what takes the time.
+# A codec that needs more than this fraction of another's time saves nothing: the link's delay dominates.
 SAVES_NOTHING: Final = 0.9
-# Exchanges for which no less lossy codec is tried after a change; after each attempt in vain twice as many.
+# Exchanges after a change before a less lossy codec is tried; doubled after each failed attempt.
 PATIENCE_EXCHANGES: Final = 16
 LONGEST_PATIENCE_EXCHANGES: Final = 256
-# Times as many: for so long what an exchange took by the codec before counts, and attempts in vain do.
+# In units of the patience: how long the previous codec's time, and failed attempts, are remembered.
 KNOWN_PATIENCES: Final = 2
 FORGOTTEN_PATIENCES: Final = 4
-# No exchange counts as faster: clocks are no finer.
+# Least time of an exchange: clocks are no finer.
 CLOCK_SECONDS: Final = 1e-6
 
 
@@ -44,20 +44,20 @@ class _Left:
 class LinkCodecChooser:
     """Codec chooser of one link, without I/O or clock.
 
-    The codec is the least lossy one by which an exchange ends before the next round is wanted. What an
-    exchange by another codec would take follows from its bytes: in proportion, or where the codec before
-    this one was measured lately, by the line through both, since a delay does not shrink with the bytes.
-    Where none fits it is the smallest, unless that saves nothing. A less lossy codec must fit with some room,
-    and is tried again ever more seldom if it proved too slow.
+    It chooses the least lossy codec whose exchange ends before the next round is wanted. The time with
+    another codec is estimated from its bytes: in proportion, or, if the previous codec was measured recently,
+    by the line through both, since a delay does not shrink with the bytes. If no codec fits, it chooses the
+    smallest, unless that saves nothing. A less lossy codec must fit with some room to spare, and is tried
+    less and less often if it proves too slow.
 
     Args:
-        payload_bytes: of one exchange, both ways, by codec, the least lossy first.
-        allowed_bytes_per_second: what the link may carry on average; None if all that it can.
+        payload_bytes: bytes of one exchange, both ways, by codec, the least lossy first.
+        allowed_bytes_per_second: the link's allowed average rate; None for no limit.
 
     Attributes:
-        codec: that of the next exchange.
-        exchanges: how many were completed, by codec.
-        fits: whether an exchange by `codec` ends before the next round is wanted, as far as is known.
+        codec: the codec of the next exchange.
+        exchanges: number of completed exchanges, by codec.
+        fits: whether an exchange with `codec` is known or expected to end before the next round is wanted.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LinkCodecChooser:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """The link's rate, payloads alone: that of the fastest of the last exchanges."""
+        """The link's payload rate, from the fastest of the last exchanges."""
         return max(self._rates, default=None)
 
     def want(self, seconds: float | None) -> None:
@@ -86,8 +86,8 @@ class LinkCodecChooser:
     def exchanged(self, codec: str, payload_bytes: int, seconds: float | None) -> str | None:
         """Record an exchange; return the reason if the codec changes.
 
-        One that was begun by an earlier codec, whose values travelled as float32 in part, or whose `seconds`
-        are not known, is only counted.
+        An exchange is only counted if it began with an earlier codec, was sent partly as float32, or has
+        unknown `seconds`.
         """
         self.exchanges[codec] += 1
         if seconds is None:
@@ -107,11 +107,11 @@ class LinkCodecChooser:
 
     def _decide(self, wanted: float) -> str | None:
         now, taken = self.codec, median(self._seconds)
-        # What is left out of the link's use counts, too, as if the link were slower.
+        # Waits for the allowed rate count as well, as if the link were slower.
         expected = {name: self._expected(name, taken) for name in self._bytes}
         self.fits = expected[now] <= wanted
         chosen = self._chosen(expected, wanted)
-        # Up to a codec that may fit, but not back from one that has saved nothing.
+        # An attempt is a larger codec that may fit; leaving one that saved nothing is none.
         is_attempt = self._bytes[chosen] > self._bytes[now] and expected[chosen] <= wanted
         if chosen == now or (is_attempt and self._since_change < self._patience):
             return None

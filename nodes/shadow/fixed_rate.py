@@ -1,8 +1,8 @@
 """Fixed-rate synchronization: rounds after every k iterations, for which workers wait.
 
-ShadowSync is compared with it (the paper's FR-EASGD-k, FR-MA-k, FR-BMUF-k). Both modes use the same
-algorithms, clients and messages; only who waits is different. With worker processes, `RemoteGate` and
-`RemoteRoundLog` stand for the trainer in the worker process, `RemoteRounds` for the worker in the trainer.
+It is the baseline of ShadowSync (the paper's FR-EASGD-k, FR-MA-k, FR-BMUF-k). Both modes use the same
+algorithms, clients and messages; only the waiting differs. With worker processes, `RemoteGate` and
+`RemoteRoundLog` represent the trainer in the worker process, `RemoteRounds` the worker in the trainer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .zmq_peers import ConnectionConfig, ZmqPeers
 
 
 class RoundLog(Protocol):
-    """A log of a worker's own rounds; see `RoundCounter`."""
+    """Log of a worker's own rounds; see `RoundCounter`."""
 
     def completed(self, started_iterations: int, seconds: float, cpu_seconds: float) -> None:
         """Count a complete round, which synchronized the replica as of `started_iterations`."""
@@ -45,16 +45,13 @@ class RoundLog(Protocol):
 
 
 class WorkerRounds:
-    """A worker's rounds from its trainer's side, wherever they run.
-
-    Any thread may call.
-    """
+    """A worker's rounds as seen by its trainer, wherever they run; any thread may call."""
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
 
     def replace(self, number: int, member: MemberInfo) -> None:
-        """Take another sync node for the slice of this number."""
+        """Use another sync node for the slice of this number."""
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -84,10 +81,7 @@ class FixedRate(WorkerRounds, ABC):
 
 
 class GatedRounds(FixedRate):
-    """Rounds of the shadow thread while all workers wait (all-reduce).
-
-    They wait at a gate.
-    """
+    """Rounds of the shadow thread while all workers wait at a gate (all-reduce)."""
 
     def __init__(self, index: int, gate: RoundGate) -> None:
         self._index = index
@@ -116,7 +110,8 @@ class GatedRounds(FixedRate):
 class CenterRounds(FixedRate):
     """A worker's own rounds with the center, with its own loop and client.
 
-    Any thread may make it and call `mark_lost` and `replace`; only the worker's thread may use and close it.
+    Any thread may create it and call `mark_lost` and `replace`; only the worker's thread may use and close
+    it.
     """
 
     def __init__(
@@ -128,7 +123,7 @@ class CenterRounds(FixedRate):
         self._rounds = rounds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._center: CenterClient | None = None
-        # What has happened to sync nodes, in order; a round begins with what is new.
+        # Events of sync nodes in order; each round first handles the new ones.
         self._happened: queue.SimpleQueue[str | tuple[int, MemberInfo]] = queue.SimpleQueue()
 
     @property
@@ -232,13 +227,13 @@ class RemoteGate(FixedRate):
     def open(self) -> None:
         """Open the gate for good.
 
-        To be called when no replies will come; any thread may call.
+        Call it when no replies will come; any thread may.
         """
         self._opened = True
         self._passes.put(None)
 
     def _wait(self) -> None:
-        # If it is opened after this check, `open` has put a pass for the waiting worker.
+        # If it is opened after this check, `open` leaves a pass for the waiting worker.
         if not self._opened:
             self._passes.get()
 
@@ -286,17 +281,17 @@ class RemoteRounds(WorkerRounds):
         return self._connection_counts
 
     def bind(self, send: Callable[[SyncNodeIsLost | ReplaceSyncNode], None]) -> None:
-        """Set how to notify the worker process; on the control thread, as `mark_lost`."""
+        """Set how to notify the worker process; on the control thread, like `mark_lost`."""
         self._send = send
         for order in self._happened:
             send(order)
 
     def mark_lost(self, token: str) -> None:
-        """Mark a sync node as lost, on the control thread."""
+        """Mark a sync node as lost; on the control thread."""
         self._send_order(SyncNodeIsLost(token))
 
     def replace(self, number: int, member: MemberInfo) -> None:
-        """Take another sync node for a slice, on the control thread."""
+        """Use another sync node for a slice; on the control thread."""
         self._send_order(ReplaceSyncNode(number, member))
 
     def _send_order(self, order: SyncNodeIsLost | ReplaceSyncNode) -> None:
@@ -311,7 +306,7 @@ class RemoteRounds(WorkerRounds):
         self._connection_counts = heartbeat.connections
 
     def count_round(self, ended: RoundEnded) -> None:
-        """Count a round of the worker process that ended; see `RemoteRoundLog`."""
+        """Count an ended round of the worker process; see `RemoteRoundLog`."""
         if (completed := ended.completed) is None:
             self._rounds.incomplete()
         else:

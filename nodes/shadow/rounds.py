@@ -14,9 +14,8 @@ from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
 class RoundCounter:
     """Counts of rounds, gaps and seconds of one trainer.
 
-    Any of its threads may call.
-
-    The sync gap is the number of iterations of the whole trainer between two completed rounds.
+    The sync gap is the number of iterations of the whole trainer between two completed rounds. Any of the
+    trainer's threads may call.
 
     Args:
         iterations: returns the trainer's iterations so far, over all its workers.
@@ -40,17 +39,17 @@ class RoundCounter:
     ) -> None:
         """Count a complete round, which synchronized the replica as of `started_iterations`.
 
-        `ended_iterations` are the iterations at its end, if that is not now.
+        `ended_iterations` are the iterations at its end; by default it ends now.
         """
         with self._lock:
-            # Of two workers' rounds the later one may be reported first.
+            # The later of two workers' rounds may be reported first.
             now = max(
                 self._iterations() if ended_iterations is None else ended_iterations,
                 self._iterations_at_last_round,
             )
             gap = now - self._iterations_at_last_round
             self._rounds += 1
-            # A round from before the first iteration found nothing to synchronize.
+            # A round that began before the first iteration had nothing to synchronize.
             self._first_rounds += 0 < started_iterations <= FIRST_ITERATIONS
             self._gap_sum += gap
             self._gap_max = max(self._gap_max, gap)
@@ -98,8 +97,8 @@ class RoundGate:
 
     The rounds have a fixed rate. Any thread may call; a worker calls for itself. A round is due when no
     worker is working and either a worker is at the gate or another trainer waits for this one. A worker
-    without input for STARVED_SECONDS does not delay rounds: at the end of the input, trainers that have none
-    left still take part, so that the others do not wait for them in vain.
+    without input for STARVED_SECONDS does not delay rounds, so that trainers whose input has ended still take
+    part, and the others do not wait in vain.
 
     Args:
         workers: the number of workers.
@@ -125,10 +124,7 @@ class RoundGate:
             self._statuses[index] = _WorkerStatus.WORKING
 
     def iterated(self, index: int) -> None:
-        """Count an iteration.
-
-        After every k-th, wait until a round has ended or the gate is opened.
-        """
+        """Count an iteration; after every k-th, wait as in `arrive`."""
         self._iterations[index] += 1
         if self._iterations[index] % self._every == 0:
             self.arrive(index)
@@ -153,10 +149,7 @@ class RoundGate:
                 self._starved_since[index] = time.monotonic()
 
     def enter(self, *, wanted: bool) -> bool:
-        """Begin a round if one is due.
-
-        `wanted` says whether another trainer waits for this one.
-        """
+        """Begin a round if one is due; `wanted` if another trainer waits for this one."""
         with self._changed:
             now = time.monotonic()
             if (

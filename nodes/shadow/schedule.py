@@ -8,35 +8,35 @@ from statistics import median_low
 
 from ...pipeline.config.sections import SyncSection
 
-# Between attempts, when a node is lost or this trainer is not in the group.
+# Pause between attempts if a node is lost or this trainer is not in the group.
 RETRY_SECONDS = 0.05
-# Complete rounds that tell what one usually costs.
+# Complete rounds from which the usual cost is taken.
 USUAL_ROUNDS = 5
-# Without an iteration for this long a trainer has nothing to train: its rounds are due by time alone. Else
-# its replica would stay behind, and then pull the others back.
+# A trainer without an iteration for this long has nothing to train: its rounds are due by time alone.
+# Otherwise its replica would fall behind and then pull the others back.
 STALLED_SECONDS = 1.0
 SHORTEST_LOOK_SECONDS = 0.005
 LONGEST_LOOK_SECONDS = 0.05
-# Timers fire this much early, and sums of times are rounded: no wait is shorter.
+# Shortest wait: timers fire this much early, and sums of times are rounded.
 CLOCK_SECONDS = 1e-6
 
 
 class RoundSchedule:
     """Schedule of rounds in shadow mode, without I/O or clock.
 
-    A round costs `t = max(CPU seconds, bytes / link rate)`, and the next one begins no sooner than
-    `max(t / duty, its seconds)` after it began, nor than RETRY_SECONDS after its end if it was incomplete.
-    Without `sync.gap` that is all.
+    A round costs `t = max(CPU seconds, bytes / link rate)`. The next one begins no sooner than
+    `max(t / duty, its seconds)` after the begin of this one and, if this one was incomplete, no sooner than
+    RETRY_SECONDS after its end. Without `sync.gap` that is all.
 
-    With `sync.gap = k` the next one is due when, besides, the trainer has done k iterations since the last
-    complete round began; in its first `sync.start_iterations` N fewer, `1 + (k - 1) * i // N` after the
-    iteration i, and by `sync.start_duty`. It is also due if another trainer waits for it, or after
-    STALLED_SECONDS without an iteration. What a round costs once is then left out: the first complete one
-    counts as free, and any other as at most the lower median of the last USUAL_ROUNDS complete ones, itself
-    among them.
+    With `sync.gap = k`, the trainer must also have done k iterations since the begin of the last complete
+    round. In its first N = `sync.start_iterations` iterations, it needs only `1 + (k - 1) * i // N` after
+    iteration i, and `sync.start_duty` applies. A round is also due if another trainer waits for this one, or
+    after STALLED_SECONDS without an iteration. With a gap, exceptional costs do not count: the first complete
+    round counts as free, and any other as at most the lower median of the last USUAL_ROUNDS complete ones,
+    including itself.
 
-    Times are seconds by any clock that never goes back; iterations are those of the whole trainer. One thread
-    may call.
+    Times are seconds by any clock that never goes back; iterations are those of the whole trainer. All calls
+    come from one thread.
 
     Attributes:
         earliest_seconds: time before which no round is due; the first one is due at once.
@@ -49,20 +49,20 @@ class RoundSchedule:
         self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._began = (0.0, 0)
         self._iteration_seconds = 0.0
-        # Of the last rounds: seconds of an iteration before each, and its own CPU seconds.
+        # For the last rounds: seconds per iteration before each, and its CPU seconds.
         self._paces: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._cpu_seconds: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._last_change = (-math.inf, -1)
         self.earliest_seconds = -math.inf
         self.due_iterations = 0
-        # At the beginning of the last complete round; the first one is due at once.
+        # Iterations at the begin of the last complete round; None at first, when a round is due at once.
         self._counted_from: int | None = None
 
     @property
     def wanted_seconds(self) -> float | None:
         """Time between rounds that gap and duty cycle require.
 
-        None without a gap, and while the time of an iteration is not known.
+        It is None without a gap, and while the time of an iteration is unknown.
         """
         if self._gap is None or not self._paces or not self._cpu_seconds:
             return None
@@ -74,17 +74,14 @@ class RoundSchedule:
         """Record that a round began."""
         began, before = self._began
         if self.earliest_seconds > -math.inf and iterations > before:
-            # The fastest so far: a look too many costs less than one that comes too late.
+            # The fastest so far: an extra check costs less than a late one.
             passed = (now - began) / (iterations - before)
             self._iteration_seconds = min(passed, self._iteration_seconds or passed)
             self._paces.append(passed)
         self._began = (now, iterations)
 
     def ended(self, *, complete: bool, seconds: float, cpu_seconds: float, moved_bytes: int) -> None:
-        """Record that the round that began last has ended.
-
-        `moved_bytes` are those sent and received in it.
-        """
+        """Record that the last round has ended; `moved_bytes` are its sent and received bytes."""
         began, iterations = self._began
         self._cpu_seconds.append(cpu_seconds)
         cost = cpu_seconds
@@ -99,7 +96,7 @@ class RoundSchedule:
             self._set_due()
 
     def set_gap(self, gap: int) -> None:
-        """Set another gap, from the last complete round on."""
+        """Set another gap, counted from the last complete round."""
         self._gap = gap
         self._set_due()
 
@@ -118,8 +115,8 @@ class RoundSchedule:
     def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:
         """Return the seconds to wait; 0 if a round is due.
 
-        After `earliest_seconds` this is half of the time that the missing iterations take at the least,
-        within bounds: iterations are counters that workers, also in other processes, only write.
+        After `earliest_seconds`, this is half of the least time of the missing iterations, within bounds.
+        Iterations must be polled: workers, also in other processes, only write their counters.
         """
         if self.is_due(now, iterations, wanted=wanted):
             return 0.0
@@ -136,7 +133,7 @@ class RoundSchedule:
             self.due_iterations = self._counted_from + self._target_gap(self._gap, self._counted_from)
 
     def _counted(self, cost: float, *, complete: bool) -> float:
-        """Return the part of a round's cost that its pause is made of."""
+        """Return the part of a round's cost that determines its pause."""
         if complete:
             self._costs.append(cost)
             if len(self._costs) == 1:

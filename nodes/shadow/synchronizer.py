@@ -37,8 +37,8 @@ class FinalizeResult:
     """A trainer's result of `finalize`.
 
     Attributes:
-        complete: whether the closing round was.
-        ready: whether the model is there; `digest` is of it, after so many `rounds`.
+        complete: whether the closing round was complete.
+        ready: whether the model is available; `digest` is its digest, `rounds` the rounds behind it.
     """
 
     complete: bool
@@ -50,12 +50,13 @@ class FinalizeResult:
 class Synchronizer:
     """The shadow thread, the fixed-rate rounds and the group of one trainer.
 
-    It is made when the trainer meets the others. All methods belong to the control thread, and never block.
+    It is created when the trainer meets the others. All methods belong to the control thread, and never
+    block.
 
     Args:
         socket: the listener for the other trainers; None for an algorithm without peers. The shadow thread
             takes it over.
-        state: the algorithm's state, for a run that is resumed.
+        state: the algorithm's state, for a resumed run.
     """
 
     def __init__(
@@ -102,10 +103,7 @@ class Synchronizer:
         self._shadow.start()
 
     async def seed(self, model: torch.Tensor | None) -> None:
-        """Send the center its initial value.
-
-        Raises PeerLost.
-        """
+        """Send the center its initial value; raises PeerLost."""
         if self._algorithm.needs_center:
             first = self._context.replica.snapshot(self._context.replica.whole)
             if model is not None:
@@ -117,7 +115,7 @@ class Synchronizer:
         self._shadow.begin()
 
     def pause(self) -> None:
-        """End rounds, as training ends: none begins, and no worker waits for one."""
+        """End rounds as training ends: none begins, and no worker waits for one."""
         self._shadow.pause()
 
     async def wait_idle(self) -> None:
@@ -131,10 +129,7 @@ class Synchronizer:
             fixed.mark_lost(token)
 
     async def replace(self, number: int, member: MemberInfo) -> None:
-        """Replace a slice's sync node, and seed it.
-
-        Raises PeerLost.
-        """
+        """Replace a slice's sync node, and seed it; raises PeerLost."""
 
         async def on_loop(peers: ZmqPeers) -> None:
             async with self._shadow.round_lock:
@@ -146,7 +141,7 @@ class Synchronizer:
         await self._shadow.run_with_peers(on_loop)
 
     async def regroup(self, view: GroupView) -> None:
-        """Set another generation of trainers; this ends the rounds of the last one."""
+        """Set a new generation of trainers; this ends the rounds of the last one."""
 
         async def on_loop(peers: ZmqPeers) -> None:
             if peers.transport is not None:
@@ -176,8 +171,7 @@ class Synchronizer:
     async def finalize(self, *, closing_round: bool) -> FinalizeResult:
         """Run the closing round, if requested, and make the final model.
 
-        The model is made where every trainer has it.
-        To be called after training.
+        The model is made if every trainer has it. Call it after training.
         """
         complete = (
             await self._shadow.run_with_peers(lambda _: self._shadow.round()) if closing_round else False
@@ -186,7 +180,7 @@ class Synchronizer:
         origin = self._algorithm.model
         if origin is ModelOrigin.MEAN:
             self._model = await self._mean_of_replicas()
-        # A center still changes while the others finalize; it is read when it is requested.
+        # A center still changes while the others finalize, so it is read only on request.
         model = await self.model() if origin in (ModelOrigin.MEAN, ModelOrigin.GLOBAL) else None
         digest = await asyncio.to_thread(digest_of, model) if model is not None else ""
         return FinalizeResult(complete, model is not None, digest, self._algorithm.state().completed_rounds)
@@ -194,8 +188,8 @@ class Synchronizer:
     async def model(self) -> torch.Tensor | None:
         """Return the final model, float32 [numel].
 
-        None if each replica is a model of its own, or if it cannot be had. A mean is that of the last
-        `finalize`.
+        Returns None if each replica is a model of its own, or if the model is not available. A mean is that
+        of the last `finalize`.
         """
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
@@ -209,10 +203,7 @@ class Synchronizer:
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
-        """Run `work` on the shadow thread between two steps of a round.
-
-        Returns its result.
-        """
+        """Run `work` on the shadow thread between two steps of a round; return its result."""
 
         async def on_loop(peers: ZmqPeers) -> T:  # noqa: ARG001
             return work()
@@ -232,19 +223,13 @@ class Synchronizer:
         }
 
     def stop(self) -> None:
-        """Tell the shadow thread to end.
-
-        Releases workers that wait for a round.
-        """
+        """Tell the shadow thread to end, and release workers that wait for a round."""
         if self._gate is not None:
             self._gate.open()
         self._shadow.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the shadow thread's end.
-
-        Not to be called on the control thread.
-        """
+        """Wait for the shadow thread's end; not on the control thread."""
         return self._shadow.join(timeout_seconds)
 
     def _set_up_fixed_rate(self) -> None:
@@ -281,7 +266,8 @@ class Synchronizer:
         self._report(RejoinGroup())
 
     def _on_wanted(self) -> None:
-        # In shadow mode the others wait for this trainer's duty cycle, but not for its iterations.
+        # In shadow mode the others may have to wait for this trainer's duty cycle, but never for its
+        # iterations.
         if self._gate is not None or self._context.job.sync.gap is not None:
             self._shadow.wake()
 

@@ -28,12 +28,12 @@ T = TypeVar("T")
 class ShadowThread(LoopThread):
     """The shadow thread, with its own asyncio loop and sockets.
 
-    In shadow mode it starts rounds when `RoundSchedule` has them due, and training never waits for it. With
-    a `gate` it runs the fixed-rate rounds that all workers wait for. Without either it runs only what is
-    requested: the closing round, or a read of the center.
+    In shadow mode it starts rounds when `RoundSchedule` says so, and training never waits for it. With a
+    `gate` it runs the fixed-rate rounds that all workers wait for. Without either it acts only on request:
+    the closing round, or a read of the center.
 
     Attributes:
-        round_lock: held, on this thread's loop, while a round is under way.
+        round_lock: lock held, on this thread's loop, during a round.
 
     Args:
         open_peers: opens the connections, on this thread's loop.
@@ -67,12 +67,12 @@ class ShadowThread(LoopThread):
         super().body()
 
     async def main(self) -> None:
-        """Run rounds until stopped, also in the middle of one."""
+        """Run rounds until stopped, even in the middle of one."""
         peers = self._open_peers()
         self._opened.set_result(peers)
         try:
             while True:
-                # A round that never waits, as that of a trainer alone, must not hold the loop.
+                # A round that never waits, like that of a single trainer, must not block the loop.
                 await asyncio.sleep(0)
                 if not self._running:
                     await self._wait(None)
@@ -81,7 +81,7 @@ class ShadowThread(LoopThread):
                 else:
                     await self._on_schedule(peers)
         finally:
-            # No coroutine: whoever cancels this once more would leave sockets open.
+            # No coroutine: a second cancellation would leave sockets open.
             peers.close()
 
     def begin(self) -> None:
@@ -90,14 +90,14 @@ class ShadowThread(LoopThread):
         self.wake()
 
     def set_gap(self, gap: int) -> None:
-        """Set the gap of rounds in shadow mode; on this thread's loop."""
+        """Set the gap of rounds in shadow mode; call it on this thread's loop."""
         self._schedule.set_gap(gap)
         self.wake()
 
     def pause(self) -> None:
         """Start no further round.
 
-        A current one with a center completes, one with trainers ends.
+        A current round with a center completes; one with trainers ends.
         """
         self._running = False
         if self._gate is not None:
@@ -170,16 +170,16 @@ class ShadowThread(LoopThread):
         wanted = peers.transport is not None and peers.transport.wanted
         iterations = self._context.total_iterations()
         seconds = self._schedule.wait_seconds(time.monotonic(), iterations, wanted=wanted)
-        # A look is a timer and a sum of a few counters in shared memory. With a gap there are at most a few
-        # between two iterations, never more than 1 / SHORTEST_LOOK_SECONDS in a second, and none while the
-        # duty cycle allows no round. To wake this thread would cost the workers, who only count.
+        # A check is a timer and a sum of a few counters in shared memory. With a gap there are at most a few
+        # between two iterations, at most 1 / SHORTEST_LOOK_SECONDS per second, and none while the duty cycle
+        # allows no round. Waking this thread instead would slow the workers, which only count.
         if seconds > 0:
             await self._wait(seconds)
         else:
             await self._timed_round(peers)
 
     async def _timed_round(self, peers: ZmqPeers) -> None:
-        """Run one round, and record in the schedule what it cost."""
+        """Run one round, and record its cost in the schedule."""
         started, cpu, moved = time.monotonic(), time.thread_time(), peers.sent_bytes + peers.received_bytes
         self._schedule.began(started, self._context.total_iterations())
         peers.want_rounds_every(self._schedule.wanted_seconds)

@@ -1,4 +1,4 @@
-"""One loop's connections to the sync nodes and other trainers."""
+"""Connections of one loop to the sync nodes and other trainers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,7 @@ class ZmqPeers:
 
     @property
     def center(self) -> CenterClient:
-        """The center.
-
-        Raises TypeError if the algorithm did not declare that it needs one.
-        """
+        """The center; raises TypeError if the algorithm does not declare that it needs one."""
         if self._center is None:
             raise TypeError("this algorithm has no center: declare needs_center = True")
         return self._center
@@ -46,7 +43,7 @@ class ZmqPeers:
     async def meet(self, grouping: Grouping = everyone) -> Group:
         """See `Peers.meet`.
 
-        Raises TypeError if the algorithm did not declare that it needs peers.
+        Raises TypeError if the algorithm does not declare that it needs peers.
         """
         if self.transport is None:
             raise TypeError("this algorithm has no peers: declare needs_peers = True")
@@ -88,7 +85,7 @@ class PeerCallbacks:
     """Callbacks of the transport to the other trainers, called on its thread.
 
     Attributes:
-        late: called with (generation, index) of a trainer that is late.
+        late: called with (generation, index) of a late trainer.
         excluded: called when this trainer wants to meet but is not in the group.
         wanted: called when another trainer waits for a round that this one has not begun.
     """
@@ -110,10 +107,7 @@ class ConnectionConfig:
     token: str
 
     def open_center(self, context: TrainerContext, thread: str) -> CenterClient | None:
-        """Open a client of the sync nodes on the calling thread's running loop.
-
-        None if not needed.
-        """
+        """Open a client of the sync nodes on the calling thread's loop; None if not needed."""
         if not self.algorithm.needs_center:
             return None
         sync = context.job.sync
@@ -138,7 +132,7 @@ class ConnectionConfig:
         view: GroupView,
         callbacks: PeerCallbacks,
     ) -> ZmqPeers:
-        """Open all that the algorithm needs, on the calling thread's running loop.
+        """Open the algorithm's connections on the calling thread's running loop.
 
         The thread takes over `socket`; only one thread of a trainer may have the peers.
         """

@@ -1,6 +1,6 @@
 """Acknowledgements of batches, sent to the coordinator until confirmed.
 
-Then they are confirmed to the worker.
+The confirmation is then passed to the worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...pipeline.wire.worker_messages import BatchAck
 
 CHECK_SECONDS = 0.05
 FLUSH_SECONDS = 0.2
-# Readers keep what is not confirmed: a few large batches are much of the memory that they have for it.
+# Readers keep unconfirmed batches, and a few large ones fill much of their memory for that.
 FLUSH_RECORDS = 8
 MAX_RECORDS = 1024
 
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class AckSender:
-    """Gathers acknowledgements from the workers' threads and sends several in one message.
+    """Sender of the workers' acknowledgements, several in one message.
 
     The queue is bounded by the readers' credit: a delivery counts as done only once it is confirmed here, and
-    readers keep a bounded number of those.
+    readers have a bounded number of unfinished ones.
 
     Args:
         confirmed: called on the loop with each acknowledgement that the coordinator has recorded.
@@ -86,7 +86,7 @@ class AckSender:
                 self._confirmed(record)
 
     def due(self, now: float) -> bool:
-        """Return whether what waits should be sent.
+        """Return whether to send the waiting acknowledgements.
 
         One message for several costs hardly more than for one.
         """

@@ -26,11 +26,11 @@ from ..replica.replica import TrainerContext
 class TrainerSnapshot:
     """Copies of a trainer's state in the host's memory.
 
-    They are float32 [numel] but for the iterations; nobody writes them.
+    They are float32 [numel], except for the iterations, and nobody changes them.
 
     Attributes:
-        state: the algorithm's, with the tensors of its `state_names`.
-        global_model: of an algorithm that has one.
+        state: the algorithm's state, with the tensors of its `state_names`.
+        global_model: the global model of an algorithm that has one.
     """
 
     replica: torch.Tensor
@@ -41,10 +41,10 @@ class TrainerSnapshot:
 
     @classmethod
     def take(cls, context: TrainerContext, algorithm: Algorithm) -> TrainerSnapshot:
-        """Copy what a trainer holds now.
+        """Copy the current state of a trainer.
 
-        Workers may train meanwhile: each element is as it was at some moment of the copy, as in any snapshot
-        of a round. To be called where no round writes the algorithm's state.
+        Workers may train meanwhile: each element has its value at some moment of the copy, as in any snapshot
+        of a round. Call it where no round writes the algorithm's state.
         """
         state = algorithm.state()
         tensors = {name: value.clone() for name, value in state.tensors.items()}
@@ -59,7 +59,7 @@ class TrainerSnapshot:
         )
 
     def model(self, origin: str) -> torch.Tensor | None:
-        """Return the model that comes out, if one trainer alone has it."""
+        """Return the final model if a single trainer has it."""
         models = {ModelOrigin.REPLICAS.value: self.replica, ModelOrigin.GLOBAL.value: self.global_model}
         return models.get(origin)
 
@@ -91,7 +91,7 @@ def write_algorithm(directory: Path, state: AlgorithmState) -> list[FileEntry]:
 def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin: str) -> list[FileEntry]:
     """Write the final model, `dense` float32 [numel], by parameter name.
 
-    `origin` is part of the file's name, since a second model may be requested while the first is still
+    `origin` is part of the file's name, since a second model may be requested while the first is still being
     composed. Any thread may call; raises ResourceError.
     """
     named = {span.name: view.numpy() for span, view in layout.views(dense)}
@@ -101,8 +101,8 @@ def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin
 def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
     """Compose the model, float32 [numel], from the files of an unfinished checkpoint.
 
-    It is made of the slices of the center, or is the mean of the replicas. So it is the model of exactly what
-    is saved, and no round has to be run for it. Raises CheckpointError for files that lack a part of it.
+    It consists of the slices of the center, or is the mean of the replicas. So it matches exactly what is
+    saved, and needs no round. Raises CheckpointError for files that lack a part of it.
     """
     files = list(entries)
     parts = {ModelOrigin.CENTER.value: _center, ModelOrigin.MEAN.value: _mean}[origin](
@@ -144,11 +144,11 @@ Model = Callable[[str], Awaitable[torch.Tensor | None]]
 class TrainerCheckpoint:
     """Write a trainer's part of checkpoints.
 
-    Runs on the control thread, copies and writes on others.
+    Runs on the control thread; copies and writes run on others.
 
     Args:
         snapshots: runs the copying where no round writes the algorithm's state meanwhile.
-        model: returns the model that comes out, once training has ended.
+        model: returns the final model, once training has ended.
     """
 
     def __init__(
@@ -162,21 +162,17 @@ class TrainerCheckpoint:
 
     @property
     def bytes(self) -> int:
-        """Bytes of this trainer's part of a checkpoint.
-
-        The part is its replica and optimizer state.
-        """
+        """Bytes of this trainer's part of a checkpoint, its replica and optimizer state."""
         state = sum(value.nbytes for value in self._context.optimizer.state.values())
         return int(self._context.layout.numel * torch.float32.itemsize + state)
 
     async def checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
         """Write this trainer's files into `directory`.
 
-        With `dense` also the algorithm's state and the model that `model` names: the one that comes out after
-        training, and while training goes on (`running`) only if this trainer alone has it. Raises
-        JobFileError for numbers that are not finite: they take no good checkpoint's place; but where the
-        model that came out is finite, only this trainer's own part is left out. The reply's `ready` is
-        whether the model was available.
+        With `dense` also writes the algorithm's state and the model that `model` names: the final one after
+        training, and during training (`running`) only a model that this trainer alone has. Raises
+        JobFileError for non-finite values, so that they replace no good checkpoint. If the final model is
+        finite, only this trainer's part is omitted. The reply's `ready` says whether the model was available.
         """
         directory, origin, running, dense = Path(request.directory), request.model, request.running, None
         if request.dense and not running:
@@ -211,12 +207,12 @@ class TrainerCheckpoint:
         )
 
     async def compose(self, request: ComposeModel) -> WriteCheckpointReply:
-        """Write the single model that the `files` in `directory` make; see `compose_model`."""
+        """Write the single model composed of the `files` in `directory`; see `compose_model`."""
         directory, origin, given = Path(request.directory), request.model, list(request.files)
 
         def write() -> list[FileEntry]:
             layout, synchronized = self._context.layout, self._context.replica.numel
-            # Behind a center's weights may be the optimizer's state.
+            # A center may hold the optimizer's state after the weights.
             numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
             flat = compose_model(directory, given, origin, numel)
             return write_dense(directory, layout, flat[: layout.numel], origin)
@@ -227,6 +223,6 @@ class TrainerCheckpoint:
 def _are_finite(*tensors: torch.Tensor) -> bool:
     """Return whether all numbers are finite.
 
-    Their sum is finite only then; in float64, so that large numbers do not overflow it.
+    Only then their sum is finite; it is in float64, so that large numbers do not overflow it.
     """
     return all(math.isfinite(tensor.sum(dtype=torch.float64)) for tensor in tensors)

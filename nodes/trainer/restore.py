@@ -1,7 +1,7 @@
-"""The state that a trainer begins with.
+"""The initial state of a trainer.
 
-It comes from the trainer's part of a checkpoint, or from another trainer. An optimizer without a history
-would take steps that are far too large.
+It comes from the trainer's part of a checkpoint, or from another trainer, since an optimizer without a
+history would take far too large steps.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Restored:
     """The part of a checkpoint that a trainer took over.
 
     Attributes:
-        model: the model that the checkpoint holds, float32 [numel]: a center begins with it.
-        state: the algorithm's, if the run is resumed.
-        digest: which checkpoint it is.
-        taken, fresh: names of the dense parameters that were taken over, and of those that were not.
+        model: the checkpoint's model, float32 [numel], with which a center begins.
+        state: the algorithm's state, if the run is resumed.
+        digest: digest of the checkpoint.
+        taken, fresh: names of the dense parameters that were taken over, and of the others.
     """
 
     model: torch.Tensor
@@ -43,13 +43,13 @@ class Restored:
 def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     """Copy what `job.start` names into a trainer's replica and optimizer.
 
-    To be called before anything is trained. Returns None if the trainer starts from first weights. Any thread
-    may call. Raises CheckpointError.
+    Call it before training; any thread may. Returns None if the trainer starts from first weights. Raises
+    CheckpointError.
 
-    A run that is resumed gives trainer `index` its own replica and optimizer state back. Where the checkpoint
-    has none of this index, or another algorithm, the replica starts as the model that came out, with the
-    optimizer state of one of the saved trainers. A run that starts from another one's checkpoint takes the
-    parameters alone.
+    In a resumed run, trainer `index` gets its own replica and optimizer state back. If the checkpoint has
+    none of this index, or is of another algorithm, the replica starts as the saved model, with the optimizer
+    state of one of the saved trainers. A run that starts from another run's checkpoint takes only the
+    parameters.
     """
     job = context.job
     if not job.start.checkpoint:
@@ -90,7 +90,7 @@ def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
         raise saved.error(
             f"it belongs to another model: {', '.join((*fresh, *unused)[:3])} cannot be taken over"
         )
-    # A bias fits wherever a layer has the same width; that alone is nothing in common.
+    # A bias fits any layer of the same width, so biases alone do not count as something in common.
     weights = any(len(span.shape) > 1 for span in context.layout.spans if span.name in taken)
     if not weights and not saved.shares_tables(job):
         raise saved.error("it belongs to another model: none of its weights and tables are in this job")
@@ -105,10 +105,7 @@ def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTra
 
 
 class SavedTrainers:
-    """The dense part of a checkpoint.
-
-    The model, the trainers' files and the algorithm's state.
-    """
+    """The dense part of a checkpoint: model, trainers' files, algorithm's state."""
 
     def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
         self._folder = folder
@@ -128,7 +125,7 @@ class SavedTrainers:
     def dense(self, context: TrainerContext) -> tuple[torch.Tensor, list[str]]:
         """Return the saved model, flat on the CPU, and the parameters it lacks.
 
-        A parameter of another shape counts as lacking; those keep the replica's values.
+        A parameter of another shape counts as lacking. Lacking ones keep the replica's values.
         """
         flat, fresh = context.replica.flat.detach().cpu().clone(), []
         known = set(self.parameters)
@@ -147,8 +144,8 @@ class SavedTrainers:
     def optimizer(self, index: int) -> dict[str, torch.Tensor]:
         """Return the optimizer state for trainer `index`, by name.
 
-        It is its own, or that of one of the others, since an Adagrad without a history would take steps that
-        are far too large.
+        It is its own, or that of another trainer, since Adagrad without a history would take far too large
+        steps.
         """
         saved = sorted(
             int(role.removeprefix("trainer-")) for role in self._roles if role.startswith("trainer-")
@@ -178,14 +175,14 @@ class SavedTrainers:
 
 
 def optimizer_sizes(context: TrainerContext) -> tuple[tuple[str, int], ...]:
-    """Return the names of the optimizer's state, and how many elements each has."""
+    """Return the names and sizes of the optimizer's state."""
     return tuple((name, values.numel()) for name, values in context.optimizer.state.items())
 
 
 def read_state(context: TrainerContext, name: str, start: int, stop: int) -> bytes:
     """Read elements of an optimizer state, or of the weights.
 
-    Workers may write meanwhile. Any thread may call. Raises ValueError for a name that there is not.
+    Workers may write meanwhile. Any thread may call. Raises ValueError for an unknown name.
     """
     if not name:
         return context.replica.read(start, stop).numpy().tobytes()
@@ -193,9 +190,9 @@ def read_state(context: TrainerContext, name: str, start: int, stop: int) -> byt
 
 
 def write_state(context: TrainerContext, name: str, start: int, values: bytes) -> None:
-    """Write elements that `read_state` of another trainer returned, before training begins.
+    """Write elements from `read_state` of another trainer, before training begins.
 
-    Raises ValueError for what does not fit.
+    Raises ValueError for elements that do not fit.
     """
     target = _state(context, name) if name else context.replica.flat
     given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())

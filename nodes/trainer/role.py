@@ -67,10 +67,7 @@ log = logging.getLogger(__name__)
 
 
 class TrainerRole(Role):
-    """The control side of a trainer.
-
-    Uses no socket of its threads and never blocks on them.
-    """
+    """The control side of a trainer; uses no socket of its threads, never blocks on them."""
 
     name: ClassVar[str] = "trainer"
 
@@ -89,9 +86,9 @@ class TrainerRole(Role):
         self._ack_task: asyncio.Task[None] | None = None
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-        """Bind the socket that other trainers connect to.
+        """Bind the socket that other trainers connect to; return its endpoint.
 
-        Returns an empty endpoint where the algorithm needs no peers: the trainer only connects.
+        The endpoint is empty if the algorithm needs no peers: the trainer then only connects.
         """
         if not self._algorithm.needs_peers:
             return ""
@@ -99,20 +96,17 @@ class TrainerRole(Role):
         return self._socket.endpoint
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Build the model and the flat replica.
-
-        The replica has its first weights, or those restored.
-        """
+        """Build the model and the flat replica, with first or restored weights."""
         self._node = node
         torch.set_num_threads(1)
-        # A step's activations are freed at its end; without this each step faults their pages in again.
+        # Each step frees its activations; without this, the next one faults their pages in again.
         tune_malloc()
         self._pool = make_worker_pool(self._job, node)
         self._context = await self._pool.prepare()
         self._checkpoint = TrainerCheckpoint(
             self._context, self._algorithm, node.index, self._between_rounds, self._model
         )
-        # Of the initial weights: in a resumed run the replicas are no longer equal.
+        # Taken of the initial weights: in a resumed run the replicas are no longer equal.
         digest = digest_of(self._context.replica.read())
         self._restored = await asyncio.to_thread(restore_trainer, self._context, node.index)
         return NodeFacts(
@@ -126,14 +120,14 @@ class TrainerRole(Role):
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
             optimizer_state=optimizer_sizes(self._context),
-            # What is summed would be in the mean of the replicas, and be sent to it again.
+            # Sums would be part of the replicas' mean, and would be sent to it a second time.
             recenters=self._algorithm.needs_center and not self._algorithm.counts_once,
             needs_peers=self._algorithm.needs_peers,
             elastic=self._algorithm.elastic,
         )
 
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer a request of the coordinator; raises ProtocolError for one of another role."""
+        """Reply to a request of the coordinator; raises ProtocolError for other roles' requests."""
         handlers: dict[type[Request[Any]], Callable[[Any], Awaitable[Reply]]] = {
             ConnectPeers: self._connect_peers,
             Begin: self._begin,
@@ -182,7 +176,7 @@ class TrainerRole(Role):
         return self._pool.process_threads() if self._pool is not None else {}
 
     def progress(self, examples: int) -> None:
-        """Record the examples of all trainers; the learning rates' schedule follows them."""
+        """Record the examples of all trainers, which drive the learning rate schedule."""
         if self._ack_sender is not None:
             first = self._ack_sender.confirmed_examples - self._ack_sender.replayed_examples
             self._context.count.update(examples, first)
@@ -236,7 +230,7 @@ class TrainerRole(Role):
     async def _begin(self, request: Begin) -> Done:
         assert self._ack_sender is not None
         if self._is_late:
-            # Its replica is another one than when it met the others.
+            # The replica has changed since the trainer met the others.
             self._algorithm.start(self._context.replica)
         self._context.count.start(request.examples)
         self._ack_task = self._loop.create_task(self._ack_sender.run())
@@ -308,13 +302,13 @@ class TrainerRole(Role):
             {name: by.get(f"{node.token}/{worker.index}", 0) for name, by in request.sequences.items()}
             for worker in self._workers
         ]
-        # Who leaves has said everything; the coordinator does not wait for longer.
+        # A leaving trainer has reported everything; the coordinator waits no longer.
         seconds = DRAIN_SECONDS + (self._job.sync.timeout_seconds if request.leaving else 0.0)
         drained, stopped = await self._pool.drain(last, seconds, leaving=request.leaving)
         if request.leaving and not stopped:
             raise ClusterError(f"its workers did not stop within {duration(seconds)}")
         if self._sync is not None:
-            # What is saved should be no mixture, but an interrupt waits for no slow round.
+            # A saved model should not be a mixture, but an interrupt does not wait for a slow round.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sync.wait_idle(), 1.0 if request.hurry else None)
         sums = drained.progressive.to_bytes()
@@ -323,8 +317,8 @@ class TrainerRole(Role):
     async def _finalize(self, request: Finalize) -> FinalizeReply:
         """Run the closing round, and make the final model.
 
-        The model is made if every trainer has it. The closing round synchronizes what this replica learned
-        since its last one.
+        The model is made if every trainer has it. The closing round synchronizes what this replica has
+        learned since its last round.
         """
         if self._sync is None:
             return FinalizeReply(self.metrics(), complete=False, model_ready=False)
@@ -341,7 +335,7 @@ class TrainerRole(Role):
         return Done()
 
     async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
-        """Return every `stride`-th element of the replica as it is now."""
+        """Return every `stride`-th element of the current replica."""
         iterations = self._context.total_iterations()
         rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
         values = self._context.replica.read(stride=request.stride).numpy().tobytes()
@@ -353,7 +347,7 @@ class TrainerRole(Role):
         return await self._sync.model() if self._sync is not None else None
 
     async def _prepare_eval(self, request: PrepareEval) -> PrepareEvalReply:
-        """Set the weights that the next pass scores: those that `model` names."""
+        """Set the weights that the next pass scores, named by `model`."""
         flat = await self._model(request.model)
         if flat is None:
             return PrepareEvalReply(ready=False)

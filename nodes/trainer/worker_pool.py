@@ -24,18 +24,18 @@ from ..worker.process_channel import WorkerProcessConfig
 from ..worker.process_parent import ProcessWorker
 from ..worker.worker import Worker
 
-# For the answer of a process, after the time that it traces.
+# Time for a process's reply, after the time that it traces.
 TRACE_REPLY_SECONDS = 3.0
 
 
 class WorkerPool(ABC):
     """The workers of one trainer.
 
-    They are made before the other members of the job are known. The control thread calls the methods, unless
-    one says otherwise.
+    They are created before the other members of the job are known. The control thread calls the methods,
+    unless one says otherwise.
 
     Attributes:
-        workers: all of them, once `connect` was called.
+        workers: all workers, after `connect`.
     """
 
     def __init__(self, job: Job, node: NodeContext) -> None:
@@ -45,7 +45,7 @@ class WorkerPool(ABC):
 
     @abstractmethod
     async def prepare(self) -> TrainerContext:
-        """Build what the workers share, and start what takes long to start."""
+        """Build what the workers share, and start anything that takes long to start."""
 
     @abstractmethod
     def connect(
@@ -56,8 +56,8 @@ class WorkerPool(ABC):
     ) -> None:
         """Make the workers ready to train with the members of the job.
 
-        `trained` is called by any thread; `rounds` has one element for each worker, or none where workers
-        have no part in rounds.
+        `trained` may be called by any thread. `rounds` has one element per worker, or none if workers take no
+        part in rounds.
         """
 
     def metrics(self) -> dict[str, Any]:
@@ -67,18 +67,18 @@ class WorkerPool(ABC):
     def process_metrics(self) -> dict[str, float]:
         """Return CPU seconds and memory of the workers' own processes.
 
-        Pages that several share count in each.
+        Pages that several processes share count in each.
         """
         return {}
 
     def process_threads(self) -> dict[str, tuple[float, float]]:
-        """Return what the threads of the workers' own processes used; see `Role.process_threads`."""
+        """Return the thread usage of the workers' own processes; see `Role.process_threads`."""
         return {}
 
     async def trace(self, seconds: float) -> list[ProcessTrace]:
         """Trace the workers' own processes; see `Role.trace_processes`.
 
-        Leaves out those that do not answer in time.
+        Omits processes that do not reply in time.
         """
         waits: list[asyncio.Future[ProcessTrace]] = []
         for worker in self.workers:
@@ -95,8 +95,8 @@ class WorkerPool(ABC):
     ) -> tuple[DrainResult, bool]:
         """Stop training after the current batches.
 
-        `last` has, for each worker, the last sequence of each reader to it. Returns the sums over the workers
-        that stopped in time, and whether these are all.
+        `last` has each reader's last sequence to each worker. Returns the sums over the workers that stopped
+        in time, and whether that was all of them.
         """
         waits: list[asyncio.Future[DrainResult]] = []
         for worker, sequences in zip(self.workers, last, strict=True):
@@ -120,7 +120,7 @@ class WorkerPool(ABC):
         await asyncio.gather(*waits)
 
     async def replace_shard(self, member: MemberInfo) -> None:
-        """Switch to a replacement embedding node; wait for confirmations."""
+        """Switch to a replacement embedding node; wait until all workers confirm."""
         waits: list[asyncio.Future[None]] = []
         for worker in self.workers:
             bridge = ThreadBridge[None]()
@@ -129,7 +129,7 @@ class WorkerPool(ABC):
         await asyncio.gather(*waits)
 
     async def collect(self, pass_number: int) -> QualitySums:
-        """Return the sums of a pass, over all workers."""
+        """Return the sums of a pass over all workers."""
         total = QualitySums()
         for worker in self.workers:
             bridge = ThreadBridge[QualitySums]()
@@ -143,9 +143,9 @@ class WorkerPool(ABC):
             worker.stop()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the end of each worker, from a thread of its own.
+        """Wait for the end of each worker; return whether all have ended.
 
-        Return whether all have ended.
+        Runs on a thread of its own.
         """
         ended = [worker.join(timeout_seconds) for worker in self.workers]
         return all(ended)
@@ -186,7 +186,7 @@ class ThreadWorkerPool(WorkerPool):
 class ProcessWorkerPool(WorkerPool):
     """Workers that are processes.
 
-    They build their models while the trainer waits for the other nodes.
+    They build their models while the trainer waits for other nodes.
     """
 
     def __init__(self, job: Job, node: NodeContext) -> None:
@@ -195,7 +195,7 @@ class ProcessWorkerPool(WorkerPool):
         self._memory = SharedMemory.create()
 
     async def prepare(self) -> TrainerContext:
-        """Start the processes; returns when each has built its model."""
+        """Start the processes, and wait until each has built its model."""
         context = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan, self._memory)
         scored = self._memory.scratch(context.layout.numel)
         node = self._node
@@ -236,9 +236,9 @@ class ProcessWorkerPool(WorkerPool):
         return summed(worker.process_metrics for worker in self._processes)
 
     def process_threads(self) -> dict[str, tuple[float, float]]:
-        """Return what the processes' threads used, as of their last heartbeats.
+        """Return the usage of the processes' threads, as of their last heartbeats.
 
-        All but the threads that train are named with their process.
+        The name of a thread includes its process, except for training threads.
         """
         found: dict[str, tuple[float, float]] = {}
         for worker in self._processes:

@@ -16,7 +16,7 @@ from .reader_client import ReaderClient
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """A delivery in flight in a worker: looked up, computed, pushed, acknowledged.
+    """A delivery in flight in a worker, from lookup to acknowledgement.
 
     `reader` is the client of the reader that delivered it.
     """
@@ -39,10 +39,7 @@ class InFlightBatch:
         return self.delivery.pass_number == 0
 
     def plan_lookups(self, router: ShardRouter) -> list[LookupPlan]:
-        """Plan the lookups of its rows.
-
-        Raises ProtocolError for a batch that does not fit this job.
-        """
+        """Plan the lookups of its rows; raises ProtocolError if it does not fit this job."""
         delivery = self.delivery
         try:
             return router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
@@ -70,18 +67,15 @@ class UnconfirmedBatches:
         self._batches.add((reader, sequence))
 
     def confirmed(self, reader: str, sequence: int) -> None:
-        """Record that the coordinator knows of a batch.
-
-        It has the batch, or knows that it is left out.
-        """
+        """Record that the coordinator has recorded a batch, as trained or left out."""
         self._batches.discard((reader, sequence))
 
     def settle(self, reply: Callable[[], object]) -> None:
-        """Call `reply` from `look`, once all that is pushed by now is confirmed."""
+        """Have `look` call `reply` once everything pushed so far is confirmed."""
         self._waiting.append((set(self._batches), reply))
 
     def look(self) -> None:
-        """Call the replies that are due; to be called again and again."""
+        """Call the replies that are due. Call it regularly."""
         for batches, reply in tuple(self._waiting):
             if not batches & self._batches:
                 self._waiting.remove((batches, reply))

@@ -1,8 +1,8 @@
 """A worker's sockets to readers and embedding nodes.
 
-Also who of them has not answered for too long. A path between two nodes may be broken. The coordinator hears
-of both ends, so it declares neither dead, and requests that are sent again for ever would be a job that
-hangs.
+They also notice nodes that have not answered for too long. If the path between two nodes is broken, the
+coordinator still receives heartbeats from both ends, so it declares neither dead, and a job that resends
+requests forever would hang.
 """
 
 from __future__ import annotations
@@ -26,31 +26,28 @@ from .batches import InFlightBatch
 from .embedding_client import EmbeddingClient
 from .reader_client import ReaderClient
 
-# How often it is looked whether a request is due again; when it is, `retransmission` says.
+# Time between checks for overdue requests; `retransmission` says when one is due.
 RESEND_CHECK_SECONDS = 1.0
 SHORTEST_WAIT_SECONDS = 0.0002
 MAX_PENDING_PUSHES = 8
 SPARE_BLOCKS = 6
-# The coordinator declares a silent node dead after one node timeout. So one that is not dead after four is
+# The coordinator declares a silent node dead after one node timeout. So a node that is not dead after four is
 # alive, and the path to it is broken.
 NO_REPLY_TIMEOUTS: Final = 4
 
 
 class PeerUnreachable(ShadowSyncError):
-    """A living node does not answer this trainer.
-
-    `where` names the node.
-    """
+    """A living node, named by `where`, does not answer this trainer."""
 
     exit_code = ExitCode.STOPPED_BY_DEATH
 
 
 class ReplyWatch:
-    """Time each node has left requests unanswered; no I/O, no clock.
+    """Time for which each node has left requests unanswered; no I/O, no clock.
 
     Args:
         own: this trainer's name, for the error.
-        limit_seconds: how long it may be.
+        limit_seconds: longest time without an answer.
     """
 
     def __init__(self, own: str, limit_seconds: float) -> None:
@@ -65,9 +62,9 @@ class ReplyWatch:
     def check(self, now: float, requested: Iterable[str]) -> None:
         """Add the time since the last check for unanswered nodes.
 
-        `now` is of a steady clock: this worker's own pauses, in which it asks nothing, do not count.
+        `now` is by a steady clock: pauses of this worker, in which it asks nothing, do not count.
 
-        Raises PeerUnreachable if it is too long for one of them.
+        Raises PeerUnreachable if a node exceeds the limit.
         """
         before, self._checked_at = self._checked_at, now
         step = now - before if before is not None else 0.0
@@ -84,15 +81,15 @@ class ReplyWatch:
 class WorkerConnections:
     """All connections of one worker.
 
-    Made and used by its thread, but for `metrics`.
+    Created and used by its thread, except for `metrics`.
 
     Attributes:
         readers: a client for each reader, by name.
         shards: the client of all embedding nodes.
 
     Args:
-        identity: of the worker, to the nodes that it connects to.
-        waker: a descriptor that ends a `poll` when it can be read.
+        identity: the worker's identity for the nodes that it connects to.
+        waker: a descriptor that ends a `poll` when it is readable.
     """
 
     def __init__(
@@ -111,11 +108,11 @@ class WorkerConnections:
         shards = sorted((m for m in members if m.role == "embedding"), key=lambda m: m.index)
         self.readers = {r.name: ReaderClient(r.name, connect(r), self._credit) for r in readers}
         names = [member.name for member in shards]
-        # For lookups ahead, the batch that is computed, pushes that are not answered, and a few to spare.
+        # Blocks for lookups ahead, the current batch, unanswered pushes, and a few to spare.
         blocks = job.trainer.lookups_ahead + MAX_PENDING_PUSHES + SPARE_BLOCKS
         segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
         self.shards = EmbeddingClient([connect(m) for m in shards], names, job.codecs.embedding(), segments)
-        # Of dead embedding nodes whose place another one has taken: they still count.
+        # Connections to replaced embedding nodes: their counts still matter.
         self._former: list[tuple[str, Connection]] = []
         self._former_memory: list[tuple[str, SharedMemoryClient]] = []
         self._readable: frozenset[object] = frozenset()
@@ -126,9 +123,9 @@ class WorkerConnections:
         self._checked_at = time.monotonic()
         own = next((m.name for m in members if identity.startswith(f"{m.token}/")), identity)
         self._lost: set[str] = set()
-        # Those that live: each credit wants an answer.
+        # Living readers: each credit expects an answer.
         self._living_readers = set(self.readers)
-        # A step of the model may take long, and then nobody looks.
+        # A step of the model may take long, and nothing is checked meanwhile.
         self._clock = SteadyClock(2 * RESEND_CHECK_SECONDS)
         self._watch = ReplyWatch(own, NO_REPLY_TIMEOUTS * job.run.node_timeout_seconds)
         self._has_waited = False
@@ -140,18 +137,18 @@ class WorkerConnections:
         before = time.monotonic()
         self._readable = frozenset(socket for socket, _ in self._poller.poll(timeout_milliseconds))
         seconds = time.monotonic() - before
-        # What came while the worker computed was on its way for an unknown time; what ends a wait came now.
+        # Only a message that ends a wait has a known arrival time; others may have come during the compute.
         self._has_waited = timeout_milliseconds > 0 and seconds > SHORTEST_WAIT_SECONDS
         return seconds
 
     def receive(self) -> tuple[list[InFlightBatch], list[InFlightBatch]]:
         """Return new deliveries, and batches whose last push is answered.
 
-        Sends again what was not answered for too long.
+        Also resends overdue requests.
 
         Raises:
             LookupRefused: an embedding node refused a request.
-            PeerUnreachable: a node that lives has answered nothing for too long.
+            PeerUnreachable: a living node has answered nothing for too long.
         """
         delivered, pushed = [], []
         for reader in self.readers.values():
@@ -178,7 +175,7 @@ class WorkerConnections:
         if name in self.readers:
             self._living_readers.discard(name)
             self.readers[name].lose()
-            # At once: another reader at its address would take this connection for its own.
+            # Closed at once: another reader at its address would accept this connection.
             self._leave(self.readers[name].connection)
         if name in self.shards.names:
             self._leave(self.shards.connections[self.shards.names.index(name)])
@@ -189,7 +186,7 @@ class WorkerConnections:
         if member.name in self.shards.names or member.name in self._lost:
             return
         before = self.shards.named_connections[member.index]
-        # It may not have been heard yet that this one is dead.
+        # The notice of the old node's death may not have arrived yet.
         self._leave(before[1])
         self._former = [*self._former, before]
         if self.shards.shared_memory:
@@ -210,7 +207,7 @@ class WorkerConnections:
         if member.name in self.readers or member.name in self._lost:
             return
         reader = ReaderClient(member.name, self._connect(member), self._credit)
-        # A new one: another thread may be going through it for `metrics`.
+        # A new dict: another thread may be iterating over the old one in `metrics`.
         self.readers = {**self.readers, member.name: reader}
         self._poller.register(reader.connection.socket, zmq.POLLIN)
         self._living_readers.add(member.name)
@@ -226,10 +223,8 @@ class WorkerConnections:
     def metrics(self) -> dict[str, float]:
         """Return counts so far, under the names of the coordinator's status.
 
-        Any thread may call.
-
-        Bytes are counted also by the node at the other end. Of lookups that the worker waited for,
-        `round_trip_seconds` is from their sending to their answer, `round_trips` their number.
+        Any thread may call. The node at the other end counts the bytes, too. For lookups that the worker
+        waited for, `round_trip_seconds` is the time from request to answer, and `round_trips` their number.
         """
         connections = self._named_connections()
         counts: dict[str, float] = {
@@ -263,7 +258,7 @@ class WorkerConnections:
         }
 
     def close(self) -> None:
-        """Close the sockets, and let go of the shared memory."""
+        """Close the sockets and release the shared memory."""
         for segment in self.shards.shared_memory:
             segment.close()
         for _, connection in self._named_connections():

@@ -11,18 +11,19 @@ from ..replica.device import Computed, Staged
 
 
 class DividedBatch:
-    """A staged batch in micro-batches, and what they gave so far.
+    """A staged batch in micro-batches, with their results so far.
 
-    With W the batch's examples, or the sum of their sample weights, and W_p those of micro-batch p, its loss
-    is `sum of W_p / W * l_p` over the mean losses of the micro-batches, and the gradients of embeddings are
-    those of that sum, each micro-batch's with the dense parameters of its own moment. So with parameters that
-    do not change meanwhile they are the whole batch's. A micro-batch whose weights are all 0 has no share.
+    Let W be the batch's examples, or the sum of their sample weights, and W_p those of micro-batch p. The
+    loss is `sum of W_p / W * l_p` over the micro-batches' mean losses l_p. The embeddings' gradients are those
+    of that sum, each micro-batch's with the dense parameters at its own moment. If the parameters did not
+    change in between, they would be those of the whole batch. A micro-batch whose weights are all 0 has no
+    share.
 
     Used by the worker thread that trains the batch, on its stream.
 
     Args:
         weights: the batch's sample weights, float32 [B], on the host; None for none.
-        micro_batches: as many, but no more than there are examples.
+        micro_batches: number of micro-batches; at most one per example is made.
     """
 
     def __init__(self, staged: Staged, weights: Float32Array | None, micro_batches: int) -> None:
@@ -42,13 +43,13 @@ class DividedBatch:
         return len(self._bounds)
 
     def next(self) -> Staged:
-        """Return the next micro-batch; its leaves are embeddings, [examples, K_t] each."""
+        """Return the next micro-batch; its leaves are the embeddings, [examples, K_t] each."""
         if not self._done:
-            # Not earlier: memory belongs to the stream on which it was first asked for.
+            # Not earlier: memory belongs to the stream on which it is first allocated.
             self._gradients = [torch.zeros_like(table) for table in self._staged.embeddings]
         start, stop = self._bounds[len(self._done)]
         whole = self._staged
-        # A leaf of its own: the backward pass of a slice would fill a block for the whole table each time.
+        # A separate leaf: the backward pass of a slice would fill a block for the whole table each time.
         leaves = [table.detach()[start:stop].requires_grad_() for table in whole.embeddings]
         self._micro_batch = Staged(
             labels=whole.labels[start:stop],
@@ -60,7 +61,7 @@ class DividedBatch:
         return self._micro_batch
 
     def add(self, computed: Computed) -> None:
-        """Add what the micro-batch that was returned last gave, after its backward pass."""
+        """Add the results of the last returned micro-batch, after its backward pass."""
         at = len(self._done)
         start, stop = self._bounds[at]
         for gradient, leaf in zip(self._gradients, self._micro_batch.leaves, strict=True):
@@ -71,7 +72,7 @@ class DividedBatch:
     def whole(self) -> Computed:
         """Return the results of the whole batch, once all micro-batches are added.
 
-        Its norm is the largest of theirs.
+        The norm is the largest of the micro-batches' norms.
         """
         losses = [one.loss * share for one, share in zip(self._done, self._shares, strict=True)]
         return Computed(

@@ -1,4 +1,4 @@
-"""A worker's requests to the embedding nodes: resent until answered, each answered once."""
+"""A worker's requests to the embedding nodes, resent until answered, each answered once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .batches import InFlightBatch
 
 
 class LookupRefused(ShadowSyncError):
-    """An embedding node could not understand or do what a worker requested."""
+    """An embedding node could not understand or fulfil a worker's request."""
 
 
 @dataclass(slots=True)
@@ -40,8 +40,8 @@ class EmbeddingClient:
         shared_memory: a client for each node, if memory is to be shared with them.
 
     Attributes:
-        lookups: number of lookups sent, without those sent again.
-        resent: number of requests sent again, pushes among them.
+        lookups: number of lookups sent, without repeats.
+        resent: number of requests sent again, including pushes.
         resent_pushes: number of pushes sent again.
         lost: whether a node is lost for good.
     """
@@ -65,7 +65,7 @@ class EmbeddingClient:
         self.resent = 0
         self.resent_pushes = 0
         self.lost = False
-        # Nodes that are dead, and whose place another one may take.
+        # Dead nodes that may still be replaced.
         self._missing: set[int] = set()
 
     @property
@@ -80,7 +80,7 @@ class EmbeddingClient:
 
     @property
     def pending_nodes(self) -> set[str]:
-        """Names of the living nodes that have not answered everything."""
+        """Names of the living nodes with unanswered requests."""
         shards = {request.shard for request in self._pending.values()}
         return {self.names[shard] for shard in shards - self._missing}
 
@@ -95,7 +95,7 @@ class EmbeddingClient:
         return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
 
     def look_up(self, batch: InFlightBatch, requests: Sequence[LookupPlan], now: float) -> None:
-        """Request a batch's vectors from every node, also from those without its rows."""
+        """Request a batch's vectors from every node, even from those without its rows."""
         batch.requests = list(requests)
         batch.versions = [0] * len(requests)
         batch.replies = [np.zeros(0, np.float32) for _ in requests]
@@ -106,7 +106,7 @@ class EmbeddingClient:
     def push(self, batch: InFlightBatch, gradients: Sequence[Float32Array], now: float) -> None:
         """Send every node the gradients of its part.
 
-        A node that has none of the rows gets a push all the same: every node records every batch.
+        A node without any of the rows gets a push, too, since every node records every batch.
         """
         targets = batch.targets or self.targets(batch)
         batch.targets = []
@@ -123,9 +123,9 @@ class EmbeddingClient:
             self._send(batch, shard, message, now, lease=lease)
 
     def targets(self, batch: InFlightBatch) -> list[Lease | None]:
-        """Return per node shared memory for its gradients, or None.
+        """Return, per node, shared memory for its gradients, or None.
 
-        The batch keeps it. Gradients that are there by the time of `push` are sent without a copy.
+        The batch keeps it. Gradients that are in it at the time of `push` are sent without a copy.
         """
         batch.targets = [
             self._take_lease(shard, Push, request.floats) for shard, request in enumerate(batch.requests)
@@ -133,7 +133,7 @@ class EmbeddingClient:
         return batch.targets
 
     def receive(self, shard: int, message: Message) -> InFlightBatch | None:
-        """Take an answer; return the batch if this answers its last push.
+        """Process an answer; return the batch if this answers its last push.
 
         Raises LookupRefused for a refusal, and for an answer that does not fit its request.
         """
@@ -163,7 +163,7 @@ class EmbeddingClient:
     def lose(self, name: str) -> None:
         """Mark a node as dead; its requests wait for a replacement.
 
-        Its connection is the caller's to close.
+        The caller must close its connection.
         """
         index = self.names.index(name)
         self._missing.add(index)
@@ -171,21 +171,21 @@ class EmbeddingClient:
             self.shared_memory[index].close()
 
     def replace(self, index: int, name: str, connection: Connection, now: float) -> None:
-        """Switch to a replacement node, and resend what is unanswered."""
+        """Switch to a replacement node, and resend unanswered requests."""
         self.names[index], self.connections[index] = name, connection
         if self.shared_memory:
             self.shared_memory[index] = self.shared_memory[index].successor(name)
         self._missing.discard(index)
         for request in self._pending.values():
             if request.shard == index:
-                # The memory that it was in is another node's.
+                # Its memory was shared with the old node.
                 request.lease = None
                 self._send_again(request, now)
 
     def give_up(self) -> list[InFlightBatch]:
-        """Take dead nodes as lost for good, with their rows.
+        """Consider dead nodes, and their rows, lost for good.
 
-        Returns the batches whose push one of them has not answered and never will.
+        Returns the batches with a push that one of them never answered.
         """
         if not self._missing:
             return []
@@ -201,7 +201,7 @@ class EmbeddingClient:
         return stranded
 
     def forget_lookups(self) -> None:
-        """Drop lookups whose answers are not needed any more."""
+        """Drop lookups whose answers are no longer needed."""
         for request in self._pending.values():
             if isinstance(request.message, Lookup):
                 self._retire_lease(request)
@@ -259,9 +259,9 @@ class EmbeddingClient:
         lease: Lease | None = None,
     ) -> None:
         if lease is not None and not self.shared_memory[shard].has(lease):
-            # Another segment was offered meanwhile, for which the node lets go of this one.
+            # Another segment was offered meanwhile, so the node drops this one.
             lease = None
-        # The whole message is kept: it is sent again over the socket.
+        # The whole message is kept, since a repeat goes over the socket.
         self._pending[message.request] = _PendingRequest(batch, shard, message, now, lease)
         if shard in self._missing:
             return

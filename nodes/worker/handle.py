@@ -18,8 +18,8 @@ class DrainResult:
     """A worker's report once it has stopped training.
 
     Attributes:
-        in_flight: examples that arrived and were not trained.
-        progressive: sums of the batches that it scored before their step.
+        in_flight: number of examples that arrived but were not trained.
+        progressive: sums over the batches that it scored before their step.
     """
 
     in_flight: int
@@ -29,7 +29,7 @@ class DrainResult:
 class WorkerHandle(Protocol):
     """A worker of this trainer.
 
-    Any thread may call all methods, and none waits but `join`.
+    Any thread may call any method; only `join` waits.
     """
 
     index: int
@@ -37,12 +37,12 @@ class WorkerHandle(Protocol):
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
         """Begin to train.
 
-        Score batches of the `progressive` spans, in the first epoch, before their step.
+        Batches of the `progressive` spans are scored before their step, in the first epoch.
         """
         ...
 
     def confirm(self, reader: str, sequence: int) -> None:
-        """Let the reader forget a batch, which the coordinator has recorded."""
+        """Let the reader forget a batch that the coordinator has recorded."""
         ...
 
     def drain(
@@ -51,39 +51,35 @@ class WorkerHandle(Protocol):
         """Stop training after the current batch.
 
         Args:
-            sequences: for each reader, the last sequence that it sent to this worker.
-            reply: called on a thread of the worker's when all of those have arrived and nothing is on its way
-                any more.
-            leaving: the readers are not told that the others are done: they take them back.
+            sequences: each reader's last sequence to this worker.
+            reply: called on a thread of the worker when all of those have arrived and nothing is in flight.
+            leaving: whether the readers take untrained deliveries back; they are then not marked as done.
         """
         ...
 
     def node_lost(self, name: str) -> None:
-        """Expect nothing more of a reader or an embedding node.
+        """Expect nothing more from a reader or an embedding node.
 
-        What is meant for the node waits until another one takes its place, or until `drain`.
+        Requests to an embedding node wait for its replacement, or until `drain`.
         """
         ...
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
-        """Take nothing more of a lost reader, and train what it has delivered.
+        """Accept nothing more from a lost reader, and train what it has delivered.
 
-        Calls `reply`, on a thread of the worker's, when all of that is confirmed; at once for an unknown one,
-        which is then not met any more.
+        Calls `reply`, on a thread of the worker, when all of that is confirmed. For an unknown reader it calls
+        `reply` at once, and never connects to it.
         """
         ...
 
     def connect_reader(self, member: MemberInfo) -> None:
-        """Connect to a reader that has joined.
-
-        Nothing happens for one that is known.
-        """
+        """Connect to a reader that has joined, unless it is known."""
         ...
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
         """Switch to a replacement embedding node.
 
-        Calls `reply`, on a thread of the worker's, when everything is confirmed that was pushed before.
+        Calls `reply`, on a thread of the worker, when everything pushed before is confirmed.
         """
         ...
 
@@ -95,21 +91,18 @@ class WorkerHandle(Protocol):
         ...
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
-        """Give the sums of a pass to `reply`.
-
-        On a thread of the worker's.
-        """
+        """Pass the sums of a pass to `reply`, on a thread of the worker."""
         ...
 
     def metrics(self) -> dict[str, Any]:
-        """Return counts so far: numbers, which add up over workers."""
+        """Return the counts so far, which add up over workers."""
         ...
 
     def trace(self, seconds: float, reply: Callable[[ProcessTrace], object]) -> bool:
         """Trace its process for `seconds`, then pass the trace to `reply`.
 
-        `reply` is called on a thread of the worker's. Returns False if the worker is a thread of this
-        process, whose tracer is the same.
+        `reply` is called on a thread of the worker. Returns False if the worker is a thread of this process,
+        which has the same tracer.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Channel between trainer and worker process, and the latter's configuration."""
+"""Channel between a trainer and a worker process, and the process's configuration."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Received = TypeVar("Received")
 class WorkerChannel(Generic[Sent, Received]):
     """One end of a local socket pair, owned by one thread.
 
-    What was sent arrives, in order, while both ends live.
+    Messages arrive in order while both ends live.
 
     Attributes:
-        socket: for a poller.
-        endpoint: where the other end connects to.
+        socket: the socket, for a poller.
+        endpoint: the endpoint that the other end connects to.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class WorkerChannel(Generic[Sent, Received]):
         return self._received.decode(message)
 
     def close(self) -> None:
-        """Close the socket; queued messages have a moment to leave."""
+        """Close the socket; queued messages get a moment to be sent."""
         self.socket.close()
 
 
@@ -93,15 +93,15 @@ class WorkerProcessConfig:
     """Configuration of a worker process: one line of JSON on its standard input.
 
     Attributes:
-        job: as the trainer has it.
+        job: the trainer's job.
         trainer: the trainer's name.
-        trainer_index: its place among the trainers.
-        token: its incarnation.
-        index: the worker's place in the trainer.
+        trainer_index: the trainer's index.
+        token: the trainer's token.
+        index: the worker's index in the trainer.
         folder: the run folder.
-        endpoint: where the trainer's end of the channel is.
-        descriptor: of the shared memory, inherited.
-        plan: of the tables, see `TablePlan.to_body`.
+        endpoint: the endpoint of the trainer's end of the channel.
+        descriptor: inherited descriptor of the shared memory.
+        plan: plan of the tables, see `TablePlan.to_body`.
     """
 
     job: Job

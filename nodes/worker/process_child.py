@@ -1,4 +1,4 @@
-"""A worker process: the thread that trains, and this one, the trainer's counterpart.
+"""A worker process: a thread that trains, and this thread, the trainer's counterpart.
 
 Started by its trainer as `python -m shadowsync.nodes.worker.process_child`. Its configuration is the first
 line of standard input, which stays open as long as the trainer lives.
@@ -74,10 +74,8 @@ log = logging.getLogger(__name__)
 class WorkerProcessMain:
     """Main loop of a worker process.
 
-    Made and run by its first thread, which alone uses the channel.
-
-    The worker's thread queues what is to be sent. The process ends when the trainer stops it or ends
-    itself.
+    Its first thread creates and runs it, and alone uses the channel. The worker's thread queues messages for
+    it. The process ends when the trainer stops it or ends.
     """
 
     def __init__(self, config: WorkerProcessConfig) -> None:
@@ -101,20 +99,20 @@ class WorkerProcessMain:
         self._trace_until = 0.0
 
     def run(self) -> None:
-        """Run until the trainer ends it, or ends itself."""
+        """Run until the trainer stops it or ends."""
         poller = zmq.Poller()
         for descriptor in (self._channel.socket, self._waker.fileno(), sys.stdin.fileno()):
             poller.register(descriptor, zmq.POLLIN)
         name, elements = self._config.trainer, self._context.layout.numel
         log.info("worker %d of %s is ready, on a replica of %d elements", self._config.index, name, elements)
-        # The start's cost is reported before the trainer is ready, so that training is measured without it.
+        # Report the cost of the start before the trainer is ready, so that it does not count as training.
         self._queue_heartbeat()
         self._unsent.append(WorkerReady())
         stopped = False
         while not stopped:
             ready = dict(poller.poll(TICK_MILLISECONDS))
             if sys.stdin.fileno() in ready:
-                # Standard input has ended: the trainer is gone, and nobody receives a report.
+                # The end of standard input means that the trainer is gone, and nobody receives a report.
                 os._exit(int(ExitCode.STOPPED_BY_DEATH))
             self._waker.clear()
             while not stopped and (message := self._channel.receive()) is not None:
@@ -220,7 +218,7 @@ class WorkerProcessMain:
         self._waker.wake()
 
     def _on_trained(self, record: BatchAck) -> None:
-        # Sent with the next tick, several at once: the trainer gathers them for longer.
+        # Sent with the next tick, several at once: the trainer gathers them even longer.
         self._outgoing.put(record)
 
     def _on_drained(self, held: DrainResult) -> None:
@@ -248,7 +246,7 @@ class WorkerProcessMain:
                 continue
             self._queue_acked(batches)
             if isinstance(message, DrainedWorker | CollectedSums):
-                # Whoever requests an end result reads the counts that belong to it.
+                # The trainer reads the counts along with the final result.
                 self._queue_heartbeat()
             self._unsent.append(message)
         self._queue_acked(batches)
@@ -283,7 +281,7 @@ class WorkerProcessMain:
 def main() -> int:
     """Run the process; return the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # A terminal's Ctrl-C reaches this process too, but the trainer decides when it ends.
+        # Ctrl-C in a terminal reaches this process, too, but the trainer decides when it ends.
         signal.signal(number, signal.SIG_IGN)
     log_to_stderr()
     line = sys.stdin.buffer.readline()

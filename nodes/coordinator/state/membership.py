@@ -26,10 +26,10 @@ class Member:
     """One node as the coordinator knows it.
 
     Attributes:
-        begun: whether it takes part. One that joins the running job does not before it was introduced.
-        left: whether it ended as it was told, and the job went on.
+        begun: whether it takes part. A node that joins the running job does so after its introduction.
+        left: whether it left as told while the job continued.
         leaves: whether it was told to leave the running job.
-        joined_at: when it said hello to the running job, of the coordinator's loop.
+        joined_at: time of its hello to the running job, by the clock of the coordinator's loop.
     """
 
     info: MemberInfo
@@ -44,7 +44,7 @@ class Member:
     lost_because: str = ""
 
     def get_ready(self, facts: NodeFacts) -> None:
-        """Record the facts of its role; it can be connected to the others."""
+        """Record the facts of its role; it can then be connected to the others."""
         self.ready, self.facts = True, facts
 
     def count(self, key: str) -> int | None:
@@ -82,7 +82,7 @@ class Membership:
 
     Args:
         expected: how many nodes of each role the job has.
-        digest: the job's; nodes with another are refused.
+        digest: the job's digest; nodes with another are refused.
     """
 
     def __init__(self, expected: Mapping[str, int], digest: str) -> None:
@@ -103,8 +103,8 @@ class Membership:
     ) -> Member:
         """Admit a node that says hello.
 
-        With `late` a node may join the running job: it gets a name that no other had. Its index is `place`,
-        which was a dead one's; by default it is that of its name.
+        With `late` a node may join the running job, under a name that no other had. Its index is `place`,
+        that of a dead node; by default it is that of its name.
 
         Raises ClusterError if it cannot be in this job.
         """
@@ -136,7 +136,7 @@ class Membership:
                 f"the job is running and cannot take another {role} node now",
                 remedy='"Joining a running job" in docs/guarantees.md says when one can',
             )
-        # Of those that were there from the beginning, each has one.
+        # Each node that was there from the beginning has one.
         return len(self.everyone(role))
 
     def _free_index(self, role: str) -> int:
@@ -154,7 +154,7 @@ class Membership:
         self.started = True
 
     def lose(self, token: str, why: str) -> Member | None:
-        """Record that a node left or died; None if that was known."""
+        """Record that a node left or died; return None if that was known."""
         member = self._members.get(token)
         if member is None or not member.alive:
             return None
@@ -188,7 +188,7 @@ class Membership:
         return [member for member in self.everyone(role) if member.alive and not member.begun]
 
     def everyone(self, role: str | None = None) -> list[Member]:
-        """Return all members that there ever were, of one role or all."""
+        """Return all members ever, of one role or of all."""
         found = [member for member in self._members.values() if role in (None, member.info.role)]
         return sorted(found, key=lambda member: (member.info.role, member.info.index))
 
@@ -204,7 +204,7 @@ class Membership:
 def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
     """Check that all members have this plan of the tables.
 
-    `members` are those that have a plan: trainers and embedding nodes, ready. Raises ClusterError with the
+    `members` are the ready trainers and embedding nodes, which have a plan. Raises ClusterError that names the
     first node whose plan differs, and how.
     """
     for member in members:
@@ -222,8 +222,9 @@ def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
 def require_same_start(digests: Iterable[str], checkpoint: str) -> None:
     """Check that all nodes read the same checkpoint.
 
-    A run that still trains may replace its checkpoint between the reading of two nodes. `digests` are each
-    node's `CheckpointManifest.digest`, or "" for a node that read none. Raises ClusterError if they differ.
+    A run that still trains may replace its checkpoint after one node has read it and before another does.
+    `digests` are each node's `CheckpointManifest.digest`, or "" for a node that read none. Raises
+    ClusterError if they differ.
     """
     if len({digest for digest in digests if digest}) > 1:
         raise ClusterError(

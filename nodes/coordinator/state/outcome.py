@@ -24,9 +24,9 @@ class Stop:
     Attributes:
         kind: an interrupt by the user, the death of a node that the job needs, or an error of a node.
         text: one line for the user.
-        exit_code: what the command ends with.
-        lost_shard: rows are gone, so that no whole checkpoint can be written.
-        diverged: what the model learned last may be worth nothing, so it takes no earlier checkpoint's place.
+        exit_code: exit code of the command.
+        lost_shard: rows are lost, so that no whole checkpoint can be written.
+        diverged: the model may have become worthless, so it replaces no earlier checkpoint.
     """
 
     kind: Literal["interrupted", "death", "failed"]
@@ -49,10 +49,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The metric of a checkpoint.
-
-    With its trained examples, and the seconds since the start.
-    """
+    """The metric of a checkpoint, with its trained examples and seconds since the start."""
 
     examples: int
     seconds: float
@@ -74,17 +71,11 @@ class ValidationState:
     skipped: int = 0
 
     def improves(self, value: float) -> bool:
-        """Return whether a checkpoint of this value would be the best so far.
-
-        Changes nothing.
-        """
+        """Return whether a checkpoint of this value would be the best so far."""
         return self.best is None or self._better(value, self.best.value)
 
     def add(self, scored: Scored) -> bool:
-        """Add the score of a checkpoint, kept if it improves.
-
-        Return whether it is the best so far.
-        """
+        """Add the score of a checkpoint; return whether it is the best so far."""
         best = self.improves(scored.value)
         self.points.append(scored)
         self.without_improvement = 0 if best else self.without_improvement + 1
@@ -92,10 +83,7 @@ class ValidationState:
         return best
 
     def adopt(self, best: Scored) -> None:
-        """Begin with the resumed run's best score.
-
-        A new one has to beat it.
-        """
+        """Begin with the resumed run's best score, which a new one must beat."""
         self.best = best
 
     def fail(self) -> None:
@@ -103,12 +91,12 @@ class ValidationState:
         self.failed += 1
 
     def skip(self) -> None:
-        """Count a validation that was due, and is not done."""
+        """Count a validation that was due but is skipped."""
         self.skipped += 1
 
     @property
     def exhausted(self) -> bool:
-        """Whether training should end: `patience` validations in a row were no improvement."""
+        """Whether training should end, after `patience` validations without improvement."""
         return 0 < self.settings.patience <= self.without_improvement
 
     def _better(self, value: float, than: float) -> bool:
@@ -121,9 +109,9 @@ class SavedCheckpoints:
     """Checkpoints and validation during training.
 
     Attributes:
-        checkpoints, failed_checkpoints: how many were written and could not be.
+        checkpoints, failed_checkpoints: number of written and of failed checkpoints.
         validation: the scores; None without `[validation]`.
-        best_is_last: whether the last checkpoint is the best one, too.
+        best_is_last: whether the last checkpoint is also the best one.
     """
 
     checkpoints: int
@@ -134,18 +122,18 @@ class SavedCheckpoints:
 
 @dataclass
 class Outcome:
-    """Facts gathered phase by phase. What was not reached stays None or empty.
+    """Facts gathered phase by phase; those of unreached phases stay None or empty.
 
     Attributes:
-        stop: why the job stopped early; None if its input is trained, or training ended early and well.
-        ended_early: why it did, in words; empty if the whole input is trained.
+        stop: why the job stopped; None if its input is trained, or training ended early as configured.
+        ended_early: why training ended early, in words; empty if the whole input is trained.
         readers, trainers, shards, syncs: each node's last counts, by name.
-        applied_of: by shard, the batches that it applied of those that a dead trainer returned and that were
-            left out.
+        applied_of: by shard, the batches that it applied among those that a dead trainer returned and that
+            were then left out.
         model_saved: which model the checkpoint has; None without a checkpoint.
-        progressive: of the batches that were scored before their step.
-        profile: with the events of its trace; None where none was requested, or nothing could be measured.
-        best_score: of the best checkpoint on the held-out files, where it is not the last one.
+        progressive: sums over the batches that were scored before their step.
+        profile: the profile with its trace events; None if none was requested, or nothing could be measured.
+        best_score: the best checkpoint's score on the held-out files, unless it is the last one.
     """
 
     stop: Stop | None = None
@@ -191,14 +179,11 @@ class Outcome:
         self.readers = counts
 
     def trainers_drained(self, counts: CountsByNode, progressive: QualitySums) -> None:
-        """Record the last counts of trainers, and what they scored before its step."""
+        """Record the trainers' last counts and their scores of batches before the step."""
         self.trainers, self.progressive = counts, progressive
 
     def shards_drained(self, counts: CountsByNode, applied_of: dict[str, tuple[BatchId, ...]]) -> None:
-        """Record the last counts of embedding nodes.
-
-        Also records what they applied of doubtful batches.
-        """
+        """Record the embedding nodes' last counts, and the doubtful batches they applied."""
         self.shards, self.applied_of = counts, applied_of
 
     def syncs_drained(self, counts: CountsByNode) -> None:
@@ -210,10 +195,7 @@ class Outcome:
         self.cpu_seconds[node] = seconds
 
     def finalized(self, trainer: str, counts: Counts) -> None:
-        """Add a trainer's counts after its closing round.
-
-        They are added to those that it had when it was drained.
-        """
+        """Add a trainer's counts after its closing round to those of its drain."""
         self.trainers.setdefault(trainer, {}).update(counts)
 
     def diverged(self, divergence: float | None) -> None:
@@ -244,8 +226,8 @@ _WORDS = {
 class FinalModel:
     """The trainers' model. `origin` becomes REPLICAS when the single model is lost.
 
-    `digests` are of the single model as each trainer has it, by the trainer's name, and `rounds` how many
-    rounds that is of; `saved_by` is whose is saved.
+    By trainer, `digests` has the digest of its single model, and `rounds` the rounds behind it. `saved_by` is
+    the trainer whose model is saved.
     """
 
     origin: ModelOrigin
@@ -299,11 +281,11 @@ class FinalModel:
         self.saved_by = trainer
 
     def lose_single(self) -> None:
-        """Record that the single model is lost, so that the replicas come out."""
+        """Record that the single model is lost, so that the replicas are the result."""
         self.origin = ModelOrigin.REPLICAS
 
     def by_promise(self, names: Iterable[str]) -> list[str]:
-        """Sort `names`: first those with the single model, of the most rounds."""
+        """Sort `names`: first those with the single model after the most rounds."""
         return sorted(names, key=lambda name: (name not in self.digests, -self.rounds.get(name, 0)))
 
     def agreeing(self, names: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The phases of a job, and what may follow what."""
+"""The phases of a job, and their order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JobPhase(enum.Enum):
     DONE = "done"
 
 
-# A job may be over after each of them; it may be stopped from its start to the end of training.
+# A job may be over after any phase; it may be stopped from its start to the end of training.
 NEXT_PHASES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
     JobPhase.GATHERING: frozenset({JobPhase.STARTING, JobPhase.DONE}),
     JobPhase.STARTING: frozenset({JobPhase.TRAINING, JobPhase.STOPPING, JobPhase.DONE}),

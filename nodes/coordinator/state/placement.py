@@ -37,8 +37,8 @@ class TablePlacement:
     """A plan of the tables, and how it was found.
 
     Attributes:
-        profiles: one a table; empty where nothing was sampled.
-        examples: how many were.
+        profiles: one per table; empty if nothing was sampled.
+        examples: number of sampled examples.
     """
 
     plan: TablePlan
@@ -48,7 +48,7 @@ class TablePlacement:
 
     @classmethod
     def by_rows(cls, job: Job) -> TablePlacement:
-        """Split by the tables' sizes alone; raises JobFileError as `TablePlan.of_ranges`."""
+        """Split by the tables' sizes alone; raises JobFileError like `TablePlan.of_ranges`."""
         return cls(TablePlan.make(job.tables, job.embedding.nodes), "rows")
 
     @classmethod

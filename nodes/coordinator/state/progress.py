@@ -1,7 +1,4 @@
-"""Progress of a running job.
-
-Its input and origin, training metrics, rates, expected examples and divergence.
-"""
+"""Progress of a running job: input, origin, metrics, rates and divergence."""
 
 from __future__ import annotations
 
@@ -22,10 +19,7 @@ STALE_SECONDS: Final = 3.0
 
 
 def entropy(mean: float) -> float | None:
-    """Return the entropy in nats of a label with this mean.
-
-    None where all labels are the same.
-    """
+    """Return a label's entropy in nats, by its mean; None if all labels are equal."""
     if not 0.0 < mean < 1.0:
         return None
     return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
@@ -34,7 +28,7 @@ def entropy(mean: float) -> float | None:
 def normalized_entropy(weight: float, loss_sum: float, positives: float) -> float | None:
     """Return log loss over the entropy of the mean label, from weighted sums.
 
-    None if that is zero.
+    Returns None if the entropy is zero.
     """
     base = entropy(positives / weight) if weight else None
     return loss_sum / weight / base if base else None
@@ -43,8 +37,8 @@ def normalized_entropy(weight: float, loss_sum: float, positives: float) -> floa
 class TrainingMetrics:
     """Sums of acknowledgements, and gaps from heartbeats. Times are seconds since the start.
 
-    Where a job has sample weights, the sums of losses and positives are weighted by them, and so is NE.
-    Owned by the coordinator's loop.
+    If a job has sample weights, the sums of losses and positives are weighted, and so is NE. Owned by the
+    coordinator's loop.
     """
 
     def __init__(self) -> None:
@@ -71,7 +65,7 @@ class TrainingMetrics:
     ) -> None:
         """Add a trained batch with its loss before the step (progressive validation).
 
-        `weight` is the sum of its sample weights, by default 1 each.
+        `weight` is the sum of its sample weights; by default each is 1.
         """
         weight = float(examples) if weight is None else weight
         self._ne.add(self.examples, examples, loss_sum, positives, weight)
@@ -95,7 +89,7 @@ class TrainingMetrics:
             self._gap_seen[trainer] = (iterations, rounds)
             buckets.add(seconds, iterations - before[0], rounds - before[1])
         else:
-            # No round since: the gap so far, which grows from heartbeat to heartbeat.
+            # No round since the last heartbeat: count the gap so far, which still grows.
             buckets.add(seconds, float(metrics.get("gap_open", 0)), 1)
 
     @property
@@ -143,7 +137,7 @@ class TrainingMetrics:
     def curves(self, now: float) -> dict[str, tuple[float, list[tuple[float, float]]]]:
         """Return all curves by name, each with its bucket width.
 
-        Of throughput only complete buckets.
+        Throughput has complete buckets only.
         """
         curves = {"ne": (self._ne.width, self.ne_curve())}
         for trainer, points in self.throughput_curves().items():
@@ -188,10 +182,7 @@ class NodeRates:
             beats.popleft()
 
     def of(self, node: str, key: str, now: float) -> float | None:
-        """The growth of one count in its unit per second.
-
-        None where it is not known.
-        """
+        """Return the growth of one count per second; None if unknown."""
         beats = self._beats.get(node)
         if not beats or len(beats) < 2 or now - beats[-1][0] > STALE_SECONDS:
             return None
@@ -220,9 +211,10 @@ class InputSize:
     """Estimated examples per span; owned by the coordinator's loop.
 
     Args:
-        weights: of each span by number, in any unit: those that were read show the examples of a unit.
-        examples: the estimated examples of a unit; None until a span was read.
-        exact: the weights are examples.
+        weights: the weight of each span by number, in any unit; spans that were read show the examples per
+            unit.
+        examples: the estimated examples per unit; None until a span was read.
+        exact: whether the weights are examples.
     """
 
     def __init__(
@@ -245,18 +237,18 @@ class InputSize:
         self._read_weight += self._weights.get(number, 0.0)
         self._read_examples += examples
         if self._exact and self._weights.get(number) != examples + bad_rows:
-            # Not every row of the file is of this part of the data.
+            # Not every row of the file belongs to this part of the data.
             self._exact = False
 
     def span_unread(self, number: int, examples: int) -> None:
-        """Record that a span which was read is to be read again."""
+        """Record that a span is to be read again."""
         self._read_weight -= self._weights.get(number, 0.0)
         self._read_examples -= examples
 
     def expected(self, bad_rows: int) -> Expected | None:
-        """Return the examples of the whole job, after so many bad rows.
+        """Return the expected examples of the whole job, given its bad rows so far.
 
-        None if nothing is known.
+        Returns None if unknown.
         """
         if self._exact:
             return Expected(int(self._total) - bad_rows, exact=True)
@@ -273,8 +265,8 @@ class Origin:
 
     Attributes:
         run: the name of the run before.
-        digest: of the checkpoint.
-        applied_before: by shard, the batches that it had applied and the saved ledger has not.
+        digest: digest of the checkpoint.
+        applied_before: by shard, the batches that it had applied but the saved ledger lacks.
     """
 
     run: str = ""
@@ -288,7 +280,7 @@ class InputFacts:
 
     Attributes:
         progressive: numbers of the spans whose batches are scored before their step.
-        id_classes: by table, what its ids are read as.
+        id_classes: the type that ids are read as, by table.
     """
 
     size: InputSize
@@ -298,7 +290,7 @@ class InputFacts:
 
 @dataclass
 class DivergenceCurve:
-    """Points (seconds, divergence), thinned to every second one whenever there are MAX_POINTS."""
+    """Points (seconds, divergence); at MAX_POINTS, every second one is dropped."""
 
     points: list[tuple[float, float]] = field(default_factory=list)
     period_seconds: float = FIRST_PERIOD_SECONDS

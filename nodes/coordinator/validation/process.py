@@ -1,7 +1,7 @@
 """The process that scores one checkpoint beside a running job.
 
-The request is a line of JSON: `checkpoint` (the folder), `spans` and `nice`. Standard input then stays open:
-its end means that the coordinator is gone, and this process ends at once. The reply is a line of JSON.
+The request is a line of JSON: `checkpoint` (the folder), `spans` and `nice`. Standard input then stays open.
+When it closes, the coordinator is gone, and this process ends at once. The reply is a line of JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from ....pipeline.errors import ExitCode, ShadowSyncError
 
 
 def main() -> int:
-    """Score, print, and return the exit code.
-
-    An error is one line on standard error.
-    """
+    """Score, print, and return the exit code; an error is one line on standard error."""
     question = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     os.nice(int(question["nice"]))
@@ -35,7 +32,7 @@ def main() -> int:
 def score(question: dict[str, Any]) -> dict[str, Any]:
     """Return the checkpoint's metrics on the spans.
 
-    Raises CheckpointError, DataError, ResourceError.
+    Raises CheckpointError, DataError or ResourceError.
     """
     import torch
 

@@ -17,7 +17,7 @@ from ....pipeline.metrics import QualitySums
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 
-# Lower than training's, and yet it gets a share where training takes the whole machine.
+# Below training's priority, but it gets a share even if training takes the whole machine.
 NICE = 5
 OUTPUT_LIMIT_BYTES = 64 << 20
 
@@ -26,7 +26,7 @@ OUTPUT_LIMIT_BYTES = 64 << 20
 class CheckpointScore:
     """The sums of a checkpoint's scores.
 
-    `model` names its model, after how many examples.
+    `model` describes its model, with the number of trained examples.
     """
 
     model: str
@@ -38,8 +38,8 @@ class CheckpointScore:
 async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
     """Score every example of the spans with the model in a checkpoint's folder.
 
-    The process is spawned, has one thread of computation and a lower priority, and ends with this one. If
-    this coroutine is cancelled, it is killed first. Raises ClusterError if it cannot tell, with its reason.
+    A spawned process with one compute thread and a lower priority does it; it ends with this process. If this
+    coroutine is cancelled, that process is killed first. Raises ClusterError with the reason if it fails.
     """
     process = await _start()
     assert process.stdin is not None
@@ -83,7 +83,7 @@ async def _start() -> asyncio.subprocess.Process:
 
 
 def _score_of(output: bytes) -> CheckpointScore:
-    """Parse the last printed line: a user's own model may print, too."""
+    """Parse the last printed line, since a user's own model may print before."""
     try:
         reply = json.loads(output.strip().rpartition(b"\n")[2])
         return CheckpointScore(
