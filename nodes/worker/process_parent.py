@@ -1,4 +1,4 @@
-"""A worker process as its trainer handles it: started, exchanged messages with, monitored."""
+"""A worker process as seen by its trainer: start, messages and monitoring."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerDied(ShadowSyncError):
-    """A worker process is gone, or hangs; its trainer ends with it."""
+    """A worker process died or hangs; its trainer ends with it."""
 
     exit_code = ExitCode.STOPPED_BY_DEATH
 
@@ -77,11 +77,11 @@ class WorkerProcessMonitor(Service):
     """A thread that starts one worker process and lives as long as it.
 
     Args:
-        config: what the process is started with; its endpoint is filled in here.
-        on_message: called on this thread with each message of the process; while it waits, no other is
+        config: the configuration of the process; the endpoint is filled in here.
+        on_message: called on this thread with each message of the process; while it runs, no other is
             received.
         failed: called on this thread when the process dies or is silent for `run.node_timeout_seconds`, and
-            with what `on_message` raises.
+            with an exception of `on_message`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class WorkerProcessMonitor(Service):
         self.waker.wake()
 
     def body(self) -> None:
-        """Start the process and exchange messages until one of the two ends."""
+        """Start the process and exchange messages until either ends."""
         channel = open_trainer_end(self._zmq_context)
         try:
             process = self._start(channel.endpoint)
@@ -125,7 +125,7 @@ class WorkerProcessMonitor(Service):
         )
         log.info("worker %d is process %d", config.index, process.pid)
         assert process.stdin is not None
-        # The pipe stays open: its end tells the process that the trainer is gone.
+        # The pipe stays open: when it closes, the process knows that the trainer is gone.
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(config.to_line())
             process.stdin.flush()
@@ -135,7 +135,7 @@ class WorkerProcessMonitor(Service):
         poller = zmq.Poller()
         poller.register(channel.socket, zmq.POLLIN)
         poller.register(self.waker.fileno(), zmq.POLLIN)
-        # By a steady clock: what the process sent while this one stood still has yet to be received.
+        # A steady clock: if this process was paused, messages sent meanwhile are still to be received.
         clock = SteadyClock()
         received_at, end_at = clock.now(), None
         while True:
@@ -159,7 +159,7 @@ class WorkerProcessMonitor(Service):
                 raise self._death_error(process, f"was silent for {duration(self._limit_seconds)}")
 
     def _receive(self, channel: Channel) -> bool:
-        """Hand on what has arrived; return whether anything has."""
+        """Pass on the messages that have arrived; return whether there were any."""
         received = False
         while (message := channel.receive()) is not None:
             received = True
@@ -198,17 +198,17 @@ class WorkerFailed(ShadowSyncError):
 
 
 class ProcessWorker:
-    """A `WorkerHandle` of a process, which starts when this is made.
+    """A `WorkerHandle` of a process, which starts with the construction.
 
     Attributes:
         process_metrics: CPU seconds and memory of the process, as of its last heartbeat.
-        threads: what each of its threads used, as of its last heartbeat; see `thread_figures`.
+        threads: usage of each of its threads, as of its last heartbeat; see `thread_figures`.
 
     Args:
         flat: the trainer's replica, float32 [numel], in the shared memory.
-        scratch: float32 [numel] in the shared memory, for weights to be scored that are not the replica's.
-        ready: called, on a thread of the worker's, when the process has built its model.
-        failed: called, on a thread of the worker's, when the process dies, hangs or fails.
+        scratch: float32 [numel] in the shared memory, for weights to score that are not the replica's.
+        ready: called, on a thread of the worker, when the process has built its model.
+        failed: called, on a thread of the worker, when the process dies, hangs or fails.
     """
 
     def __init__(
@@ -240,15 +240,13 @@ class ProcessWorker:
     def connect(
         self, members: Iterable[MemberInfo], trained: Callable[[BatchAck], None], rounds: WorkerRounds | None
     ) -> None:
-        """Send the worker the members of the job, once all are there.
+        """Send the worker the members of the job, once all have joined.
 
-        By the control thread.
-
-        `trained` is called on a thread of the worker's.
+        The control thread calls it. `trained` is called on a thread of the worker.
         """
         self._trained, self._rounds = trained, rounds
         self._monitor.send(ConnectMembers(tuple(members)))
-        # This sends which sync nodes are lost already; before `connect` the process could not handle that.
+        # This sends the sync nodes that are already lost; before `connect` the process could not handle them.
         if isinstance(rounds, RemoteRounds):
             rounds.bind(self._monitor.send)
 
@@ -268,7 +266,7 @@ class ProcessWorker:
         self._monitor.send(DrainWorker(dict(sequences), leaving))
 
     def node_lost(self, name: str) -> None:
-        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.node_lost`."""
+        """Expect nothing more from a reader or an embedding node; see `WorkerHandle.node_lost`."""
         self._monitor.send(NodeIsLost(name))
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
@@ -282,7 +280,7 @@ class ProcessWorker:
         self._monitor.send(ConnectReader(member))
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
-        """Go on with an embedding node in a dead one's place; see `WorkerHandle.replace_shard`."""
+        """Switch to a replacement embedding node; see `WorkerHandle.replace_shard`."""
         with self._lock:
             self._settling.append((member.name, reply))
         self._monitor.send(ReplaceShard(member))
@@ -298,7 +296,7 @@ class ProcessWorker:
         self._monitor.send(ScorePass(pass_number, is_replica))
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
-        """Give the sums of a pass to `reply`; see `WorkerHandle.collect`."""
+        """Pass the sums of a pass to `reply`; see `WorkerHandle.collect`."""
         with self._lock:
             self._sums_replies.append(reply)
             self._monitor.send(CollectSums(pass_number))

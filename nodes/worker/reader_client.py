@@ -14,14 +14,14 @@ GATHER_SECONDS = 0.1
 class ReaderClient:
     """Sequence numbers and credit of one reader; owned by the worker's thread.
 
-    A delivery that came before is dropped, and so is each of a lost reader. `Credit` carries absolute numbers
-    and is sent again as `CREDIT` says, so that losing one costs nothing. A change is sent at once
-    where half the window of new credit has come together; otherwise it waits up to GATHER_SECONDS for others:
-    a message wakes the reader, which costs more than what it then does. So a worker has between half the
-    window and all of it, here or on its way, while the reader has batches.
+    Repeated deliveries are dropped, and so are all of a lost reader. `Credit` carries absolute numbers and is
+    repeated as `CREDIT` says, so that a lost one does no harm. New credit is sent at once if it amounts to
+    half the window; otherwise it waits up to GATHER_SECONDS for more, since waking the reader costs more than
+    its work. So a worker has between half the window and all of it, here or in flight, while the reader has
+    batches.
 
     Args:
-        window: how many deliveries may be here, or on their way, that are not processed.
+        window: most unprocessed deliveries, here or in flight.
 
     Attributes:
         training_examples: examples of accepted deliveries that are to be trained.
@@ -54,14 +54,11 @@ class ReaderClient:
 
     @property
     def unfinished(self) -> int:
-        """Number of deliveries that arrived and are not finished."""
+        """Number of deliveries that have arrived but are not finished."""
         return self._received + len(self._early) - self._done - len(self._done_early)
 
     def accept(self, delivery: Delivery) -> bool:
-        """Record a delivery.
-
-        Returns False if it came before, or the reader is lost.
-        """
+        """Record a delivery; return False if it is a repeat or the reader is lost."""
         if self._lost:
             return False
         sequence = delivery.sequence
@@ -77,25 +74,22 @@ class ReaderClient:
         return True
 
     def lose(self) -> None:
-        """Accept nothing more, and send no more credit: the reader is lost."""
+        """Mark the reader as lost: accept nothing more, and send no more credit."""
         self._lost = True
 
     def mark_processed(self) -> None:
-        """Allow one more delivery: one has been computed, or dropped."""
+        """Allow one more delivery, since one was computed or dropped."""
         self._processed += 1
 
     def mark_finished(self, sequence: int) -> None:
-        """Let the reader forget a delivery: the coordinator has confirmed it."""
+        """Let the reader forget a delivery that the coordinator has confirmed."""
         self._done_early.add(sequence)
         while self._done + 1 in self._done_early:
             self._done += 1
             self._done_early.discard(self._done)
 
     def send_credit(self, now: float) -> None:
-        """Send the credit if it changed or is old.
-
-        To be called again and again.
-        """
+        """Send the credit if it changed or is old. Call it regularly."""
         if self._lost:
             return
         limit = self._processed + self._window

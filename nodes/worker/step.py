@@ -31,18 +31,18 @@ STEP_NOT_FINITE = "its loss or a gradient is not finite"
 
 @dataclass(slots=True)
 class Step:
-    """A training step that is under way.
+    """A training step in progress.
 
     Attributes:
         dense_scale: factor for the learning rate of the dense parameters.
         rows_scale: factor for the learning rates of the embedding rows for this batch.
-        divided: its parts, where it is cut into some.
-        updates: dense updates that were made of it so far.
-        computed: what is fetched from the device; None until it is computed.
+        divided: its parts, if it is cut into parts.
+        updates: number of dense updates made from it so far.
+        computed: results to fetch from the device; None until computed.
         bad: on a device, a scalar that is true if a number is not finite.
-        pending: its results, on their way from the device; None for a batch that is left out.
-        left_out: why the batch changes nothing; empty for one that trains. Known once it is launched where
-            nothing is launched ahead, else once it is finished.
+        pending: results in flight from the device; None for a batch that is left out.
+        left_out: why the batch changes nothing; empty if it trains. Known after the launch if no step is
+            launched ahead, otherwise after the finish.
     """
 
     delivery: Delivery
@@ -59,7 +59,7 @@ class Step:
 
     @property
     def micro_batches(self) -> int:
-        """Return how many dense updates the whole batch makes."""
+        """Number of dense updates that the whole batch makes."""
         return 1 if self.divided is None else self.divided.micro_batches
 
     @property
@@ -74,13 +74,13 @@ class Stepper:
     Owned by one worker thread. A step is staged, launched and finished; on a GPU only `finish` waits for the
     device, so that a worker may launch `ahead` further steps before it finishes one.
 
-    A batch whose loss or gradients are NaN or infinite, or so large that their squares are, changes nothing:
-    on the host it is left out before the update; on a device the update is enqueued such that it does
-    nothing, because the host does not wait to know.
+    A batch changes nothing if its loss or gradients are NaN or infinite, or so large that their squares are.
+    On the host it is left out before the update. On a device the enqueued update then does nothing, since the
+    host does not wait for the check.
 
-    Where a batch is cut into parts, each part makes an update at the whole rate, one after the other, with
-    the gradient of its own mean loss. A part that is not finite, and those after it, change nothing, and the
-    batch changes no embedding row; what the parts before it did to the dense parameters stays.
+    If a batch is cut into parts, each part in turn makes an update at the full rate, with the gradient of its
+    own mean loss. A non-finite part and those after it change nothing, and the batch changes no embedding
+    row; the dense updates of earlier parts stay.
     """
 
     def __init__(self, context: TrainerContext) -> None:
@@ -123,7 +123,7 @@ class Stepper:
     def launch(self, step: Step) -> None:
         """Run forward, backward and the lock-free update of each part.
 
-        A batch with numbers that are not finite is left out of the update.
+        A batch with non-finite numbers makes no update.
         """
         with self._stream.computing(step.staged):
             while step.is_computing:
@@ -134,7 +134,7 @@ class Stepper:
     def compute(self, step: Step) -> None:
         """Run forward and backward of the next part, the first half of `launch`.
 
-        Whoever emulates a step's time lets it pass between this and `update`.
+        An emulation of a step's time waits between this and `update`.
         """
         if not step.updates:
             step.dense_scale, step.rows_scale = self._rate_scales(len(step.delivery.labels))
@@ -157,9 +157,10 @@ class Stepper:
         step.computed = Computed(reported_loss, norm, logits.detach())
 
     def update(self, step: Step) -> None:
-        """Update the shared replica with the gradient that was computed last.
+        """Update the shared replica with the last computed gradient.
 
-        A replay, which made its updates before, makes none. After the last part the results are fetched.
+        A replay makes no update, since it has made its updates before. After the last part, the results are
+        fetched.
         """
         assert step.computed is not None
         if not step.delivery.replay:
@@ -173,14 +174,12 @@ class Stepper:
         step.pending = self._stream.fetch(step.staged, step.computed)
 
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
-        """Wait for the step's results.
+        """Wait for the step's results; return its loss and each embedding node's gradients.
 
-        Return its loss and the gradients for each embedding node.
-
-        The loss is the batch's mean log loss before the update, weighted where the job has sample weights.
-        The gradients are those of the mean loss, float32 [N, dim]. Of a batch that is left out
-        (`step.left_out`) they are 0 and none. The logits, which are those before the update, are added to
-        `progressive` if that is given. Of a batch in parts all of this is of each part before its own update.
+        The loss is the batch's mean log loss before the update, weighted if the job has sample weights. The
+        gradients are those of the mean loss, float32 [N, dim]. For a batch that is left out (`step.left_out`)
+        the loss is 0, without gradients. The logits before the update are added to `progressive` if given. If
+        the batch is in parts, "before the update" is before each part's own update.
         """
         result = None if step.left_out else self._result(step)
         if result is None:
@@ -206,7 +205,7 @@ class Stepper:
     def score_with(self, flat: torch.Tensor) -> None:
         """Use these weights, float32 [numel], in `score` from now on.
 
-        On the device they are not copied.
+        If they are on the device, they are not copied.
         """
         self._context.layout.attach(self._scorer, self._context.device.place(flat))
 
@@ -217,9 +216,9 @@ class Stepper:
         replies: Sequence[Float32Array],
         sums: QualitySums,
     ) -> None:
-        """Add the batch's logits and labels to `sums`; changes no weight.
+        """Add the batch's logits and labels to `sums`, without changing a weight.
 
-        Computes in float32 whatever the precision of training.
+        Computes in float32, whatever the precision of training.
         """
         with torch.no_grad():
             vectors = self._context.router.assemble(requests, list(replies))
@@ -245,7 +244,7 @@ class Stepper:
         return dense, warm * (dense if self._settings.schedule.tables else 1.0)
 
     def _backward(self, loss: torch.Tensor) -> None:
-        """Compute the loss's flat gradient, and those of the embeddings."""
+        """Compute the flat gradient of the loss, and the embeddings' gradients."""
         if self._rounded is None:
             self._gradient.zero_()
         else:
@@ -257,10 +256,10 @@ class Stepper:
     def _check_finite(self, step: Step, leaves: Sequence[torch.Tensor], loss: torch.Tensor) -> torch.Tensor:
         """Check that the gradients' squares are finite, and the loss on a device.
 
-        On the host the result is `step.left_out`. On a device it is `step.bad`, true from the first part on
-        where they are not. Returns the loss to report, which is NaN then.
+        On the host the result is `step.left_out`. On a device it is `step.bad`, true from the first
+        non-finite part on. Returns the loss to report, which is then NaN.
         """
-        # Squares, because optimizers keep those: 1e20 is finite and its square is not. One pass over each.
+        # Squares, because optimizers keep those: 1e20 is finite, but its float32 square is not.
         dense = self._gradient.dot(self._gradient)
         flat = [leaf.grad.flatten() for leaf in leaves if leaf.grad is not None]
         rows = [gradient.dot(gradient) for gradient in flat]

@@ -33,15 +33,14 @@ WAITS = ("reader", "vectors", "pushes", "end")
 class Worker(Service):
     """One worker of a trainer; owns its sockets to readers and embedding nodes.
 
-    As a thread of the trainer it is a `WorkerHandle`, whose methods are described there; in a worker process
-    it is the one thread that trains.
+    As a thread of the trainer it is a `WorkerHandle`, which describes its methods; in a worker process it is
+    the one thread that trains.
 
-    The loop: take what has arrived, look up the vectors of the batches ahead, compute the batch whose vectors
-    are there, push its gradients. A batch is given to `trained` once every embedding node has answered its
-    push; one whose loss or gradients are not finite at once, as left out, and nothing of it is pushed. In
-    deterministic mode nothing is looked up ahead, so that the order of lookups and pushes at the embedding
-    nodes is that of the batches. On a GPU the next step is launched before the results of the last are waited
-    for and pushed.
+    The loop: receive messages, look up the vectors of the batches ahead, compute the batch whose vectors have
+    arrived, push its gradients. A batch is passed to `trained` once every embedding node has answered its
+    push. A batch with non-finite loss or gradients is passed at once, as left out, and nothing is pushed. In
+    deterministic mode nothing is looked up ahead, so that embedding nodes see lookups and pushes in the order
+    of the batches. On a GPU the next step is launched before the results of the last are awaited and pushed.
     """
 
     def __init__(
@@ -109,13 +108,13 @@ class Worker(Service):
         self._call(command)
 
     def node_lost(self, name: str) -> None:
-        """Expect nothing more of a reader or an embedding node; see `WorkerHandle.node_lost`."""
+        """Expect nothing more from a reader or an embedding node; see `WorkerHandle.node_lost`."""
 
         def command() -> None:
             assert self._connections is not None
             self._connections.lose(name)
             if self._drain_until is not None:
-                # Nobody takes its place any more.
+                # A drain brings no more replacements.
                 self._stranded.extend(self._shards.give_up())
 
         self._call(command)
@@ -140,7 +139,7 @@ class Worker(Service):
         self._call(command)
 
     def replace_shard(self, member: MemberInfo, reply: Callable[[], object]) -> None:
-        """Go on with an embedding node in a dead one's place; see `WorkerHandle.replace_shard`."""
+        """Switch to a replacement embedding node; see `WorkerHandle.replace_shard`."""
 
         def command() -> None:
             assert self._connections is not None
@@ -159,7 +158,7 @@ class Worker(Service):
         self._call(command)
 
     def collect(self, pass_number: int, reply: Callable[[QualitySums], object]) -> None:
-        """Give the sums of a pass to `reply`; see `WorkerHandle.collect`."""
+        """Pass the sums of a pass to `reply`; see `WorkerHandle.collect`."""
         self._call(lambda: reply(self._sums if pass_number == self._pass else QualitySums()))
 
     def trace(self, seconds: float, reply: Callable[[ProcessTrace], object]) -> bool:  # noqa: ARG002
@@ -169,9 +168,9 @@ class Worker(Service):
     def metrics(self) -> dict[str, Any]:
         """Return counts so far; see `WorkerHandle.metrics`.
 
-        What it waited for, in seconds: a batch (`reader`), the vectors of one, answers to pushes, the end of
-        a hold; at a fixed rate also rounds, which `wait_seconds` leaves out. What it did: steps of the dense
-        model (`compute`).
+        They include the seconds of waiting: for a batch (`reader`), the vectors of one, answers to pushes,
+        the end of a hold; at a fixed rate also for rounds, which `wait_seconds` leaves out. `compute` is the
+        time of the dense model's steps.
         """
         if self._connections is None:
             return {}
@@ -282,7 +281,7 @@ class Worker(Service):
     def _compute(self, batch: InFlightBatch) -> None:
         self._batches.popleft()
         if not batch.training:
-            # What was looked up for a pass that was given up meanwhile belongs to no sums.
+            # Lookups for an abandoned pass belong to no sums.
             if batch.delivery.pass_number == self._pass:
                 self._score(batch)
             self._drop(batch)
@@ -310,7 +309,7 @@ class Worker(Service):
             self._finish_step()
 
     def _score(self, batch: InFlightBatch) -> None:
-        """Score a batch; raises JobFileError for a logit that is not finite."""
+        """Score a batch; raises JobFileError for a non-finite logit."""
         delivery = batch.delivery
         try:
             self._stepper.score(delivery, batch.requests, batch.replies, self._sums)
@@ -327,11 +326,11 @@ class Worker(Service):
         self._context.examples[self.index] = self._trained_examples
 
     def _finish_step(self) -> None:
-        """Finish the step that was launched first, and push its gradients."""
+        """Finish the oldest launched step, and push its gradients."""
         batch, step = self._launched.popleft()
         counted = not step.left_out and not batch.delivery.replay
         if self._shards.lost:
-            # It was computed when the node was there, and can be pushed nowhere.
+            # It was computed while the node still lived; now its push has no target.
             self._stranded.append(batch)
             return
         batch_id = batch.delivery.id
@@ -366,7 +365,7 @@ class Worker(Service):
         self._unconfirmed.look()
         if self._drain_reply is not None and self._is_drained():
             untrained = [batch for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training]
-            # While its trainer leaves it keeps them: the whole job may yet end before that.
+            # While its trainer leaves, keep them open: the whole job may still end first.
             if not self._is_leaving:
                 self._discard(untrained)
             in_flight = sum(len(batch.delivery.labels) for batch in untrained)
