@@ -106,7 +106,7 @@ def run(
     default=20.0,
     show_default=True,
     type=click.FloatRange(min=5.0, max=3600.0),
-    help="How long to measure, from when all trainers train.",
+    help="Seconds to measure once all trainers train.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on the terminal.")
 @click.option("--supervised", is_flag=True, hidden=True)

@@ -85,7 +85,8 @@ def _show(result: ChaosResult) -> None:
 
     table = Table(title=f"{sum(result.injected.values())} faults in {len(result.jobs)} jobs")
     table.add_column("injected into")
-    for column in ("faults", "jobs that stopped and were resumed", "replaced", "after s", "at most s"):
+    times_of = ("median recovery, s", "longest recovery, s")
+    for column in ("faults", "jobs that stopped and were resumed", "replaced", *times_of):
         table.add_column(column, justify="right")
     for kind, count in sorted(result.injected.items()):
         after = result.recovery_seconds.get(kind, [])
@@ -95,8 +96,11 @@ def _show(result: ChaosResult) -> None:
     console.print(table)
     console.print(f"{counted(result.missed, 'fault')} could not be injected: too late, or no such process")
     if (difference := result.ne_difference) is not None:
-        faulted = f"NE {fmean(result.faulted_ne):.4f} of {len(result.faulted_ne)} jobs with faults"
-        clean = f"{fmean(result.clean_ne):.4f} of {len(result.clean_ne)} without"
-        far = f"{len(result.far())} further from these than 5 standard deviations"
-        console.print(f"{faulted}, {clean}: {difference:+.2%}; {far}")
+        faulted = f"NE with faults {fmean(result.faulted_ne):.4f} ({counted(len(result.faulted_ne), 'job')})"
+        clean = f"without {fmean(result.clean_ne):.4f} ({counted(len(result.clean_ne), 'job')})"
+        outliers = len(result.far())
+        far = f"{counted(outliers, 'job')} {'differs' if outliers == 1 else 'differ'}"
+        console.print(
+            f"{faulted}, {clean}, difference {difference:+.2%}; {far} by more than 5 standard deviations"
+        )
     console.print(f"problems: {len(result.problems)}" + "".join(f"\n  {one}" for one in result.problems))

@@ -36,8 +36,8 @@ def evaluate(
 ) -> None:
     """Score the model that RUN saved on data files, without a cluster.
 
-    With --by COLUMN, any column of the files, the figures follow for each of its values: first those that
-    cost the most logloss beyond that of always predicting the value's own rate.
+    With --by COLUMN, also score each value of that column, worst first (by excess logloss over a constant
+    prediction).
     """
     import json
 

@@ -13,10 +13,10 @@ import click
 @click.option("--out", default="job.toml", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def init(source: str, label: str, out: Path, force: bool) -> None:
-    """Draft a job file for DATA: a file, a quoted glob, a folder, or a URL of one.
+    """Draft a job file for DATA.
 
-    It looks at the first rows, guesses what the columns are, and writes a comment beside each guess. The
-    draft runs as it is; read it before.
+    DATA is a file, a quoted glob, a folder, or a URL of one. It looks at the first rows, guesses what the
+    columns are, and writes a comment beside each guess. The draft runs as it is; read it first.
     """
     from ..pipeline.checkpoint.atomic_file import atomic_file
     from ..pipeline.errors import JobFileError

@@ -80,22 +80,22 @@ def _check_center_codecs(job: Job, algorithm: Algorithm) -> None:
     codecs = job.codecs.center()
     if isinstance(codecs, CodecChoices) and not algorithm.needs_center:
         raise JobFileError(
-            f'codecs.center_up: "{AUTO}" given; {job.sync.algorithm} keeps no center, and links among '
-            f"trainers have the codecs of codecs.peers_up and codecs.peers_down, so leave it out"
+            f'codecs.center_up: "{AUTO}" given; {job.sync.algorithm} keeps no center, and links between '
+            f"trainers use codecs.peers_up and codecs.peers_down; remove it"
         )
     for direction, name in (("up", job.codecs.center_up), ("down", job.codecs.center_down)):
         lossy = isinstance(codecs, CodecChoices) or make_codec(name).lossy
         if lossy and algorithm.counts_once:
             raise JobFileError(
                 f'codecs.center_{direction}: "{name}" given; {job.sync.algorithm} sums deltas, and '
-                f'what a codec rounds away would never count, so use "float32" or "sparse"'
+                f'values that a codec rounds away would never count; use "float32" or "sparse"'
             )
 
 
 def make_role(name: str, job: Job) -> Role:
-    """Make the role's object; imports only what it needs.
+    """Make the role's object, with only the imports that it needs.
 
-    To be called in a running loop.
+    Call it in a running loop.
     """
     if name == "reader":
         from .reader.role import ReaderRole

@@ -241,7 +241,7 @@ class QualitySums:
         if array.dtype != np.float64 or array.ndim != 1 or len(array) < _HEADER:
             raise ValueError(f"quality sums are float64 [7 + 3K], not {array.dtype} {array.shape}")
         if not np.isfinite(array).all() or (array < 0.0).any() or array[1] > _MOST_EXAMPLES:
-            raise ValueError("quality sums hold a number that is negative, too large, or none at all")
+            raise ValueError("quality sums hold a number that is negative, too large, or NaN")
         if array[0] != bins:
             raise ValueError(f"quality sums of {array[0]:.0f} bins where {bins} were expected")
         if len(array) != _HEADER + 3 * array[4]:

@@ -13,10 +13,10 @@ from .base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Repli
 class OuterModel(Algorithm):
     """Base of algorithms with a global model and momentum, float32 [numel].
 
-    g and v are the state, equal bit by bit on all trainers. A trainer whose g is behind is given the newest
-    when it meets. A round awaits that all trainers have met, then one all-reduce of the whole buffer. A
-    trainer that dies in the middle, at any moment, ends the round for all: neither replica nor state of a
-    survivor changes, and the next round meets those who are left.
+    g and v are the state, equal bit by bit on all trainers. A trainer whose g is behind gets the newest when
+    it meets. A round waits until all trainers have met, then does one all-reduce of the whole buffer. If a
+    trainer dies at any moment of it, the round ends for all: neither replica nor state of a survivor changes,
+    and the next round meets the remaining trainers.
     """
 
     needs_peers = True

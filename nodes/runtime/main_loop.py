@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, TypeVar
 
-# A loop looks at its clock so often, also where it has nothing to do.
+# Time between looks of a loop at its clock, even when idle.
 LOOK_SECONDS: Final = 0.1
-# What lies between two looks counts for so much at most: the rest was a pause, or the work of one callback.
+# Longest step that counts; a longer one was a pause, or the work of one callback.
 LONGEST_STEP_SECONDS: Final = 0.25
 
 T = TypeVar("T")

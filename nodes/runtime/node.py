@@ -63,12 +63,10 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """One role of a job; `run` is its life.
-
-    It lives on the control thread.
+    """A node of a job, run on the control thread.
 
     Args:
-        process: what it takes from the process around it; by default it has that for itself.
+        process: hooks into the process around it; by default the node has a process of its own.
     """
 
     def __init__(self, role: Role, settings: NodeSettings, process: ProcessHooks | None = None) -> None:
@@ -273,7 +271,7 @@ class Node:
     def _metrics(self) -> dict[str, Any]:
         own, others = process_metrics(), self.role.process_metrics()
         total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
-        # The role's, of its other links, and those of the link to the coordinator.
+        # Sum of the role's count and that of the coordinator connection.
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
         total["refused_connections"] = (
             self._authenticator.refusals.count if self._authenticator is not None else 0
@@ -320,7 +318,7 @@ class Node:
         return FinishReply(self._metrics())
 
     async def _handle_once(self, request: Request[Any]) -> Reply:
-        """Handle an order once: a coordinator that takes over may not know that it was given."""
+        """Handle an order once, since a new coordinator may repeat it."""
         kind = type(request)
         if kind not in self._handled_once:
             self._handled_once[kind] = asyncio.ensure_future(self.role.handle(request))
@@ -394,5 +392,5 @@ class Node:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line for an error: of this package its text, of others their type and text."""
+    """Return one line for an error: its text, with its type unless it is ours."""
     return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

@@ -227,7 +227,7 @@ class CenterClient:
             seconds = None if began is None else asyncio.get_running_loop().time() - began
             chooser, moved = self._choosers[part], exchange.payload_bytes + down_bytes
             if why := chooser.exchanged(exchange.named[0], moved, seconds):
-                log.info("%s: exchanges by %s from now on: %s", connection.member.name, chooser.codec, why)
+                log.info("%s: codec is now %s: %s", connection.member.name, chooser.codec, why)
         return torch.from_numpy(reply)
 
     async def read(self, part: Slice) -> torch.Tensor:

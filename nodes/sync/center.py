@@ -177,16 +177,18 @@ class CenterState:
         return sum(session.replied for session in ended)
 
     def _codec_of(self, message: CenterExchange) -> Codec | None:
-        """Return the codec that an exchange names; None where codecs are the job's.
+        """Return the codec that an exchange names; None if the job fixes the codecs.
 
-        Raises ValueError for a codec that may not be named, and for an exchange without one that must have.
+        Raises ValueError for a codec that is not allowed, and for one that is missing.
         """
         if not isinstance(message, CenterNamedExchange):
             if self._codec_choices is not None:
-                raise ValueError("no codec named; in this job each exchange names its codec")
+                raise ValueError("the exchange names no codec; in this job it must name one")
             return None
         if self._codec_choices is None:
-            raise ValueError(f"codec {message.codec!r:.40} named; the job's codecs of this link are fixed")
+            raise ValueError(
+                f"codec {message.codec!r:.40} is not allowed here; use the job's codec"
+            )
         return self._codec_choices.codec(message.codec)
 
     def _require_center(self) -> torch.Tensor:

@@ -16,7 +16,7 @@ class ExchangeSession:
     codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
     of its own.
 
-    Where exchanges name their codecs, each also says which answer arrived last: what an answer owes is not
+    If exchanges name their codecs, each also says which answer arrived last: what an answer owes is not
     owed if it never did.
 
     Args:
@@ -97,7 +97,7 @@ class ExchangeSession:
             return
         if isinstance(message, CenterNamedExchange) and message.codec != self._named:
             raise ValueError(
-                f"codec {message.codec!r:.40} named; the exchange was begun by {self._named!r:.40}"
+                f"codec {message.codec!r:.40} is not allowed here; use {self._named!r:.40}, as before"
             )
         values = self._reference.decode(at, message.reference, message.payload, message.elements)
         require_finite(values, message.start)

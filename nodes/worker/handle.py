@@ -67,8 +67,8 @@ class WorkerHandle(Protocol):
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
         """Accept nothing more from a lost reader, and train what it has delivered.
 
-        Calls `reply`, on a thread of the worker, when all of that is confirmed. For an unknown reader it calls
-        `reply` at once, and never connects to it.
+        Calls `reply`, on a thread of the worker, when all of that is confirmed. For an unknown reader it
+        calls `reply` at once, and never connects to it.
         """
         ...
 

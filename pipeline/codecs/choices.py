@@ -9,9 +9,9 @@ import numpy as np
 from .formats import BFloat16, Codec, CodecError, CodecOptions, Float32, Int8, make_codec
 
 AUTO: Final = "auto"
-"""What a job file calls the choice."""
+"""Name of this choice in a job file."""
 
-# topk is not among them: what it leaves out comes later by many exchanges. sparse saves only what is 0.
+# topk is excluded because omitted values arrive many exchanges later; sparse because it saves only zeros.
 CHOOSABLE: Final = (Float32.name, BFloat16.name, Int8.name)
 
 
@@ -22,12 +22,9 @@ class CodecChoices:
         self._codecs = {name: make_codec(name, options) for name in CHOOSABLE}
 
     def codec(self, name: str) -> Codec:
-        """Return the codec of this name.
-
-        Raises CodecError for one that cannot be chosen.
-        """
+        """Return the codec of this name; raises CodecError if it cannot be chosen."""
         if name not in self._codecs:
-            raise CodecError(f"codec {name!r:.40} named; this link's are {', '.join(CHOOSABLE)}")
+            raise CodecError(f"codec {name!r:.40} is not allowed here; use {', '.join(CHOOSABLE)}")
         return self._codecs[name]
 
     def payload_bytes(self, elements: int, chunk: int) -> dict[str, int]:

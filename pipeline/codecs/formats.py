@@ -279,7 +279,7 @@ class TopK(Codec):
             return payload
         sizes = np.abs(values)
         if not np.isfinite(sizes.max()):
-            raise CodecError("topk: values that are not finite")
+            raise CodecError("topk: values are not finite")
         # Several times as fast as `argpartition`.
         least = np.partition(sizes, len(values) - count)[len(values) - count]
         chosen = np.flatnonzero(sizes >= least)
@@ -302,7 +302,7 @@ class TopK(Codec):
             raise CodecError(f"topk: indices do not ascend, or are not below {elements}")
         kept_values = payload[4 * count :].view("<f4")
         if not np.isfinite(kept_values).all():
-            raise CodecError("topk: values that are not finite")
+            raise CodecError("topk: values are not finite")
         values = np.zeros(elements, dtype="<f4")
         values[chosen] = kept_values
         return values

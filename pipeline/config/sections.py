@@ -130,13 +130,13 @@ class SyncSection(Section):
     )
     gap: Positive | None = Field(
         default=None,
-        description="shadow: a trainer's iterations, of all its workers, between the starts of two rounds;"
-        " more if `duty` does not allow so few. Default: as few as `duty` allows.",
+        description="shadow: iterations of a trainer, over all its workers, between round starts; `duty` may"
+        " make it more. Default: as few as `duty` allows.",
     )
     start_iterations: Annotated[int, Field(ge=0)] = Field(
         default=0,
-        description="shadow, with `gap`: during this many first iterations of a trainer the gap grows evenly"
-        " from 1 to `gap`.",
+        description="shadow, with `gap`: for a trainer's first N iterations, the gap grows evenly from 1 to"
+        " `gap`.",
     )
     start_duty: Fraction | None = Field(
         default=None,
@@ -298,7 +298,7 @@ class ValidationSection(BaseModel):
         if self.patience and not self.enabled:
             raise ValueError(
                 f"validation.patience: {self.patience} given; set validation.every_examples, "
-                "validation.every_seconds or validation.every_epochs, or only the end is validated"
+                "validation.every_seconds or validation.every_epochs; otherwise only the end is validated"
             )
         return self
 

@@ -47,11 +47,11 @@ class TableSettings:
     """All settings of one table.
 
     Attributes:
-        name: of the column whose values it embeds.
+        name: name of the column whose values it embeds.
         rows: number of rows.
         dim: floats in a row.
         pooling: "" if an example has one row; "sum" or "mean" if it has a bag of rows.
-        optimizer: a key of `embedding.optimizers.OPTIMIZERS`.
+        optimizer: a key of `embedding.storage.optimizers.OPTIMIZERS`.
         lr: the learning rate of its rows, before any schedule.
         init_scale: initial values are uniform in [-init_scale, init_scale).
         storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
@@ -91,7 +91,7 @@ def table_settings(
         columns: the columns that have a table.
         every: settings of tables without a section; its name, rows and pooling are not used.
         rows: rows of each column's table, unless its section states them.
-        sections: by the name of a column.
+        sections: sections by column name.
     """
     tables = []
     for column, count in zip(columns, rows, strict=True):

@@ -128,20 +128,23 @@ def _to_utf_8(block: LineBlock, encoding: Encoding, path: str) -> LineBlock:
 
 
 def _decoded(text: bytes, encoding: Encoding, path: str) -> str:
-    """Return a text in one of the encodings. Raises DataError for bytes that are no character of it."""
+    """Return the text decoded; raises DataError for bytes that are not valid."""
     try:
         return text.decode(encoding)
     except UnicodeDecodeError as error:
         found = text[error.start : error.start + 1].hex()
         raise DataError(
-            f"has a byte {found} that is no character of {encoding}",
+            f"has a byte {found} that is not valid {encoding}",
             where=path,
             remedy="set data.encoding to the encoding of the file, or convert the file",
         ) from error
 
 
 def bytes_after(span: Span, limit: int) -> bytes:
-    """Return up to `limit` bytes after the last line of a span; none after one that ends with its file."""
+    """Return up to `limit` bytes after a span's last line.
+
+    Returns none if the span ends with its file.
+    """
     if span.kind != "bytes" or span.stop == 0:
         return b""
     with read_errors(span.path), open_raw(span.path) as file:

@@ -22,7 +22,10 @@ __all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare_folder"]
 class Prepared:
     """The result of a preparation.
 
-    Its manifest, whether it existed already, and how many parts earlier calls wrote.
+    Attributes:
+        manifest: the manifest of the folder.
+        reused: whether the folder was complete already.
+        parts_before: number of parts that earlier calls wrote.
     """
 
     manifest: PreparedManifest
@@ -36,15 +39,14 @@ def prepare_folder(
     """Write the prepared folder of a job's files.
 
     Parts that an interrupted call completed are reused. The same job and files give the same parts, byte for
-    byte, however often it was interrupted. A folder
-    that is complete is left as it is. Memory: some hundred MB whatever the files. One thread, which may be
-    interrupted at any place.
+    byte, however often it was interrupted. A complete folder is left as it is. It uses some hundred MB of
+    memory whatever the files, and one thread, which may be interrupted anywhere.
 
     Args:
-        job: without `data.prepared`.
+        job: a job without `data.prepared`.
         force: remove what a preparation of any job left in the folder, and start over; nothing is removed for
             a job whose files cannot be used.
-        on_progress: is called after each chunk of rows.
+        on_progress: called after each chunk of rows.
 
     Raises:
         DataError: the files cannot be used, have too many bad rows or changed meanwhile, or the folder was

@@ -1,7 +1,6 @@
-"""The adaptations of a run in its synchronization, for report.json.
+"""Automatic changes of a run's synchronization, for report.json.
 
-They are gap, elastic rate, and codecs by link. `sync.control` sets the first two; codecs are chosen where
-`codecs.center_up` is "auto".
+`sync.control` changes the gap and the elastic rate; `codecs.center_up = "auto"` the codec of each link.
 """
 
 from __future__ import annotations
@@ -30,13 +29,23 @@ class ControlDecision(ReportPart):
 
 
 class Control(ReportPart):
-    """The aims of `sync.control`, and what it reached.
+    """The bound of `sync.control`, and what was reached.
 
-    `ratio` is the replicas' mean distance from their mean, over how far that mean moves in 20 iterations of a
-    trainer: the median of the last of `windows` a few samples long, of which `windows_within` were within the
-    `bound`; `ratio_lowest` that of the best one. None where no window was complete. `gap` and `elastic_rate`
-    are the last ones set. `held_up`: at the end rounds came clearly later than `gap`. `decisions` are some of
-    the `decision_count`, in order.
+    The ratio of a sample is the replicas' mean distance from their mean, relative to the movement of that
+    mean in 20 iterations of a trainer. A window is a few samples; its ratio is their median.
+
+    Attributes:
+        bound: the largest wanted ratio.
+        windows: number of complete windows.
+        windows_within: number of windows within the bound.
+        ratio: ratio of the last window; None without a complete one.
+        ratio_lowest: ratio of the best window; None without a complete one.
+        first_gap, gap: the gap at the start, and the last one set.
+        first_elastic_rate, elastic_rate: the elastic rate at the start, and the last one set; None if the
+            algorithm's may not change.
+        held_up: whether rounds came clearly later than `gap` at the end.
+        decision_count: number of all decisions.
+        decisions: some of them, in order.
     """
 
     bound: PositiveFloat
@@ -54,19 +63,16 @@ class Control(ReportPart):
 
     @property
     def kept(self) -> bool:
-        """Whether the bound was kept, at the end and mostly.
-
-        That is, in the last window, and in half of all.
-        """
+        """Whether the bound was kept in the last window and in at least half of all."""
         return self.ratio is not None and self.ratio <= self.bound and 2 * self.windows_within >= self.windows
 
 
 class LinkChoice(ReportPart):
-    """One link: exchanges by codec, and the last codec.
+    """One link with its exchanges by codec, and its last codec.
 
-    `bytes_per_second` is that of the fastest of the last exchanges, payloads over the time from its first
-    byte to its last; None if none was completed. `fits`: at the end an exchange took no longer than from one
-    round to the next, as they were wanted.
+    `bytes_per_second` is the payload rate of the fastest recent exchange, from its first byte to its last;
+    None if none was completed. `fits`: at the end, an exchange took no longer than the wanted time between
+    rounds.
     """
 
     trainer: str
@@ -90,7 +96,7 @@ def choice_counts(
 
 
 def choices_of(trainer: str, counts: Mapping[str, int | float]) -> list[LinkChoice]:
-    """Return the links of this trainer, by what it told last."""
+    """Return the links of this trainer, from its last counts."""
     nodes = sorted({name.split("/")[1] for name in counts if name.startswith(PREFIX)})
 
     def count_of(node: str, what: str) -> int:

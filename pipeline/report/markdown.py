@@ -69,9 +69,7 @@ def _quality(report: Report) -> list[str]:
     rows = [("NE in training, each example scored before it is trained on", report.train.ne_progressive)]
     table = [(what, wording.number(value)) for what, value in rows]
     if warmup := report.train.rows_warmup_examples:
-        table += [
-            ("first examples, over which the learning rate of embedding rows grew", wording.count(warmup))
-        ]
+        table += [("examples of the embedding warm-up", wording.count(warmup))]
     table += [
         (f"{name}, dense updates", wording.count(updates))
         for name, updates in report.train.dense_updates.items()
@@ -81,7 +79,10 @@ def _quality(report: Report) -> list[str]:
             ("NE, progressive part", wording.number(part.ne)),
             ("AUC, progressive part", wording.number(part.auc)),
             ("logloss, progressive part", wording.number(part.logloss)),
-            (f"examples scored of it, of {wording.count(part.trained)}", wording.count(part.examples)),
+            (
+                f"examples of the progressive part scored, of {wording.count(part.trained)}",
+                wording.count(part.examples),
+            ),
         ]
     if report.eval is not None:
         table += [

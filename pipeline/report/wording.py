@@ -159,10 +159,7 @@ def saved(report: Report) -> str:
 
 
 def checkpoints(report: Report) -> list[str]:
-    """Describe the start of the run, its validation and its checkpoints.
-
-    There is a sentence for each: what the run started from, its validation, its checkpoints.
-    """
+    """Return a sentence each for the run's start, its validation and its checkpoints."""
     found = []
     if report.resumed_from is not None:
         restored = count(report.restored_examples)
@@ -184,7 +181,7 @@ def checkpoints(report: Report) -> list[str]:
     if report.checkpoints is not None and report.checkpoints.failed:
         total = report.checkpoints.written + report.checkpoints.failed
         found.append(
-            f"{count(report.checkpoints.failed)} of {counted(total, 'checkpoint')} while training failed;"
+            f"{count(report.checkpoints.failed)} of {counted(total, 'checkpoint')} during training failed;"
             " the events say why."
         )
     if report.eval_best is not None and report.eval is not None:

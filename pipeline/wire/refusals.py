@@ -1,4 +1,4 @@
-"""Counts and limited logs of what peers can cause as often as they like."""
+"""Rate-limited logging of events that peers can cause."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ UNSENT: Final = "a %s to %r could not be queued; what needs a reply is sent agai
 
 
 class CountedLog:
-    """A count whose first LOGGED_REFUSALS are logged, and then only number 64, 128, 256 and so on.
+    """A count of events that logs the first ones, then ever fewer.
 
-    Belongs to one thread; any thread may read `count`.
+    It logs the first LOGGED_REFUSALS, then only number 64, 128, 256 and so on. Belongs to one thread; any
+    thread may read `count`.
 
     Attributes:
-        count: how many there were so far.
+        count: number of events so far.
     """
 
     def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
@@ -33,7 +34,7 @@ class CountedLog:
 
 
 class Refusals(CountedLog):
-    """The messages that one socket or session has refused. Belongs to the thread of its socket."""
+    """Messages refused by one socket or session; belongs to the thread of its socket."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__(log, logging.ERROR)

@@ -48,7 +48,7 @@ CONTROL = RetransmitPolicy(1.0)
 # Large messages to busy threads: a queue of them may take a second, and a repeat is as large again.
 LOOKUP = RetransmitPolicy(3.0)
 DELIVERY = RetransmitPolicy(3.0)
-# A small message with absolute numbers, which nobody replies to: of a lost one a reader waits for the next.
+# Small and unacknowledged; a lost one is replaced by the next.
 CREDIT = RetransmitPolicy(1.0)
 # A request to open shared memory waits behind the large messages in the same queue.
 ATTACH = RetransmitPolicy(3.0)

@@ -172,7 +172,7 @@ class RpcChannel:
         except ShadowSyncError as error:
             return _error_reply(message.number, error)
         except Exception as error:
-            log.exception("%s asked %r and it failed", self.peer, message.verb)
+            log.exception("request %r of %s failed", message.verb, self.peer)
             what = f"{message.verb!r} failed: {type(error).__name__}: {error}"
             return ReplyMessage(number=message.number, ok=False, body=encode_body(ErrorReply(_short(what))))
 

@@ -1,4 +1,7 @@
-"""A connection to the coordinator for who is no node: the supervisor, watchers, `shadowsync scale`."""
+"""Connection to the coordinator for programs that are not nodes.
+
+They are the supervisor, watchers and `shadowsync scale`.
+"""
 
 from __future__ import annotations
 

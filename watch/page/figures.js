@@ -71,7 +71,7 @@ export function showLedger(ledger, ended) {
     term("read", ledger.read), term("trained", ledger.trained), term("returned", ledger.returned),
     term("in flight", ledger.in_flight), sign("·"), term("distinct", ledger.distinct),
     term("replayed", ledger.replayed), term("bad rows", ledger.bad_rows), term("left out", ledger.left_out),
-    sign(ended ? "" : "What is read comes with heartbeats, and so up to a second late."),
+    sign(ended ? "" : '"read" lags by up to a second.'),
   );
 }
 
@@ -89,7 +89,7 @@ export function showIncidents(incidents) {
   );
 }
 
-const COLUMNS = ["node", "host", "pid", "CPU", "CPU time", "memory", "most", "examples/s", "waits", "gap", ""];
+const COLUMNS = ["node", "host", "pid", "CPU", "CPU time", "memory", "peak memory", "examples/s", "waits", "gap", ""];
 
 function doing(node) {
   if (!node.alive) return node.why;

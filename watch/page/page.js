@@ -50,7 +50,7 @@ function take(part) {
   if (part === null) return;
   merge(part);
   heard = new Date();
-  showNotice(part.ended ? `The job has ended: ${part.outcome}. What stands here is how it ended.` : "");
+  showNotice(part.ended ? `The job has ended: ${part.outcome}. This page shows its final state.` : "");
   drawSoon();
 }
 
@@ -67,7 +67,7 @@ function open() {
   source.addEventListener("status", (event) => receive(JSON.parse(event.data)));
   source.addEventListener("error", () => {
     const since = heard ? ` since ${heard.toLocaleTimeString()}` : "";
-    showNotice(`No connection to the coordinator${since}. What stands here is the last that it said.`, true);
+    showNotice(`No connection to the coordinator${since}. Showing the last status received.`, true);
     document.getElementById("phase").className = "pill bad";
     document.getElementById("phase").textContent = "not connected";
     // Refused, for too many pages: the browser does not try again by itself.

@@ -204,8 +204,8 @@ class Membership:
 def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:
     """Check that all members have this plan of the tables.
 
-    `members` are the ready trainers and embedding nodes, which have a plan. Raises ClusterError that names the
-    first node whose plan differs, and how.
+    `members` are the ready trainers and embedding nodes, which have a plan. Raises a ClusterError that names
+    the first node whose plan differs, and how.
     """
     for member in members:
         facts, info = member.facts, member.info

@@ -79,8 +79,8 @@ def open_writer(path: Path, data_format: DataFormat, compression: LogCompression
 
     The file is complete when the context ends. Raises OSError.
 
-    Each table becomes one row group of Parquet. The bytes are a function of the tables alone: no times, no
-    names. Memory: that of one table, times about three.
+    Each table becomes one row group of Parquet. Output has no times or names, so its bytes depend only on the
+    tables. Memory: about three tables.
     """
     if data_format == "parquet":
         codec = _PARQUET_CODEC[compression]

@@ -20,7 +20,7 @@ Values: TypeAlias = Annotated[bytes, Items(MAX_VALUES_BYTES)]
 
 
 class Reply:
-    """Base of what answers a request."""
+    """Base of replies."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class Request(Generic[ReplyType]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Done(Reply):
-    """It is done, and there is nothing to tell."""
+    """Empty reply."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class Verb:
     """One row of the table of verbs.
 
     Attributes:
-        askers, answerers: roles of nodes; "coordinator", "supervisor" and "watcher" are such, too.
-        repeatable: it changes nothing and its reply may be large, so a repeat is handled again.
+        askers, answerers: roles of nodes, including "coordinator", "supervisor" and "watcher".
+        repeatable: whether a repeat is handled again, since the request changes nothing and its reply may be
+            large.
     """
 
     request: type[Request[Any]]
@@ -99,7 +100,7 @@ class VerbTable:
 
 
 def decode_record(cls: type[Any], what: str, values: list[Any]) -> Any:
-    """Return the record of these values; raises ProtocolError, which begins with `what`."""
+    """Return the record of these values; raises a ProtocolError that begins with `what`."""
     try:
         return record_of(cls, values)
     except ValueError as error:
@@ -117,14 +118,11 @@ class ErrorReply(Reply):
 
 
 def decode_error(values: list[Any]) -> ErrorReply:
-    """Decode an error that `encode_body` encoded.
-
-    Raises ProtocolError, naming the field.
-    """
+    """Decode an error from `encode_body`; raises a ProtocolError that names the field."""
     reply: ErrorReply = decode_record(ErrorReply, "an error", values)
     return reply
 
 
 def encode_body(message: Request[Any] | Reply) -> list[Any]:
-    """The values of a request's or reply's fields, in order."""
+    """Return the values of a request's or reply's fields, in order."""
     return values_of(message)

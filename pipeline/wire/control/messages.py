@@ -30,7 +30,7 @@ class Hello(Request["HelloReply"]):
 class HelloReply(Reply):
     """Name and place of the node, and the table plan.
 
-    `late` says that the job runs already; an embedding node then takes the place of a dead one.
+    With `late` the job already runs; an embedding node then replaces a dead one.
     """
 
     name: str
@@ -45,18 +45,18 @@ class NodeFacts:
     """Facts of a ready node; fields of other roles stay empty.
 
     Attributes:
-        rows: that an embedding node holds.
-        plan_digest: of the tables, as the node splits them.
-        pieces: table, start, stop of each of an embedding node's.
-        weights_digest: of a trainer's first weights.
-        fresh_tables, fresh_parameters: what the checkpoint that the job starts from did not have.
-        start_digest: of that checkpoint, as the node read it.
-        checkpoint_bytes: of the node's part of a checkpoint.
-        optimizer_state: names and elements of a trainer's, which another one may begin with.
-        recenters: whether a lost slice of the center may be made anew, from the replicas.
+        rows: number of rows of an embedding node.
+        plan_digest: digest of the node's plan of the tables.
+        pieces: table, start and stop of each piece of an embedding node.
+        weights_digest: digest of a trainer's first weights.
+        fresh_tables, fresh_parameters: names that the starting checkpoint lacks.
+        start_digest: digest of the starting checkpoint, as the node read it.
+        checkpoint_bytes: bytes of the node's part of a checkpoint.
+        optimizer_state: names and sizes of a trainer's optimizer state, which a joining trainer may copy.
+        recenters: whether a lost slice of the center may be rebuilt from the replicas.
         elastic: the elastic rate of a trainer's algorithm, and that of the closest replicas; None if it may
             not change.
-        restored_batches: that the shard of a run that goes on had applied.
+        restored_batches: number of batches that the shard had applied before the resume.
     """
 
     rows: Count = 0
@@ -94,8 +94,8 @@ class NextSpan(Request["NextSpanReply"]):
 class SpanGrant:
     """A span to read, without the batches in `skip`.
 
-    These are runs, each from its first number to before its last. The batches of a `replay` are trained, and
-    a replaced embedding node lacks them.
+    These are runs, each with its first number and the number after its last. The batches of a `replay` were
+    trained before, but a replacement embedding node lacks them.
     """
 
     epoch: Count
@@ -116,7 +116,7 @@ class SpanRead(Request[Done]):
     """A reader has cut a whole span.
 
     Attributes:
-        first_bad_row: where the reader's first malformed row is, and why it is one; "" for none.
+        first_bad_row: place of the reader's first malformed row, and its fault; "" for none.
     """
 
     epoch: Count
@@ -142,7 +142,7 @@ class TrainedBatch:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutBatch:
-    """A batch that is not finite, and why."""
+    """A left-out batch, whose loss or gradients are not finite, and why."""
 
     id: BatchId
     examples: Count
@@ -177,7 +177,7 @@ class ReturnBatches(Request["ReturnBatchesReply"]):
 
 @dataclass(frozen=True, slots=True)
 class ReturnBatchesReply(Reply):
-    """Those to train again."""
+    """The batches to train again."""
 
     again: BatchIds
 
@@ -192,7 +192,7 @@ class ReportSlowPeer(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class RejoinGroup(Request[Done]):
-    """A trainer that was left out of the group is there again."""
+    """A trainer that was excluded from the group is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class NodeFailed(Request[Done]):
     """A node ends with an error.
 
     Attributes:
-        bad_rows: of a reader, how many malformed rows it has found.
+        bad_rows: number of malformed rows that a reader has found.
     """
 
     what: str
@@ -222,7 +222,7 @@ class Interrupt(Request[Done]):
 class ChildExited(Request["ChildExitedReply"]):
     """A supervised process ended, with a description and exit code.
 
-    `successor` is the token of the one that the supervisor would start in its place; empty if none.
+    `successor` is the token of the replacement that the supervisor would start; empty if none.
     """
 
     token: str
@@ -234,16 +234,16 @@ class ChildExited(Request["ChildExitedReply"]):
 
 @dataclass(frozen=True, slots=True)
 class ChildExitedReply(Reply):
-    """The job's need for another in its place."""
+    """Whether the job needs a replacement."""
 
     replace: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Scale(Request["ScaleReply"]):
-    """The job is to have so many nodes of a role from now on.
+    """Change the number of nodes of a role.
 
-    The reply comes when those that are missing take part, or those that are too many have left.
+    The reply comes when the missing nodes have joined, or the surplus ones have left.
     """
 
     role: str
@@ -252,7 +252,7 @@ class Scale(Request["ScaleReply"]):
 
 @dataclass(frozen=True, slots=True)
 class ScaleReply(Reply):
-    """Names of the nodes that have joined and left, and how many there are."""
+    """Names of the nodes that have joined and left, and the new number of nodes."""
 
     joined: Annotated[tuple[str, ...], Items(MAX_BATCHES)]
     left: Annotated[tuple[str, ...], Items(MAX_BATCHES)]
@@ -261,11 +261,11 @@ class ScaleReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class GetStatus(Request["StatusReply"]):
-    """The job as it is now.
+    """The current state of the job.
 
     Attributes:
-        curves: of each, the step and number of the points that the asker has; None for no curves.
-        incidents: the number of the last one that it knows.
+        curves: step and number of the points that the watcher has, by curve; None for no curves.
+        incidents: number of the last incident that the watcher knows.
         subscribe_end: whether to send `job_ended` when the job ends.
     """
 

@@ -18,7 +18,7 @@ MAX_RANGES = 1 << 14
 MAX_MICRO_BATCHES = 64
 
 FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
-# Of batches: epoch, span, first number, number after the last.
+# Ranges of batches: epoch, span, first number, number after the last.
 BatchRanges: TypeAlias = Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_RANGES)]
 
 
@@ -45,8 +45,8 @@ class GroupView:
 class ConnectPeers(Request[Done]):
     """All nodes of the job; reply once connected.
 
-    `late` says that it joins a running job: a sync node then takes the mean of the trainers' seeds, and a
-    trainer gives no center its first value.
+    With `late` the node joins a running job: a sync node then takes the mean of the trainers' seeds, and a
+    trainer does not send the center its first value.
     """
 
     members: tuple[MemberInfo, ...]
@@ -75,7 +75,7 @@ class NodeLost(Request[Done]):
 class SettleReader(Request[Done]):
     """Finish a lost reader's batches, and accept no more.
 
-    The reply comes when the coordinator has recorded all of it.
+    The reply comes when the coordinator has recorded all of them.
     """
 
     name: str
@@ -99,7 +99,7 @@ class TrainerJoined(Request[Done]):
 class SyncReplaced(Request[Done]):
     """A sync node replaced a dead one in a slice.
 
-    The reply comes when the trainer has sent it its replica's slice.
+    The reply comes when the trainer has sent the new node its replica's slice.
     """
 
     number: Count
@@ -108,9 +108,9 @@ class SyncReplaced(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class ShardReplaced(Request[Done]):
-    """An embedding node replaced a dead one; resend what is unanswered.
+    """An embedding node replaced a dead one; resend unanswered requests.
 
-    The reply comes when the coordinator has recorded all batches that the trainer had pushed by then.
+    The reply comes when the coordinator has recorded all batches that the trainer had pushed before.
     """
 
     member: MemberInfo
@@ -149,7 +149,7 @@ class MoreSpans(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class SetGroup(Request[Done]):
-    """The trainers' group anew."""
+    """New group of the trainers."""
 
     group: GroupView
 
@@ -163,13 +163,13 @@ class DivideBatches(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class Drain(Request["DrainReply"]):
-    """Deliveries or training end.
+    """End of deliveries or training.
 
     Attributes:
-        sequences: for trainers, the readers' last ones by reader and worker.
-        hurry: no slow round is waited for.
-        batches: for embedding nodes, those that came back from a dead trainer and were left out.
-        leaving: the trainer alone ends, and readers take back what it has not trained.
+        sequences: for trainers, the last sequence by reader and worker.
+        hurry: do not wait for slow rounds.
+        batches: for embedding nodes, the batches that a dead trainer returned and that were left out.
+        leaving: only this trainer ends, and readers take back its untrained batches.
     """
 
     sequences: dict[str, dict[str, Count]]
@@ -180,13 +180,13 @@ class Drain(Request["DrainReply"]):
 
 @dataclass(frozen=True, slots=True)
 class DrainReply(Reply):
-    """The node's last counts; what is not of its role stays empty.
+    """The node's last counts; fields of other roles stay empty.
 
     Attributes:
-        sequences: of a reader, the last ones by worker.
-        in_flight: a trainer's examples that were delivered and not trained.
-        progressive: a trainer's sums of what was scored before its step, float64.
-        applied_of: those of the batches that an embedding node applied.
+        sequences: a reader's last sequences by worker.
+        in_flight: number of a trainer's examples that were delivered but not trained.
+        progressive: a trainer's sums over batches scored before their step, float64.
+        applied_of: those of the request's batches that an embedding node applied.
     """
 
     counts: Counts
@@ -198,7 +198,7 @@ class DrainReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Finalize(Request["FinalizeReply"]):
-    """Training has ended; with `closing_round` there is a last round."""
+    """Finalize after training, with a last round if `closing_round`."""
 
     closing_round: bool
 
@@ -265,10 +265,10 @@ class ReplicaValues(Reply):
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint(Request["WriteCheckpointReply"]):
-    """A node writes its part.
+    """Write the node's part of a checkpoint.
 
     Attributes:
-        running: training goes on meanwhile; of a shard, changed rows are enough.
+        running: training continues meanwhile; a shard may write changed rows only.
         dense: a trainer also writes the model that `model` names, and the algorithm's state.
     """
 
@@ -289,7 +289,7 @@ class WriteCheckpointReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ComposeModel(Request["WriteCheckpointReply"]):
-    """Write the single model of all parts."""
+    """Compose and write the single model from all parts."""
 
     directory: str
     model: str
@@ -298,7 +298,7 @@ class ComposeModel(Request["WriteCheckpointReply"]):
 
 @dataclass(frozen=True, slots=True)
 class PrepareEval(Request["PrepareEvalReply"]):
-    """A trainer scores the next pass with the weights that `model` names."""
+    """Score the next pass with the weights that `model` names."""
 
     pass_number: Count
     model: str
@@ -306,14 +306,14 @@ class PrepareEval(Request["PrepareEvalReply"]):
 
 @dataclass(frozen=True, slots=True)
 class PrepareEvalReply(Reply):
-    """The trainer's readiness: whether it has them."""
+    """Whether the trainer has these weights."""
 
     ready: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate(Request["EvaluateReply"]):
-    """A reader sends these spans to the trainers of these tokens."""
+    """Send these spans to the trainers of these tokens."""
 
     pass_number: Count
     tokens: tuple[str, ...]
@@ -322,7 +322,7 @@ class Evaluate(Request["EvaluateReply"]):
 
 @dataclass(frozen=True, slots=True)
 class EvaluateReply(Reply):
-    """All of it is scored."""
+    """All of the pass is scored."""
 
     examples: Count
     bad_rows: Count
@@ -337,7 +337,7 @@ class GetEvalSums(Request["EvalSums"]):
 
 @dataclass(frozen=True, slots=True)
 class EvalSums(Reply):
-    """See `QualitySums`, float64."""
+    """Float64 sums; see `QualitySums`."""
 
     sums: Values
 

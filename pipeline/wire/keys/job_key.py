@@ -106,7 +106,7 @@ def read_secret(path: Path, what: str, remedy: str) -> str:
         status = path.stat()
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
         raise JobFileError(f"the {what} cannot be read ({why})", where=str(path), remedy=remedy) from error
     changeable = status.st_uid == os.getuid() and not os.statvfs(path).f_flag & os.ST_RDONLY
     if status.st_mode & _OTHERS and changeable:

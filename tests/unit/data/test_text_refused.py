@@ -52,7 +52,7 @@ def test_other_encodings_are_read_rightly_or_refused(tmp_path: Path) -> None:
     ):
         read_all(schema_job(path))
     path.write_bytes(f"{HEADER}\n5,30,\x81,a,9,1\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"has a byte 81 that is no character of cp1252; set data\.encoding"):
+    with pytest.raises(DataError, match=r"has a byte 81 that is not valid cp1252; set data\.encoding"):
         read_all(schema_job(path, encoding="cp1252"))
     path.write_bytes(f"{HEADER}\n{line}\n".encode("utf-16"))
     with pytest.raises(DataError, match="is text in UTF-16, by its first bytes; convert it to UTF-8: iconv"):

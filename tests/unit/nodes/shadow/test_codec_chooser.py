@@ -185,5 +185,5 @@ def test_the_bytes_of_choices_are_those_of_its_codecs() -> None:
         "int8": 2 * (10_000 + 4 * (4 + 4 + 2)),
     }
     assert codec_choices.payload_bytes(100, 4096)["int8"] == 2 * (100 + 4)
-    with pytest.raises(ValueError, match="codec 'gzip' named; this link's are float32, bfloat16, int8"):
+    with pytest.raises(ValueError, match="codec 'gzip' is not allowed here; use float32, bfloat16, int8"):
         codec_choices.codec("gzip")

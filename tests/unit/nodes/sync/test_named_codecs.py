@@ -233,7 +233,7 @@ def exchange(codec: str, request: int = 1, start: int = 0, elements: int = LENGT
 def test_an_unknown_codec_is_refused_by_name_and_changes_nothing(codec: str) -> None:
     center = Center()
     center.exchange(b"a/0", exchange("int8", elements=64))
-    with pytest.raises(ValueError, match="this link's are float32, bfloat16, int8") as refused:
+    with pytest.raises(ValueError, match="is not allowed here; use float32, bfloat16, int8") as refused:
         center.exchange(b"a/0", exchange(codec, request=2))
     assert repr(codec)[:30] in str(refused.value)
     assert len(str(refused.value)) < 150
@@ -245,7 +245,7 @@ def test_an_unknown_codec_is_refused_by_name_and_changes_nothing(codec: str) -> 
 def test_all_chunks_of_an_exchange_are_of_one_codec() -> None:
     center = Center()
     center.exchange(b"a/0", exchange("int8", elements=64))
-    with pytest.raises(ValueError, match="codec 'bfloat16' named; the exchange was begun by 'int8'"):
+    with pytest.raises(ValueError, match="codec 'bfloat16' is not allowed here; use 'int8', as before"):
         center.exchange(b"a/0", exchange("bfloat16", start=64, elements=66))
     assert center.applied_slices == 0
     assert len(center.exchange(b"a/0", exchange("int8", start=64, elements=66))) == 2
@@ -253,11 +253,11 @@ def test_all_chunks_of_an_exchange_are_of_one_codec() -> None:
 
 def test_a_job_either_names_codecs_or_does_not() -> None:
     plain = CenterExchange(1, 0, LENGTH, 0, np.zeros(4 * LENGTH, np.uint8))
-    with pytest.raises(ValueError, match="no codec named"):
+    with pytest.raises(ValueError, match="the exchange names no codec; in this job it must name one"):
         Center().exchange(b"a/0", plain)
     fixed = CenterState(lambda _, values: values, LinkCodecs())
     fixed.seed(CenterSeed(1, 0, LENGTH, 0, np.zeros(LENGTH, np.float32)))
-    with pytest.raises(ValueError, match="codec 'int8' named; the job's codecs of this link are fixed"):
+    with pytest.raises(ValueError, match="codec 'int8' is not allowed here; use the job's codec"):
         fixed.exchange(b"a/0", exchange("int8"))
     # The control: each where it belongs.
     assert len(fixed.exchange(b"a/0", plain)) == 1

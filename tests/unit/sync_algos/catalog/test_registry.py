@@ -269,7 +269,7 @@ def test_a_center_that_sums_deltas_needs_all_of_them(way: str) -> None:
     ("algorithm", "said"),
     [
         ("downpour", 'codecs.center_up: "auto" given; downpour sums deltas'),
-        ("ma", 'codecs.center_up: "auto" given; ma keeps no center, and links among trainers'),
+        ("ma", 'codecs.center_up: "auto" given; ma keeps no center, and links between trainers'),
     ],
 )
 def test_codecs_are_chosen_only_where_a_center_may_have_lossy_ones(algorithm: str, said: str) -> None:

@@ -87,7 +87,7 @@ def test_on_loopback_only_a_file_s_is_wanted(
         ("0123456789 abcdef", "is not a token"),
         ("0123456789abcdef\n0123456789abcdef", "is not a token"),
         ("0123456789abcde+", "is not a token"),
-        ("0123456789abcde\xff", "it is no text"),
+        ("0123456789abcde\xff", "it is not ASCII text"),
     ],
 )
 def test_what_is_no_token_is_refused(tmp_path: Path, text: str, why: str) -> None:

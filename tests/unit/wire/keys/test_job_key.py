@@ -36,7 +36,7 @@ def test_its_pairs_are_its_own() -> None:
         ("", "is not a key"),
         ("shadowsync-key-1 " + "0" * 63, "is not a key"),
         ("shadowsync-key-2 " + "0" * 64, "is not a key"),
-        ("\xff", "it is no text"),
+        ("\xff", "it is not ASCII text"),
     ],
 )
 def test_what_is_no_key_is_refused(tmp_path: Path, text: str, why: str) -> None:
