@@ -1,6 +1,6 @@
 """ShadowSync: background synchronization for training recommendation models (arXiv 2003.03477).
 
-From Python: `run` trains a job on this machine and gives its report, `load` opens the model that a run saved.
+In Python, `run` trains a job on this machine and returns its report; `load` opens the model that a run saved.
 """
 
 from __future__ import annotations

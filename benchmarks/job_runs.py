@@ -79,9 +79,9 @@ def keep_runs(path: Path, made: Mapping[str, Any]) -> None:
 
 
 def query_ledger(file: Path, question: str) -> Any:
-    """Return the first value of a query of a run's `ledger.sqlite`, also while the run goes on.
+    """Return the first value of a query of a run's `ledger.sqlite`.
 
-    None if there is no row, or if the file cannot be asked yet.
+    The run may still go on. Returns None if there is no row, or if the file cannot be queried yet.
     """
     try:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as ledger:

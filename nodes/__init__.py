@@ -1,1 +1,1 @@
-"""The processes of a job, a folder for each role; nodes meet only through messages."""
+"""The processes of a job, a folder per role; nodes interact only by messages."""

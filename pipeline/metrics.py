@@ -21,8 +21,8 @@ class Buckets:
     Used by one thread. Memory is bounded for any length of the run.
 
     Args:
-        width: of a bucket at first, in the unit of the axis; doubled as often as needed.
-        values: how many sums a bucket has.
+        width: initial width of a bucket, in the unit of the axis; doubled as often as needed.
+        values: number of sums per bucket.
         limit: the largest number of buckets; even.
     """
 

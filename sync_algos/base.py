@@ -204,7 +204,7 @@ class Algorithm(ABC):
     """Base of all algorithms.
 
     Class attributes:
-        name: what a job file calls it.
+        name: its name in a job file.
         summary: one line for `shadowsync algos`.
         needs_center: whether there must be sync nodes. At a fixed rate each worker then runs rounds of its
             own, several at a time on one instance.

@@ -37,7 +37,7 @@ class PageServer:
     Off loopback it wants a token, see `required_token`; `url` has it.
 
     Args:
-        host, port: where to listen; port 0 is any free one.
+        host, port: address to listen at; port 0 is any free one.
         names: host names, besides addresses and "localhost", that a browser may use for this server.
 
     Raises:

@@ -32,9 +32,9 @@ def parse_counts(counts: Sequence[str]) -> dict[str, int]:
 
 
 async def scale_job(address: str, counts: Mapping[str, int]) -> None:
-    """Have the job at `address` change, one role after the other, and print what was done.
+    """Scale the job at `address` role by role, and print the changes.
 
-    Raises ClusterError if nothing answers, or for what the job refuses.
+    Raises ClusterError if nothing answers, or the job refuses.
     """
     watched = WatchedJob(address)
     async with open_channel(address, watched.handle) as channel:

@@ -26,8 +26,8 @@ class TokenGuard:
     """Middleware that refuses requests without the token (401). Belongs to one asyncio loop.
 
     Args:
-        token: what requests must have; None admits all.
-        log: of the server.
+        token: token that requests must have; None admits all.
+        log: log of the server.
     """
 
     def __init__(self, token: str | None, log: logging.Logger = log) -> None:

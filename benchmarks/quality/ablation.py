@@ -30,7 +30,7 @@ FRESH = Timing(lookup_seconds=0.0, push_seconds=0.0)
 
 
 def every(iterations: int) -> tuple[str, ...]:
-    """Return the settings of a round every so many iterations of a trainer, in the shadow."""
+    """Return shadow settings with a round every so many iterations of a trainer."""
     return ("sync.duty=1.0", f"sync.gap={iterations}")
 
 

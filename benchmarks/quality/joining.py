@@ -1,4 +1,4 @@
-"""What a trainer that joins in the middle costs in quality, and how soon it trains.
+"""Quality cost of a trainer that joins midway, and how soon it trains.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/joining.py --job examples/demo.toml --out docs/results/joining.json
@@ -32,7 +32,7 @@ CLI = (sys.executable, "-m", "shadowsync.cli")
 
 
 def run(job: Path, after: int | None) -> Figures:
-    """Run the job, with a joiner after so many examples or without; return what is kept."""
+    """Run the job, with or without a joiner; return the figures to keep."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         command = [*CLI, "run", str(job), "--quiet", "--set", f"run.directory={json.dumps(folder)}"]
         with subprocess.Popen(command) as process:

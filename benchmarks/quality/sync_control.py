@@ -1,4 +1,4 @@
-"""What `sync.control` gains: one bound, on data that are mixed and on data of which each trainer sees a part.
+"""Gain of `sync.control` with one bound, on mixed and on skewed data.
 
     shadowsync generate demo-data --examples 100000 --eval-examples 50000 --seed 1 --reuse
     python benchmarks/quality/sync_control.py --log demo-data --out docs/results/sync_control.json
@@ -68,7 +68,10 @@ VARIANTS = GAPS | CONTROLS | MEANS | RATES
 
 
 def split(log: Path, folder: Path) -> dict[str, list[float]]:
-    """Write the log's training examples as TRAINERS files, mixed and skewed; return their click rates."""
+    """Write the log's training examples as mixed and skewed files, TRAINERS each.
+
+    Returns their click rates.
+    """
     table = pa.concat_tables([pq.read_table(path) for path in sorted(log.glob("train-*.parquet"))])
     random = np.random.default_rng(1)
     label = table["label"].to_numpy()
@@ -88,7 +91,7 @@ def split(log: Path, folder: Path) -> dict[str, list[float]]:
 
 
 def job_of(data: Path, log: Path) -> dict[str, dict[str, Any]]:
-    """Return the sections of a small job on these files, scored on the log's held-out examples."""
+    """Return a small job on these files, scored on the log's held-out examples."""
     return {
         "data": {
             "format": "parquet",

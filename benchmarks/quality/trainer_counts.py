@@ -1,4 +1,4 @@
-"""What more trainers cost in quality: the same job file, real runs, only the number of trainers changed.
+"""Quality cost of more trainers: real runs that differ only in their number.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/trainer_counts.py --job examples/demo.toml \\
@@ -78,7 +78,7 @@ def key(variant: str, trainers: int, *, busy: bool) -> str:
 
 
 def summary(runs: list[Figures], alone: float) -> str:
-    """Return mean and deviation of NE, and how far the mean is from that of one trainer."""
+    """Return mean and deviation of NE, and the distance from one trainer's mean."""
     found = [run["ne"] for run in runs]
     mean = statistics.fmean(found)
     spread = statistics.stdev(found) / mean if len(found) > 1 else 0.0

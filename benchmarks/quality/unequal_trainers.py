@@ -1,4 +1,6 @@
-"""What one slow trainer costs, and what balancing its dense updates gives: on emulated machines.
+"""Cost of one slow trainer, and gain of balancing its dense updates.
+
+The machines are emulated.
 
     shadowsync generate demo-data-300k --examples 300000 --eval-examples 50000 --seed 1 --reuse
     python benchmarks/quality/unequal_trainers.py --job examples/demo.toml --seeds 3 \\

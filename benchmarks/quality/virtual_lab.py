@@ -56,7 +56,7 @@ def emulated(job: Path, overrides: tuple[str, ...], runs: int, timing: Timing) -
 
 
 def measured(job: Path, name: str, runs: int) -> dict[str, Any]:
-    """Run one setting for real, in the lab, and in the lab with half as many trainers."""
+    """Run one setting for real, in the lab, and there with half the trainers."""
     overrides = SETTINGS[name]
     described = load_job(str(job), overrides)
     trainer = described.trainer

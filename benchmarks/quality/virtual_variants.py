@@ -1,4 +1,7 @@
-"""Emulated runs of named variants, seed by seed, kept in a file: for scripts that change one setting."""
+"""Emulated runs of named variants by seed, kept in a file.
+
+Scripts that change one setting use it.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ def run_variants(
     variants: Mapping[str, Variant],
     figures: Callable[[VirtualResult], dict[str, Any]],
 ) -> None:
-    """Make the runs that the command line asks for and its file lacks, and print means.
+    """Make the requested runs that the file lacks, and print means.
 
-    `figures` returns those that are kept of a run, `ne` among them.
+    `figures` returns the figures to keep of a run, including `ne`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--job", type=Path, required=True)

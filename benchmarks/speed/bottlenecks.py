@@ -114,7 +114,7 @@ def profiled(log: Path, case: Case, seconds: int) -> Profile:
 
 @contextmanager
 def run_in_bursts(parent: subprocess.Popen[bytes], role: str, folder: Path) -> Iterator[None]:
-    """Stop a role's process most of the time, once the job trains, until the block ends."""
+    """Stop a role's process most of the time, from training until the block ends."""
     over = threading.Event()
 
     def pulse() -> None:
@@ -146,7 +146,7 @@ def _node_of(parent: int, role: str) -> int | None:
 
 
 def found_in(profile: Profile) -> tuple[str, dict[str, float]]:
-    """Return the bottleneck but for waits for a core, and the shares of time, these among them."""
+    """Return the bottleneck apart from waits for a core, and the shares of time."""
     shares = profile.verdict.time.model_dump()
     rest = {name: share / (1.0 - shares["core"]) for name, share in shares.items()} | {"core": 0.0}
     return bottleneck_of(type(profile.verdict.time)(**rest))[0], shares

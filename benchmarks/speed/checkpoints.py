@@ -1,4 +1,4 @@
-"""Checkpoints of large tables during training: how long lookups and pushes wait, and what is written.
+"""Checkpoints of large tables during training: pauses, seconds and bytes.
 
     python benchmarks/speed/checkpoints.py --rows 600000 --every-seconds 10
     python benchmarks/speed/checkpoints.py --python ../before/.venv/bin/python --log LOG
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def large_tables(log: Path, rows: int, every_seconds: float, *, optimizer: str) -> Sections:
-    """The sections of a job with one embedding node and tables of so many rows."""
+    """Return a job with one embedding node and tables of so many rows."""
     return {
         **on_log(log, 1),
         "model": {"table_rows": rows, "embedding_dim": 16},

@@ -1,4 +1,4 @@
-"""What a job's key costs: whole jobs over TCP with and without it, in turn.
+"""Cost of a job's key: whole jobs over TCP with and without it.
 
     python benchmarks/speed/encryption.py --out docs/results/encryption.json
 
@@ -36,7 +36,10 @@ FIGURES = ("cpu_seconds_per_million", "examples_per_second")
 
 
 def sections(log: Path, codecs: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the job: two trainers, two embedding nodes, and one sync node, as easgd has by default."""
+    """Return a job of two trainers, two embedding nodes and one sync node.
+
+    One sync node is the default of easgd.
+    """
     return {
         **on_log(log, seed=1),
         "model": {"embedding_dim": 16, "table_rows": 20_000},
@@ -59,9 +62,9 @@ def measured(log: Path, codecs: dict[str, str], key: Path | None) -> Figures:
 
 
 def ratios_of(results: Results) -> dict[str, dict[str, float]]:
-    """Compare each job with a key to the one without it of the same pair.
+    """Compare the jobs of each pair, with and without a key.
 
-    Return the median of the ratios, their range and the interval of `ratio`, by codecs and figure.
+    Returns the median of the ratios, their range and the interval of `ratio`, by codecs and figure.
     """
     found = {}
     for codec in CODECS:

@@ -1,4 +1,4 @@
-"""The time from the kill of an embedding node to the first batch that is trained with its replacement.
+"""Time from the kill of an embedding node to the first batch after it.
 
     python benchmarks/speed/shard_recovery.py --rows 600000 --times 5 --log LOG
 

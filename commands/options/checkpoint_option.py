@@ -11,9 +11,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> Callable[[F], F]:
-    """Make the option `flag`; the command gets "last" or "best" as `which`, or "auto" if that is the default.
+    """Make the option `flag`, which the command gets as `which`.
 
-    "auto" is the best checkpoint by validation if there is one, else the last.
+    Its values are "last" and "best", and "auto" if that is the default. "auto" is the best checkpoint by
+    validation if there is one, otherwise the last.
     """
     return click.option(
         flag,

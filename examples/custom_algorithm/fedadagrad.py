@@ -1,4 +1,4 @@
-"""FedAdagrad: an outer Adagrad step over the mean of the replicas, as a plug-in of shadowsync."""
+"""FedAdagrad, an outer Adagrad step over the replicas' mean, as a plug-in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class FedAdagradOptions:
 
 
 class FedAdagrad(Algorithm):
-    """FedAdagrad as in Reddi et al., arXiv 2003.00295, algorithm 2, without momentum and without its pause.
+    """FedAdagrad without momentum and without its pause.
+
+    Source: Reddi et al., arXiv 2003.00295, algorithm 2.
 
     With w_i the replicas, s_i their snapshots after all have met, g the outer model, v the sums of squares,
     γ the outer learning rate and ε a constant that keeps the divisor above 0 (as in torch.optim's Adagrad):

@@ -1,4 +1,7 @@
-"""DeepFM (Guo et al., arXiv 1703.04247) as a model of one's own: a factorization machine beside an MLP."""
+"""DeepFM as a model of one's own: a factorization machine beside an MLP.
+
+Source: Guo et al., arXiv 1703.04247.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from torch import nn
 
 
 class DeepFM(nn.Module):
-    """Pairs of embeddings are multiplied (the factorization machine), and all of them go through an MLP.
+    """A factorization machine over pairs of embeddings, beside an MLP over all of them.
 
     shadowsync makes it with the width of the dense input, the widths of the embeddings in the order of the
     job file's columns, and the keys of `[model.options]`.

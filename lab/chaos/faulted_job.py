@@ -35,12 +35,12 @@ class FaultedJob:
     Attributes:
         injected: faults that met a living process, with the seconds at which they did.
         missed: faults that came when the job was over, or found nobody.
-        exit_codes: of the run, and of each resumption or repetition.
+        exit_codes: exit codes of the run and of each resumption or repetition.
         hung: whether nothing was trained for the longest time allowed; the job was then ended.
         left: processes that were there after its end.
-        folder: of the last run; None if it had none.
-        folders: of all of its runs.
-        last_line: of the last run's output.
+        folder: folder of the last run; None if it had none.
+        folders: folders of all of its runs.
+        last_line: last line of the last run's output.
     """
 
     injected: list[tuple[ProcessFault, float]] = field(default_factory=list)
@@ -58,8 +58,8 @@ class JobRunner:
 
     Args:
         source: the job's file, and the settings that override it.
-        directory: for logs; run folders are under `runs` in it.
-        hang_seconds: for how long nothing may be trained before a job counts as hung.
+        directory: directory for logs; run folders are under `runs` in it.
+        hang_seconds: time without a trained batch after which a job counts as hung.
     """
 
     def __init__(self, source: Sequence[str], directory: Path, hang_seconds: float) -> None:

@@ -26,7 +26,7 @@ def problems_of(folder: Path, examples: int) -> list[str]:
 
     Args:
         folder: the run's, with report.json and ledger.sqlite.
-        examples: that the whole input has, over all epochs.
+        examples: number of examples of the whole input, over all epochs.
     """
     try:
         report = json.loads((folder / "report.json").read_text("utf-8"))
@@ -40,7 +40,7 @@ def problems_of(folder: Path, examples: int) -> list[str]:
 def recovery_seconds(folder: Path) -> list[tuple[str, float]]:
     """Return the recovery seconds of replaced nodes, by role.
 
-    From the notice of its death; empty for a run without a ledger.
+    They count from the notice of the death. The result is empty for a run without a ledger.
     """
     path = folder / "ledger.sqlite"
     if not path.exists():

@@ -32,7 +32,7 @@ class ChaosPlan:
         kills: faults in all.
         clean_runs: jobs without faults, to compare with.
         hang_seconds: see `JobRunner`.
-        longest_stop: of SIGSTOP, in seconds; 0 for none.
+        longest_stop: longest SIGSTOP, in seconds; 0 for none.
     """
 
     kills: int
@@ -49,9 +49,9 @@ class ChaosResult:
     Attributes:
         jobs: one entry for each job with faults.
         injected: faults by role; stops count under "ROLE stopped".
-        recovery_seconds: by role, from each death to when another node took part in its place.
-        problems: what is wrong, each with its job's name; empty if all is well.
-        clean_ne, faulted_ne: of the jobs that were scored.
+        recovery_seconds: by role, the seconds from each death until its replacement took part.
+        problems: each problem with its job's name; empty if all is well.
+        clean_ne, faulted_ne: NE of the scored jobs without and with faults.
     """
 
     jobs: list[dict[str, Any]] = field(default_factory=list)

@@ -25,7 +25,7 @@ class ProcessFault:
     Attributes:
         place: which of the role's living processes, modulo their number.
         after: share of the job's batches that are trained by then.
-        stop_seconds: for so long it is stopped (SIGSTOP); 0 if it is killed (SIGKILL).
+        stop_seconds: duration of a stop (SIGSTOP); 0 if it is killed (SIGKILL).
     """
 
     role: str
@@ -46,8 +46,8 @@ def schedule(
     Roles take turns, so that each has its share.
 
     Args:
-        counts: how many nodes each role has; those with none get no fault.
-        longest_stop: of SIGSTOP, in seconds.
+        counts: number of nodes by role; roles with none get no fault.
+        longest_stop: longest SIGSTOP, in seconds.
     """
     draw = random.Random(seed)
     roles = [role for role, count in counts.items() if count]

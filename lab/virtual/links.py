@@ -45,7 +45,7 @@ class VirtualNetwork:
 
     Attributes:
         algorithm: whose rule the center has.
-        moved_bytes: by trainer, sent and received over its links of synchronization.
+        moved_bytes: bytes sent and received over a trainer's synchronization links, by trainer.
     """
 
     def __init__(self, job: Job, timing: Timing, make: Callable[[], Algorithm], first: torch.Tensor) -> None:
@@ -107,7 +107,7 @@ class VirtualNetwork:
     ) -> torch.Tensor:
         """All-reduce in the trainer's group; return result and arrival time.
 
-        Of a mean of n members each sends and receives n - 1 slices of 1/n of the values, twice.
+        For a mean over n members, each sends and receives n - 1 slices of 1/n of the values, twice.
         """
         members = len(shared.members)
         share = 2 * (members - 1) / members if kind == "mean" else 1.0

@@ -19,8 +19,8 @@ class CurvePoint(FrozenModel):
     Attributes:
         seconds: virtual time.
         examples: trained by all trainers until then.
-        ne: of the examples since the last point, each scored before it is trained on.
-        divergence: how far the replicas are apart; None for one trainer.
+        ne: NE of the examples since the last point, each scored before it is trained on.
+        divergence: divergence of the replicas; None for one trainer.
     """
 
     seconds: float
@@ -34,15 +34,15 @@ class VirtualResult(FrozenModel):
 
     Attributes:
         ne: on the test data; None without any.
-        training_ne: of each batch of the first epoch before its update.
-        dense_updates: by trainer; more than its iterations where batches are cut into parts.
+        training_ne: NE of the batches of the first epoch, each before its update.
+        dense_updates: dense updates by trainer; more than its iterations if batches are cut into parts.
         rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
         gap_mean: iterations of a trainer between two complete rounds, over all trainers.
-        early_rounds: by trainer, the rounds in its first 100 iterations, as a report counts them.
+        early_rounds: rounds in the first 100 iterations, by trainer, as a report counts them.
         staleness: mean number of pushes between a lookup and its own push.
-        divergence: when training ended, before the closing rounds.
+        divergence: divergence at the end of training, before the closing rounds.
         seconds: virtual time until the last batch was trained.
-        control: what `sync.control` did; None without it.
+        control: report of `sync.control`; None without it.
         digest: SHA-256 of the model, or of all replicas where each is one.
     """
 

@@ -77,7 +77,7 @@ class _Processes:
     """Parallel runner: one process per run, one per core.
 
     Attributes:
-        failed: how many ended without a result.
+        failed: number that ended without a result.
     """
 
     def __init__(self, folder: Path, print_line: PrintLine) -> None:

@@ -23,9 +23,9 @@ class Timing(BaseModel):
     Attributes:
         step_seconds: a worker's step: forward, backward, update.
         step_spread: standard deviation of the logarithm of a step's time; 0: all take the same.
-        slower: by trainer, the factor on its steps' time; trainers beyond its end have 1.
-        part_seconds: of a step's time, what each of its dense updates costs, whatever its examples: a batch
-            that is cut into parts takes it for each; trainers that are slower take longer.
+        slower: factor on the time of a step, by trainer; trainers beyond its end have 1.
+        part_seconds: share of a step's time that each dense update costs, whatever its examples: a batch in
+            parts takes it for each part; slower trainers take longer.
         lookup_seconds: one way between a worker and an embedding node, for a lookup or its answer.
         push_seconds: one way, for gradients or the answer to them.
         round_cpu_seconds: CPU time of a round in the trainer, which the duty cycle counts.

@@ -250,7 +250,7 @@ class AllReduceTransport:
     def _after_change(self) -> None:
         """Deliver events of the protocol, and have its messages sent.
 
-        To be called after each change of its state.
+        Call it after each change of the protocol's state.
         """
         self._deliver_events()
         self._turns.wake()

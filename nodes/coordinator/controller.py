@@ -326,7 +326,10 @@ class JobController:
         self._count_cpu()
 
     def _count_cpu(self) -> None:
-        """Record CPU seconds of training by node; for dead nodes up to the last heartbeat."""
+        """Record CPU seconds of training by node.
+
+        Those of a dead node are up to its last heartbeat.
+        """
         before = self._state.training_began
         if before is None:
             return

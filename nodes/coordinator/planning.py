@@ -84,7 +84,7 @@ def _wanted(span: Span, rows: float, split: SplitSection) -> float:
 
 
 def _rows(spans: Sequence[Span]) -> dict[int, int] | None:
-    """Return the rows of each span by number; None if a file does not state them."""
+    """Return each span's rows by number; None if a file does not state them."""
     if not spans or any(span.kind not in ("row_groups", "sorted") for span in spans):
         return None
     try:

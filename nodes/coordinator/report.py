@@ -268,7 +268,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:
-    """Return the counts by trainer; those of the last heartbeat if it did not reply."""
+    """Return the counts by trainer, from its last heartbeat if it did not reply."""
     return {
         member.info.name: outcome.trainers.get(member.info.name, member.metrics)
         if member.alive or member.left

@@ -187,7 +187,7 @@ class CoordinatorServer(JobWaits):
         self.store.event(seconds, node, what)
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """Send one node a request; log and return None if it is lost or refuses."""
+        """Send one node a request; return None if it is lost or refuses."""
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None

@@ -111,7 +111,7 @@ class JobFinalizer:
         return HURRY_SECONDS if self._hurry else PART_SECONDS
 
     def _present(self, role: str, replied: Mapping[str, Any]) -> list[Member]:
-        """Return a role's living nodes; in a hurry only those that replied to the drain."""
+        """Return a role's living nodes; in a hurry only those that were drained."""
         return [m for m in self._state.members.alive(role) if not self._hurry or m.info.name in replied]
 
     def _note_finalized(self, replies: Mapping[str, FinalizeReply]) -> None:

@@ -1,4 +1,7 @@
-"""The service thread of an embedding node, which owns its rows with the writer threads."""
+"""The service thread of an embedding node.
+
+It owns the node's rows together with the writer threads.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +156,7 @@ class ShardService(ListeningService):
         self._run_work(work, reply)
 
     def _send(self, identity: bytes, message: Lookup, vectors: Vectors) -> bool:
-        """Send the vectors over the socket; return False if they are too many to send."""
+        """Send the vectors over the socket; return False if they are too many."""
         try:
             self.listener.send(identity, self._coding.outgoing(vectors))
         except ValueError as error:

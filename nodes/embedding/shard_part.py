@@ -1,4 +1,4 @@
-"""A shard's part of a checkpoint: all rows, or those changed since an earlier part."""
+"""A shard's part of a checkpoint: all rows, or changes since an earlier part."""
 
 from __future__ import annotations
 

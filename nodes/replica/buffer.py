@@ -27,8 +27,8 @@ class FlatReplica:
 
     Args:
         buffer: float32 [numel].
-        weights: how many of its first elements are weights; all by default. Of what follows, the last
-            so many are sums or means of squares, which no change takes below 0.
+        weights: number of leading elements that are weights; by default all. Of the elements after them, the
+            last, up to as many, are sums or means of squares, which no change takes below 0.
     """
 
     def __init__(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> None:

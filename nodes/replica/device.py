@@ -24,7 +24,7 @@ class Staged:
         labels: float32 [B].
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
-        embeddings: for each table float32 [B, K_t], with autograd behind it.
+        embeddings: one tensor per table, float32 [B, K_t], with autograd.
         leaves: the tensors where the backward pass ends on the device; empty on the CPU, where the backward
             pass continues behind the embeddings.
     """
@@ -43,7 +43,7 @@ class Computed:
     Attributes:
         loss, norm: float32 scalars.
         logits: float32 [B].
-        gradients: those of `Staged.embeddings`, float32 [B, K_t] each; None where the backward pass has put
+        gradients: gradients of `Staged.embeddings`, float32 [B, K_t] each; None if the backward pass has put
             them behind the embeddings, or into the leaves.
     """
 
@@ -138,7 +138,7 @@ class Device(Protocol):
     def open_stream(self) -> DeviceStream:
         """Return a stream for the worker whose thread calls.
 
-        To be called after `replica`. Work on the stream sees all that was placed on the device before.
+        Call it after `replica`. Work on the stream sees everything placed on the device before.
         """
         ...
 

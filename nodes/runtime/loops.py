@@ -24,7 +24,7 @@ T = TypeVar("T")
 class ListeningLoop(MessageHandler):
     """Service that handles messages on one loop and belongs to its thread.
 
-    For work that never holds the loop for long; for other work there is `ListeningService`.
+    Use it for work that never blocks the loop for long; for other work use `ListeningService`.
     """
 
     _events: SocketEvents | None = None
@@ -117,7 +117,7 @@ class LoopThread(CommandedService):
 
 
 def _resolve(result: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
-    """Give a task's result to a thread that waits for it, or has given up meanwhile."""
+    """Pass a task's result to a thread that waits, or has given up."""
     with suppress(concurrent.futures.InvalidStateError):
         if task.cancelled():
             result.cancel()

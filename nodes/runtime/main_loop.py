@@ -28,7 +28,7 @@ class SteadyClock:
     """Seconds of process time that excludes pauses.
 
     Args:
-        longest_step_seconds: what the time between two looks counts for at most.
+        longest_step_seconds: longest step between two looks that counts.
         real: a clock that goes on whatever happens.
     """
 

@@ -16,10 +16,7 @@ from ...pipeline.wire.control.orders import GroupView
 
 
 class SyncGroup:
-    """The group of trainers: events in, the new view out.
-
-    None where nothing changes.
-    """
+    """The group of trainers: events in, new view out; None without a change."""
 
     def __init__(self) -> None:
         self.view = GroupView(0, ())

@@ -392,5 +392,5 @@ class Node:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line for an error: its text, with its type unless it is ours."""
+    """Return an error as one line: its text, with its type unless ours."""
     return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

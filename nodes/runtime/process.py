@@ -187,7 +187,7 @@ class ProcessHooks:
     called on the node's loop.
 
     Attributes:
-        heartbeat_seconds: from one heartbeat to the next.
+        heartbeat_seconds: time from one heartbeat to the next.
     """
 
     heartbeat_seconds = HEARTBEAT_SECONDS

@@ -29,8 +29,8 @@ class NodeSettings:
         folder: the run folder; set for the coordinator, which sends it to the others.
         recover: the folder of a run whose coordinator died; this one takes over.
         announce: a file that the coordinator writes its endpoint to.
-        metrics_port: where to serve metrics; None for `watch.metrics_port`, 0 for nowhere.
-        profile_seconds: for how long to measure; given to the coordinator of a profile.
+        metrics_port: port of the metrics; None for `watch.metrics_port`, 0 for no metrics.
+        profile_seconds: time to measure; given to the coordinator of a profile.
         supervised: whether standard input is a pipe whose end means that the supervisor died.
         supervisor: identity of the supervisor's session, which alone may tell the coordinator that processes
             have ended; a secret of the two. Empty without a supervisor.

@@ -146,7 +146,7 @@ POLL_MILLISECONDS = 200
 class ListeningService(MessageHandler, CommandedService):
     """A service that handles messages in order, and commands between them.
 
-    For work that holds its thread; for other work there is `ListeningLoop`.
+    Use it for work that blocks its thread; for other work use `ListeningLoop`.
 
     Args:
         listener: the bound socket; owned by this thread from `start` on, and closed at its end.

@@ -78,7 +78,7 @@ class Activity:
         cpu_seconds: so far, of the thread's CPU, where `cpu` was requested.
 
     Args:
-        name: what a trace calls it.
+        name: its name in a trace.
         cpu: whether to count CPU seconds too, which costs two system calls each time.
     """
 

@@ -45,7 +45,7 @@ class RoundLog(Protocol):
 
 
 class WorkerRounds:
-    """A worker's rounds as seen by its trainer, wherever they run; any thread may call."""
+    """A worker's rounds as seen by its trainer; any thread may call."""
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""

@@ -149,7 +149,10 @@ class RoundGate:
                 self._starved_since[index] = time.monotonic()
 
     def enter(self, *, wanted: bool) -> bool:
-        """Begin a round if one is due; `wanted` if another trainer waits for this one."""
+        """Begin a round if one is due; return whether it has begun.
+
+        `wanted` says whether another trainer waits for this one.
+        """
         with self._changed:
             now = time.monotonic()
             if (

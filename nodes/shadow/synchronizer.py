@@ -203,7 +203,7 @@ class Synchronizer:
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
-        """Run `work` on the shadow thread between two steps of a round; return its result."""
+        """Run `work` on the shadow thread between steps of a round; return its result."""
 
         async def on_loop(peers: ZmqPeers) -> T:  # noqa: ARG001
             return work()

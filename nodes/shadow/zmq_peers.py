@@ -107,7 +107,7 @@ class ConnectionConfig:
     token: str
 
     def open_center(self, context: TrainerContext, thread: str) -> CenterClient | None:
-        """Open a client of the sync nodes on the calling thread's loop; None if not needed."""
+        """Open a client of the sync nodes on this thread's loop, if needed."""
         if not self.algorithm.needs_center:
             return None
         sync = context.job.sync

@@ -83,7 +83,8 @@ class ForkRequest:
     """A request to fork a process: its arguments and surroundings.
 
     Attributes:
-        arguments: of the interpreter: "-m", a module that has `main`, and its arguments; or a script and its.
+        arguments: arguments of the interpreter: "-m" and a module with `main`, or a script; then its
+            arguments.
         environment: variables that differ from the server's.
         folder: the working directory; empty for the server's.
         streams: descriptors that become standard input, output and error.
@@ -115,7 +116,7 @@ class ForkServer:
     def serve(self) -> ForkRequest | None:
         """Serve until the other end closes.
 
-        In a forked child return what it is to run.
+        In a forked child, return what to run there.
         """
         while True:
             for descriptor, _ in self._poll.poll():

@@ -33,8 +33,8 @@ class RunFailed(ShadowSyncError):
     It was stopped or interrupted, or finished although a node died.
 
     Attributes:
-        report: of the run, or None where there is no report.
-        exit_code: what `shadowsync run` would have ended with.
+        report: report of the run; None if there is none.
+        exit_code: exit code that `shadowsync run` would have.
     """
 
     def __init__(self, text: str, report: Report | None, exit_code: ExitCode) -> None:
@@ -98,7 +98,7 @@ class _Caller:
     """The caller's side of a run: gets its progress, and may interrupt it.
 
     Attributes:
-        error: what the callback raised.
+        error: exception of the callback.
     """
 
     def __init__(self, progress: ProgressCallback | None, shown: Display, starter: Starter) -> None:

@@ -37,7 +37,7 @@ class StartedProcess(Protocol):
 
     Attributes:
         pid: its number.
-        output: what it writes to standard output and error.
+        output: its standard output and error.
     """
 
     pid: int
@@ -134,7 +134,7 @@ def start_method() -> str:
 def make_starter() -> Starter:
     """Make this machine's starter.
 
-    To be called early: a fork server begins to import at once.
+    Call it early: a fork server begins to import at once.
     """
     if start_method() == "spawn":
         return SpawnStarter()

@@ -54,7 +54,7 @@ class Supervisor:
         progress: called every `progress_seconds` with what the coordinator's `status` answers.
         supervised: whether the end of this process's standard input interrupts the job.
         began: called with the run folder once the coordinator has made it.
-        profile_seconds: for how long to measure, for a profile.
+        profile_seconds: time to measure, for a profile.
     """
 
     def __init__(

@@ -186,9 +186,7 @@ class CenterState:
                 raise ValueError("the exchange names no codec; in this job it must name one")
             return None
         if self._codec_choices is None:
-            raise ValueError(
-                f"codec {message.codec!r:.40} is not allowed here; use the job's codec"
-            )
+            raise ValueError(f"codec {message.codec!r:.40} is not allowed here; use the job's codec")
         return self._codec_choices.codec(message.codec)
 
     def _require_center(self) -> torch.Tensor:

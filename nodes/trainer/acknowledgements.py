@@ -34,7 +34,7 @@ class AckSender:
     Args:
         confirmed: called on the loop with each acknowledgement that the coordinator has recorded.
         synced_iterations: returns the iterations that a synchronization covered, for each message.
-        patience_seconds: how long to wait for the coordinator's reply.
+        patience_seconds: time to wait for the coordinator's reply.
     """
 
     def __init__(

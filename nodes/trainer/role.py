@@ -67,7 +67,10 @@ log = logging.getLogger(__name__)
 
 
 class TrainerRole(Role):
-    """The control side of a trainer; uses no socket of its threads, never blocks on them."""
+    """The control side of a trainer.
+
+    It uses no socket of the trainer's threads, and never blocks on them.
+    """
 
     name: ClassVar[str] = "trainer"
 

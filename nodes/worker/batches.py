@@ -39,7 +39,7 @@ class InFlightBatch:
         return self.delivery.pass_number == 0
 
     def plan_lookups(self, router: ShardRouter) -> list[LookupPlan]:
-        """Plan the lookups of its rows; raises ProtocolError if it does not fit this job."""
+        """Plan the lookups of its rows; raises ProtocolError if it does not fit."""
         delivery = self.delivery
         try:
             return router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)

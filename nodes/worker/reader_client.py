@@ -58,7 +58,7 @@ class ReaderClient:
         return self._received + len(self._early) - self._done - len(self._done_early)
 
     def accept(self, delivery: Delivery) -> bool:
-        """Record a delivery; return False if it is a repeat or the reader is lost."""
+        """Record a delivery; return False for a repeat or a lost reader."""
         if self._lost:
             return False
         sequence = delivery.sequence

@@ -37,7 +37,10 @@ class BestNote:
 
 
 def read_note(folder: Path) -> BestNote | None:
-    """Return why a checkpoint is the best; None for another one, or a note that cannot be read."""
+    """Return why a checkpoint is the best.
+
+    Returns None for another checkpoint, or a note that cannot be read.
+    """
     try:
         return BestNote(**json.loads((folder / NOTE_NAME).read_bytes()))
     except (OSError, ValueError, TypeError):

@@ -45,7 +45,7 @@ class TensorReader:
     is kept open; several threads may call.
 
     Attributes:
-        metadata: by file name, the metadata that `write_tensors` was given.
+        metadata: metadata given to `write_tensors`, by file name.
     """
 
     def __init__(self, directory: Path, entries: Iterable[FileEntry]) -> None:

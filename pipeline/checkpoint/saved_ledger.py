@@ -45,10 +45,10 @@ class SavedLedger:
 
     Attributes:
         seed: seed of the run, part of every batch's id.
-        complete: by (epoch, span), spans whose batches were all trained or left out.
-        partial: by (epoch, span), spans with some trained batches: number of examples by batch number.
-        left_out: by (epoch, span), of both kinds: batches that were left out because their loss or a gradient
-            was not finite, and are not trained again; number of examples by batch number.
+        complete: spans whose batches were all trained or left out, by (epoch, span).
+        partial: examples by batch number of spans with some trained batches, by (epoch, span).
+        left_out: examples by batch number of batches that were left out because their loss or a gradient was
+            not finite, in spans of both kinds, by (epoch, span). They are not trained again.
     """
 
     seed: int

@@ -43,7 +43,7 @@ class Codec(ABC):
     Instances are immutable; any thread may use them.
 
     Class attributes:
-        name: what a job file calls it.
+        name: its name in a job file.
         lossy: whether `decode(encode(x))` may differ from `x`.
     """
 

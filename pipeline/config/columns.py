@@ -113,7 +113,7 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
     The error names the columns.
 
     Args:
-        columns: by name, in the order of the file.
+        columns: columns by name, in the order of the file.
         header: whether a file names its own columns; otherwise each entry without `source` is the next one.
     """
     by_kind: dict[str, list[str]] = {}

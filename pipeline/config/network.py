@@ -127,7 +127,7 @@ class SlowNetwork:
     Attributes:
         delay_seconds: one way; a request and its reply take twice as long. 0 puts the emulation in place
             without a delay, so that runs with and without one differ in nothing else.
-        bytes_per_second: of each listening node, in each direction, all its connections together, as if it
+        bytes_per_second: limit of each listening node, in each direction over all its connections, as if it
             had a network card of its own; None for no limit.
         every_link: True for all links of the job, False for those of synchronization only.
     """

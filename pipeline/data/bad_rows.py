@@ -60,8 +60,8 @@ class BadRows:
     Owned by one thread.
 
     Attributes:
-        limit: how many are allowed (`data.max_bad_rows`).
-        count: how many there were.
+        limit: number of allowed bad rows (`data.max_bad_rows`).
+        count: number of bad rows so far.
         first: the first SAMPLES_KEPT of them.
     """
 

@@ -63,7 +63,7 @@ def display_bytes(value: pa.Scalar) -> bytes:
 
 
 def without_nan(column: pa.Array) -> pa.Array:
-    """Return the column with decimals as floats, and nulls for what is not a number (NaN)."""
+    """Return the column with decimals as floats, and nulls for NaN."""
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
     if not pa.types.is_floating(column.type):

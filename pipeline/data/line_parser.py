@@ -1,4 +1,4 @@
-"""Lines of delimited text as columns; for lines that cannot be parsed the reason is stated."""
+"""Parsing of delimited text into columns, with the reason for malformed lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ParsedLines:
     """Hold the parsed lines of a block.
 
     Attributes:
-        columns: by name, strings [n], in UTF-8.
+        columns: columns by name, strings [n], in UTF-8.
         lines: int64 [n], which line of the block, from 0, each row is.
         bad: the reason, by the index of the line; a text that is no UTF-8 is one.
         starts: int64 [lines + 1], where each line of the block starts, and where one after the last would.
@@ -207,7 +207,7 @@ class LineParser:
 
 
 def _not_utf_8(columns: Mapping[str, pa.Array]) -> dict[int, str]:
-    """Return the rows with a text that is not UTF-8, and the column of each."""
+    """Return the rows with text that is not UTF-8, and their columns."""
     found: dict[int, str] = {}
     for name, column in columns.items():
         try:

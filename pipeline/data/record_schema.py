@@ -51,9 +51,9 @@ class Records:
     """Hold a chunk of rows, bad rows included.
 
     Attributes:
-        examples: of all n rows; the values of bad rows are meaningless.
+        examples: examples of all n rows; the values of bad rows are meaningless.
         times: float64 [n], the timestamps; [0] without such a column.
-        faults: of each column that has bad rows, in the order of the schema.
+        faults: faults of each column with bad rows, in the order of the schema.
         bad: bool [n], whether any fault has the row.
     """
 
@@ -77,7 +77,7 @@ class RecordSchema:
 
     Args:
         data: with `columns`.
-        table_rows: of each of `data.table_columns`.
+        table_rows: rows of the table of each of `data.table_columns`.
         tap: receives the good rows of each chunk.
 
     Raises JobFileError for an expression that cannot be used.

@@ -58,7 +58,7 @@ class Examples:
         dense: float32 [n, D], transformed.
         rows: int32 [T1, n], rows of the one-hot tables.
         weights: float32 [n], or [0] without sample weights.
-        bags: those of the multi-hot tables.
+        bags: bags of the multi-hot tables.
     """
 
     labels: Float32Array
@@ -136,9 +136,9 @@ class ColumnTap:
     They are those of the good rows, which a chunk's examples do not have. One thread at a time.
 
     Attributes:
-        hashes: of each column with a table, uint64 [n]; of a multi-hot one those of all of its bags, one
-            after the other.
-        missing: of each dense column, bool [n].
+        hashes: hashes of each column with a table, uint64 [n]; for a multi-hot column those of all of its
+            bags, concatenated.
+        missing: missing values of each dense column, bool [n].
     """
 
     hashes: Mapping[str, Uint64Array] = field(default_factory=dict)

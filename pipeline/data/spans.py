@@ -32,7 +32,7 @@ def plan_spans(
 ) -> list[Span]:
     """Cut all files that match into spans of about `span_bytes` on disk.
 
-    In the order of their paths.
+    The spans are in the order of the files' paths.
 
     The plan depends on the files' names, sizes and (Parquet) row groups alone. Opens each file and reads at
     most its first 64 KiB or 1,000 rows, and with `shape` checks that the columns are there: in Parquet by

@@ -29,9 +29,9 @@ class RowCount:
 
     Attributes:
         of_span: good rows of each span.
-        before: for each requested time, the number of rows before it.
+        before: number of rows before each requested time.
         in_order: whether no row's time is before that of the row ahead of it, over all spans.
-        size_bytes: of all rows in memory.
+        size_bytes: bytes of all rows in memory.
     """
 
     of_span: list[int] = field(default_factory=list)
@@ -78,7 +78,7 @@ class InputPlan:
         train: numbered from 0, in the order of the plan.
         validation, test: each numbered from 0; empty where the job has no such part.
         progressive: the numbers of the spans of `train` whose batches are scored before they are trained on.
-        id_classes: of the columns with ids, in Parquet, that have a value in any file.
+        id_classes: types of the ids of Parquet columns that have a value in any file.
     """
 
     train: list[Span]

@@ -1,4 +1,4 @@
-"""A first job file for data that nobody has described yet, with a comment on every guess."""
+"""A first job file for undescribed data, with a comment on every guess."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SORT_LIMIT_BYTES: Final = 256 << 20
 
 
 def draft_job(source: str, folder: Path, *, name: str, label: str = "") -> str:
-    """Return a job file for `source`: a file, a glob, a folder, or a URL of one.
+    """Return a job file for `source`.
 
-    `folder` is that of the job file: paths below it are written as relative ones. `label` names the label's
-    column, where it cannot be guessed. Raises DataError for files that cannot be
-    read, JobFileError where the columns are not clear.
+    `source` is a file, a glob, a folder, or a URL of one. `folder` is that of the job file: paths below it
+    are written as relative ones. `label` names the label's column if it cannot be guessed. Raises DataError
+    for files that cannot be read, and JobFileError if the columns are not clear.
     """
     sample = read_sample(source)
     if Path(sample.pattern).is_relative_to(folder.absolute()):

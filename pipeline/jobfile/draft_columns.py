@@ -57,10 +57,10 @@ class DraftColumn:
     """A column of the draft.
 
     Attributes:
-        kind: of `ColumnSection`; "" for one that is left out.
+        kind: kind as in `ColumnSection`; "" for a column that is left out.
         setting: its value in the job file, as TOML.
-        why: what was seen.
-        table_rows: of a column with a table.
+        why: reason for the guess.
+        table_rows: rows of the table of a column that has one.
     """
 
     name: str
@@ -71,9 +71,10 @@ class DraftColumn:
 
 
 def draft_columns(sample: InputSample, label: str) -> list[DraftColumn]:
-    """Guess the columns of a sample, in order; `label` is the label's name, "" if that is to be guessed.
+    """Guess the columns of a sample, in order.
 
-    Raises JobFileError if the label is not there, or cannot be guessed.
+    `label` is the label's name, or "" to guess it. Raises JobFileError if the label is missing, or cannot be
+    guessed.
     """
     frame = _without_missing_words(sample.frame)
     chosen = _label_of(frame, label)
@@ -258,7 +259,7 @@ def _bag(name: str, ids: pl.Series, delimiter: str, seen: str, sample: InputSamp
 
 
 def _table_rows(distinct: int, sample: InputSample) -> int:
-    """Return a power of 2 with room for twice the values that all rows may have."""
+    """Return a power of 2 with room for twice the possible values."""
     seen = len(sample.frame)
     # Where most values came once, further rows bring further ones.
     growth = max(1.0, sample.rows / seen) if distinct > 0.1 * seen else 1.0

@@ -43,11 +43,11 @@ class InputSample:
         format: "csv", "tsv" or "parquet".
         delimiter: between fields of text; "" for the format's own.
         header: whether the first line of a text file names the columns.
-        encoding: of text.
+        encoding: encoding of text.
         frame: the rows, of text as texts, nulls for empty fields.
-        rows: how many all files have, about; exactly if `whole`.
+        rows: approximate number of rows of all files; exact if `whole`.
         whole: whether the frame has all rows of all files.
-        bytes: of all files.
+        bytes: bytes of all files.
     """
 
     pattern: str
@@ -62,9 +62,10 @@ class InputSample:
 
 
 def read_sample(source: str) -> InputSample:
-    """Read the first rows of a file, of the first file of a glob, or of a folder.
+    """Read the first rows of a file, or of the first of several.
 
-    Raises DataError for files that cannot be read or are not of one kind.
+    These are the files of a glob or a folder. Raises DataError for files that cannot be read or are not of
+    one kind.
     """
     pattern = absolute_path(source)
     if not is_url(pattern) and Path(pattern).is_dir():
@@ -166,7 +167,7 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
 
 
 def _delimiter_of(lines: list[str], path: str) -> str:
-    """Return what splits the first line into most fields, and the others into as many."""
+    """Return the delimiter that splits every line into the most fields."""
     some = [line for line in lines[:20] if line]
     counts = {one: some[0].count(one) for one in _DELIMITERS} if some else {}
     # A delimiter within quotes makes a line longer, never shorter.

@@ -73,7 +73,7 @@ def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
     It is taken as from a job file in the working directory.
 
     Raises:
-        JobFileError, DataError: as `load_job`.
+        JobFileError, DataError: see `load_job`.
     """
     return _resolve(copy.deepcopy(dict(tree)), Path.cwd(), "job", overrides, "the job")
 
@@ -102,7 +102,7 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
     An earlier version may have written it.
 
     Raises:
-        JobFileError: as `validate_job`.
+        JobFileError: see `validate_job`.
     """
     return validate_job(without_removed_keys(tree), where=where)
 

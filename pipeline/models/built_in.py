@@ -48,8 +48,8 @@ class DCNv2(nn.Module):
         dense_features: D, the width of the dense input.
         embedding_dims: K_t of each of the T tables.
         top: hidden widths of the MLP.
-        cross_layers: how many there are.
-        rank: of the cross layers' matrices; 0 for full ones.
+        cross_layers: number of cross layers.
+        rank: rank of the cross layers' matrices; 0 for full ones.
         structure: "stacked": the MLP has the last cross layer's output as its input; "parallel": both have
             x0, and a linear layer joins their outputs (Figure 1). The mixture of experts of the paper's
             Section 3.2 is left out.

@@ -35,7 +35,7 @@ class ParameterSlice:
 class FlatLayout:
     """Lay out a module's parameters in one buffer.
 
-    In the order of `named_parameters`, each aligned to 16 elements.
+    They are in the order of `named_parameters`, each aligned to 16 elements.
 
     The gaps of the alignment are zero and stay zero: their gradients are.
     """
@@ -96,7 +96,7 @@ class BFloat16Weights:
     the worker's thread.
 
     Args:
-        layout: where the parameters lie.
+        layout: layout of the parameters.
         module: the worker's own; its parameters are made views, of the copy or of the flat buffers.
         flat: float32 [numel], the replica.
         gradient: float32 [numel], the worker's own.

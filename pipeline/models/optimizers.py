@@ -125,11 +125,12 @@ class SharedOptimizer:
         )
 
     def _adagrad_in_operations(self, gradient: torch.Tensor, lr: float) -> None:
-        """Update as Adagrad does, an operation after the other: fused Adagrad is for the CPU.
+        """Update as Adagrad does, in separate operations.
 
-        The root is of the sum that this worker has made, which is at least its own square. Torch's takes the
-        shared sum again. Another worker may have written that in between, without this worker's square: of
-        an element that had no gradient before, the weight then changes by `lr * g / eps`.
+        Fused Adagrad is only for the CPU. The root is of the sum that this worker has computed, which is at
+        least its own square. Torch's optimizer reads the shared sum again, and another worker may have
+        written it in between, without this worker's square: the weight of an element that had no gradient
+        before would then change by `lr * g / eps`.
         """
         own = torch.addcmul(self.state["sum"], gradient, gradient)
         self.state["sum"].copy_(own)

@@ -32,10 +32,10 @@ class Verdict(ProfilePart):
     Attributes:
         bottleneck: the longest wait, if it takes a third or more of the workers' time; else "compute" if they
             compute most of the time; else "balanced".
-        share: how much of the workers' time that is.
-        time: where all of their time goes.
+        share: share of the workers' time.
+        time: breakdown of all of their time.
         reasons: the measurements behind it, a sentence each, the bottleneck's first.
-        remedies: what would help.
+        remedies: suggested remedies.
     """
 
     bottleneck: Bottleneck
@@ -49,8 +49,8 @@ class TraceNote(ProfilePart):
     """The trace beside the profile.
 
     Attributes:
-        clock_error_seconds: how far apart the clocks of machines may be; 0 for one machine, whose processes
-            read one clock.
+        clock_error_seconds: largest difference between the clocks of machines; 0 for one machine, whose
+            processes read one clock.
     """
 
     seconds: NonNegativeFloat
@@ -62,7 +62,7 @@ class Profile(ProfilePart):
     """The content of profile.json.
 
     Attributes:
-        notes: what to know about how it was measured.
+        notes: notes on the measurement.
         trace: None if nothing could be traced.
     """
 

@@ -25,10 +25,10 @@ class NodeMeasurements(ProfilePart):
 
     Attributes:
         machine: identifies the kernel that it runs on.
-        cores: how many it may use.
+        cores: number of cores that it may use.
         stalled_share: share of the time in which the whole process was stopped.
         locked_share: share of 12 wake-ups a second that waited for the interpreter lock.
-        threads: by name; empty if the system does not report them.
+        threads: threads by name; empty if the system does not report them.
         counts: the growth of each count of the node.
     """
 
@@ -56,7 +56,7 @@ class ProfileMeasurements(ProfilePart):
     """The whole job.
 
     Attributes:
-        workers, worker_kind, batch: of each trainer, as the job has them.
+        workers, worker_kind, batch: the job's settings for each trainer.
         sync: the algorithm and its mode, in words.
         prepared: whether readers read a folder that `shadowsync prepare` wrote.
     """

@@ -44,11 +44,11 @@ class SavedProgress:
 
     Attributes:
         order: the settings and source files of the preparation.
-        pieces: how many pieces of the source are done.
+        pieces: number of finished pieces of the source.
         parts: all complete parts, also those of the piece that is not yet done.
         positives: labels of 1 in the parts, by role.
-        bad_rows: of the pieces that are done, by role.
-        counted: what the statistics have counted.
+        bad_rows: bad rows of the finished pieces, by role.
+        counted: counts of the statistics so far.
     """
 
     order: PreparationSettings

@@ -89,7 +89,7 @@ class TappedRows:
 
     Attributes:
         chunk: the rows as a model gets them.
-        hashes, missing: of the same rows, as `ColumnTap` has them.
+        hashes, missing: hashes and missing values of the same rows, see `ColumnTap`.
         bagged: the multi-hot columns, in the order of the bags.
     """
 

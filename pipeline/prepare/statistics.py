@@ -44,12 +44,12 @@ class IdStatistics(ColumnStatistics):
 
     Attributes:
         kind: "categorical" or "multi_hot".
-        values: how many there are, with repetitions.
-        distinct: how many different ones.
+        values: number of values, with repetitions.
+        distinct: number of distinct values.
         distinct_exact: whether that was counted; otherwise it is estimated from a sample of the hashes.
-        head: for each n of HEADS, the share of `values` that the n most frequent ones have.
+        head: share of the n most frequent values in `values`, for each n of HEADS.
         head_short: the most by which any of these shares may be too small; 0 where all values were counted.
-        table_rows: of its table.
+        table_rows: rows of its table.
         expected_shared: the share of the different values that share a row of the table with another, as a
             hash that spreads them evenly makes it.
         mean_length, longest: ids in a bag; 1 of a categorical column.

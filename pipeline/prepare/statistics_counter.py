@@ -36,7 +36,7 @@ class StatisticsCounter:
     Memory: some 100 MB for any number of rows and values. One thread.
 
     Args:
-        saved: what `saved` returned of an earlier one, to continue from.
+        saved: result of `saved` of an earlier counter, to continue from.
     """
 
     def __init__(self, job: Job, saved: Arrays | None = None) -> None:

@@ -63,7 +63,7 @@ class Control(ReportPart):
 
     @property
     def kept(self) -> bool:
-        """Whether the bound was kept in the last window and in at least half of all."""
+        """Whether the last window and at least half of all kept the bound."""
         return self.ratio is not None and self.ratio <= self.bound and 2 * self.windows_within >= self.windows
 
 

@@ -84,7 +84,7 @@ class InputRows:
         numbers: int64 [n], from 1: the line of each row in a text file, or its row in Parquet.
         examples: the m rows that can be scored; their labels have no meaning.
         scored: int64 [m], the indices of these among the n rows.
-        why: by index, what is wrong with each of the other rows.
+        why: fault of each of the other rows, by index.
         labels: float32 [n], NaN if a row has none.
         kept: the columns that were requested, n values each.
     """

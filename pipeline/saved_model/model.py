@@ -80,7 +80,7 @@ class SavedModel:
         """Open the model in a run's or a checkpoint's folder.
 
         Args:
-            path: for example "runs/latest".
+            path: path of a run folder, for example "runs/latest".
             which: the "last" checkpoint of the run, or the "best" one by validation; "auto": the best one, if
                 there is one.
 
@@ -106,7 +106,7 @@ class SavedModel:
 
     @property
     def description(self) -> str:
-        """Say which model this is, and whether it is the best by validation or the last of its run."""
+        """Describe which model this is: the best by validation, or the last."""
         trained = f"after {self.manifest.examples_trained:,} examples"
         note = read_note(self.folder)
         if note is None:

@@ -111,9 +111,10 @@ def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Floa
 def score_files(
     model: ScoringModel, patterns: Sequence[str], keep: Sequence[str] = ()
 ) -> Iterator[tuple[InputRows, Float32Array]]:
-    """Yield the rows of files in order, chunk by chunk, with the columns `keep`, and their logits.
+    """Yield the rows of files in order, chunk by chunk, and their logits.
 
-    NaN for a row without a score. Raises DataError, and at the end CheckpointError if no logit is finite.
+    The rows have the columns `keep`. The logit of a row without a score is NaN. Raises DataError, and at the
+    end CheckpointError if no logit is finite.
     """
     scorer = _Scorer(model)
     for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), keep):
@@ -124,13 +125,13 @@ def score_files(
 def write_predictions(
     model: ScoringModel, patterns: Sequence[str], out: Path, keep: Sequence[str] = ()
 ) -> Predicted:
-    """Score every row of the files and write `out`: CSV if its name ends in .csv, else Parquet.
+    """Score every row of the files and write `out`.
 
-    Rows are scored in order and in bounded memory. The columns of `out` are `file`, `row` (from 1: the line
-    of a text file, the row of a Parquet file), `probability` and `logit` (null for a row that cannot be read,
-    or whose logit is not finite), `label` (null if there is none) and those of `keep`. The file appears
-    completely or not at all. Raises DataError, ResourceError, and CheckpointError for a model that gives no
-    finite logit to any row.
+    It is CSV if its name ends in .csv, otherwise Parquet. Rows are scored in order and in bounded memory. The
+    columns of `out` are `file`, `row` (from 1: the line of a text file, the row of a Parquet file),
+    `probability` and `logit` (null for a row that cannot be read, or whose logit is not finite), `label`
+    (null if there is none) and those of `keep`. The file appears completely or not at all. Raises DataError,
+    ResourceError, and CheckpointError for a model that gives no finite logit to any row.
     """
     taken = [name for name in keep if name in _OUTPUT_COLUMNS]
     if taken:

@@ -1,4 +1,4 @@
-"""The quality of a saved model by the values of a column: of each slice, and GAUC over all."""
+"""Quality of a saved model by the values of a column, and GAUC."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SliceScores:
     """The quality over the rows with one value of the column.
 
     Attributes:
-        value: as text; None for rows without one.
-        examples: how many rows.
+        value: value as text; None for rows without one.
+        examples: number of rows.
         rate: the mean label.
         ne: logloss divided by that of always predicting `rate`; None where all labels are the same.
         auc: None where all labels are the same.
@@ -42,7 +42,7 @@ class Slices:
         column: its name.
         gauc: the AUC within slices, weighted by their examples, over those with both labels (Zhou et al.,
             Deep Interest Network, arXiv 1706.06978, section 6.3); None if there is none.
-        gauc_slices, gauc_examples: how many slices and examples it is of.
+        gauc_slices, gauc_examples: number of slices and examples in `gauc`.
         slices: first those with the most logloss, over all their rows, beyond that of predicting their rate.
     """
 
@@ -104,7 +104,10 @@ def _slices(column: str, frame: pl.DataFrame) -> Slices:
 
 
 def _scores(row: dict[str, Any]) -> tuple[float, SliceScores]:
-    """Return the logloss beyond that of predicting the slice's rate, over all its rows, and the figures."""
+    """Return a slice's excess logloss over a constant prediction, and its figures.
+
+    The excess is summed over all rows of the slice.
+    """
     examples, positives = int(row["examples"]), float(row["positives"])
     negatives, rate = examples - positives, positives / examples
     entropy, ne, auc = 0.0, None, None

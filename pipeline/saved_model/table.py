@@ -20,7 +20,7 @@ class Table:
     Any thread may read.
 
     Attributes:
-        name: of the column whose values it embeds.
+        name: name of the column whose values it embeds.
         weights: float32 [rows, dim], read-only.
         pooling: "" if an example has one row; "sum" or "mean" if it has a bag of rows.
         column: number of the column in the hash (see `pipeline.data.hashing`).

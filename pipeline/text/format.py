@@ -65,10 +65,7 @@ def data_rate(bytes_per_second: float | None, *, missing: str = MISSING) -> str:
 
 
 def duration(seconds: float | None, *, missing: str = MISSING) -> str:
-    """Format a duration, such as 31.2 ms or 2 h 10 min.
-
-    Others are 42.5 s and 3 min 5 s.
-    """
+    """Format a duration, such as 31.2 ms, 42.5 s or 2 h 10 min."""
     if seconds is None:
         return missing
     if 0 < seconds < 0.9995:

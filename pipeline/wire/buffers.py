@@ -43,7 +43,7 @@ class BufferPool:
     still referred to is never lent again: holding on to it costs only memory.
 
     Args:
-        idle_bytes_limit: how much unused memory the pool keeps.
+        idle_bytes_limit: bytes of unused memory that the pool keeps.
     """
 
     def __init__(self, idle_bytes_limit: int) -> None:

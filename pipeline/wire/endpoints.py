@@ -50,7 +50,7 @@ def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
 
     Args:
         transport: `network.transport`.
-        bind: where the node would listen on TCP.
+        bind: address at which the node would listen on TCP.
         one_machine: whether all nodes are children of one supervisor.
 
     Raises:

@@ -17,7 +17,7 @@ class RetransmitPolicy:
     After that the request is sent again. No I/O, no clock.
 
     Attributes:
-        interval_seconds: from one transmission, or sign of progress, to the next transmission.
+        interval_seconds: time from one transmission, or sign of progress, to the next transmission.
     """
 
     interval_seconds: float

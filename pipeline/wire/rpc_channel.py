@@ -45,15 +45,15 @@ class RpcChannel:
     """One end of a control link.
 
     Args:
-        peer: how the other side is called in logs and errors.
+        peer: name of the other side in logs and errors.
         send: hands a message to the socket; called on the loop's thread.
         handle: coroutine function from the other side's request, and its number, to its reply. A
             ShadowSyncError that it raises becomes an error reply.
         refused: called with the reason whenever something was refused for its form; without it that is
             logged.
         verbs: the table of what may be asked.
-        first_number: of the requests that it sends; the other side must not have seen it from this one.
-        replies: what was replied to the other side's requests before, by number: it may ask again.
+        first_number: number of its first request; the other side must not have seen it from this one.
+        replies: earlier replies to the other side's requests by number, since it may repeat them.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Segment:
     """Shared memory that this process has mapped. One thread uses it.
 
     Attributes:
-        size_bytes: of the whole segment.
+        size_bytes: bytes of the whole segment.
     """
 
     def __init__(self, mapped: mmap.mmap) -> None:
@@ -126,9 +126,9 @@ class OpenedSegment(Segment):
         """Open it, and check that it is the announced one.
 
         Args:
-            pid: of the process that created it.
-            descriptor: of that process.
-            size_bytes: of the whole segment.
+            pid: process that created it.
+            descriptor: descriptor in that process.
+            size_bytes: bytes of the whole segment.
             boot: `running_kernel` of that process.
             token: see `CreatedSegment`.
 

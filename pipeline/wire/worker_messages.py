@@ -47,7 +47,7 @@ class ConfirmBatch:
 class DrainWorker:
     """End of training after the current batch.
 
-    Of a `leaving` trainer the readers take back what it does not train.
+    With `leaving`, readers take back the batches that the trainer does not train.
     """
 
     sequences: dict[str, Count]
@@ -168,7 +168,7 @@ class BatchAck:
         loss_sum: log loss before the step, in nats, times the sample weights, over the examples.
         positives: the sum of labels times sample weights.
         weight: the sum of the sample weights; `examples` where the job has none.
-        finished_at: of the machine's monotonic clock, which its processes share.
+        finished_at: time by the machine's monotonic clock, which its processes share.
         replay: it was trained before.
     """
 
@@ -224,10 +224,10 @@ class WorkerHeartbeat:
     """Counts of the worker, every half second.
 
     Attributes:
-        metrics: of the worker; see `WorkerHandle.metrics`.
+        metrics: counts of the worker; see `WorkerHandle.metrics`.
         process: CPU seconds and memory of the process.
         threads: seconds of CPU and of waiting for a core, by name.
-        sent_bytes, received_bytes, connections: of the worker's own client of the center.
+        sent_bytes, received_bytes, connections: counts of the worker's own client of the center.
     """
 
     metrics: Counts

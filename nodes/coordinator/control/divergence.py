@@ -26,7 +26,7 @@ def squared_distances(
 
 
 class Divergence:
-    """Float64 sums for the mean of `‖w_i - mean‖ / ‖mean‖` over replicas, chunk by chunk."""
+    """Sums, in float64, for the mean over replicas of `‖w_i - mean‖ / ‖mean‖`."""
 
     def __init__(self, replicas: int) -> None:
         self._distances = np.zeros(replicas, dtype=np.float64)

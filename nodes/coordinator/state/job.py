@@ -138,7 +138,7 @@ class JobState:
         self.outcome = outcome
 
     def request_stop(self, stop: Stop) -> bool:
-        """Record a reason to stop; return whether it is the first. Later ones do not count."""
+        """Record a reason to stop; return whether it is the first, which counts."""
         if self.stop is not None:
             return False
         self.stop = stop
@@ -270,7 +270,7 @@ class JobState:
         self.training_began = dict(cpu_seconds)
 
     def end_training(self, ended_early: str) -> None:
-        """Record the end of training, and why it came before the end of its input, if so."""
+        """Record the end of training, and why it came early, if so."""
         self.training_ended = ended_early
 
     def replace_coordinator(self) -> None:

@@ -81,7 +81,7 @@ class Membership:
     """The members by token, and the free slots.
 
     Args:
-        expected: how many nodes of each role the job has.
+        expected: number of nodes of each role in the job.
         digest: the job's digest; nodes with another are refused.
     """
 

@@ -19,7 +19,7 @@ STALE_SECONDS: Final = 3.0
 
 
 def entropy(mean: float) -> float | None:
-    """Return a label's entropy in nats, by its mean; None if all labels are equal."""
+    """Return a label's entropy in nats by its mean; None if all are equal."""
     if not 0.0 < mean < 1.0:
         return None
     return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))

@@ -17,7 +17,10 @@ from ....pipeline.errors import ExitCode, ShadowSyncError
 
 
 def main() -> int:
-    """Score, print, and return the exit code; an error is one line on standard error."""
+    """Score, print, and return the exit code.
+
+    An error is one line on standard error.
+    """
     question = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     os.nice(int(question["nice"]))

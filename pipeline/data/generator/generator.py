@@ -64,8 +64,8 @@ def generate_log(
         directory: made if it is missing. An older generated log in it is removed first.
         examples, eval_examples: rows of either part; `eval_examples` may be 0.
         seed: 0 to 2**63 - 1. The same seed gives the same bytes.
-        files: how many the train part is cut into; the eval part is one file.
-        compression: of the whole file for text, inside the file for Parquet.
+        files: number of files of the train part; the eval part is one file.
+        compression: compression of the whole file for text, inside the file for Parquet.
         reuse: if log.json states the same request and its files have the stated sizes, write nothing and
             return it with `reused` set.
         progress: called in this thread with rows done and rows in all, at most every `CHUNK_EXAMPLES` rows.

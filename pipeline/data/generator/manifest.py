@@ -57,9 +57,9 @@ class PartManifest(FrozenModel):
     """A part of the log.
 
     Attributes:
-        files: in the order of the examples; none when the part has no example.
+        files: files in the order of the examples; none if the part has no example.
         examples: rows over all files.
-        positives: those with label 1.
+        positives: number of examples with label 1.
         teacher_logloss: nats; mean logloss of the teacher's true probabilities on the labels drawn.
         teacher_ne: `teacher_logloss` over the entropy of the part's mean label.
         distinct_ids: pairs of column and id that occur, missing ids not counted.
@@ -81,7 +81,7 @@ class LogManifest(FrozenModel):
     """A whole log: the parameters that made it, and its parts.
 
     Attributes:
-        version: of the generator; another version makes other rows from the same seed.
+        version: version of the generator; another version makes other rows from the same seed.
         reused: the log was there already and nothing was written. Not stored.
     """
 

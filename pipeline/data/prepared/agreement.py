@@ -91,7 +91,7 @@ def _hash_differences(theirs: HashSettings) -> list[str]:
 def _with_defaults(
     stated: Mapping[str, Any], section: type[BaseModel], keys: Iterable[str]
 ) -> dict[str, Any]:
-    """Return what a folder states, with the defaults of keys that its shadowsync did not have yet."""
+    """Return the statements of a folder, with defaults for keys newer than it."""
     fields = section.model_fields
     absent = {key for key in keys if key not in stated and not fields[key].is_required()}
     return {**{key: fields[key].get_default(call_default_factory=True) for key in absent}, **stated}

@@ -86,13 +86,13 @@ class PreparedColumn(FrozenModel):
     """A column of the parts, described for readers without shadowsync.
 
     Attributes:
-        kind: as in [data.columns].
+        kind: kind as in [data.columns].
         source: the column of the source.
         stored: its type in the parts.
-        transform: what was done to a number, in words; "" for none.
-        table_rows: of its table; None without one.
+        transform: transformation of a number, in words; "" for none.
+        table_rows: rows of its table; None without one.
         hash_column: the number that its ids are hashed with; None without a table.
-        pooling: of a multi-hot column.
+        pooling: pooling of a multi-hot column.
     """
 
     name: str

@@ -60,12 +60,12 @@ class GatherIndices:
     Used by the thread that trains the batch.
 
     Attributes:
-        nodes: for each node, the indices of its banks.
-        floats: for each node, how many floats its reply has.
+        nodes: indices of the banks of each node.
+        floats: number of floats in each node's reply.
         batch: B.
-        tables: how many tables there are.
-        divisors: by table with mean pooling: float32 [B, 1], by which each sum is divided.
-        device: where the tensors are.
+        tables: number of tables.
+        divisors: float32 [B, 1] by which each sum is divided, by table with mean pooling.
+        device: device of the tensors.
     """
 
     def __init__(self, requests: Sequence[LookupPlan], tables: int, device: torch.device) -> None:

@@ -100,9 +100,9 @@ def bank_shares(
 
     Args:
         dims: floats in a row of each bank of the node.
-        rows: how many rows are requested in all.
-        counts: how many of them are in each bank; () with one bank.
-        bag_pieces: how many tables with bags, or pieces of such, the node holds in each bank; () for none.
+        rows: number of requested rows in all.
+        counts: number of them in each bank; () with one bank.
+        bag_pieces: number of tables with bags, or pieces of them, in each bank of the node; () for none.
         bag_lengths: int32 [P, B], P the sum of `bag_pieces`: see `messages.Lookup`; [0, 0] if P is 0.
 
     Raises:
@@ -156,11 +156,11 @@ class BankLookup:
     row requested, and for each table of `bags` one for each of the B examples.
 
     Attributes:
-        share: how many rows and floats are requested.
+        share: number of requested rows and floats.
         distinct: the distinct single rows; None where all single rows are requested.
         whole: the tables with one row an example that the node holds whole, ascending.
         cut: the split tables with one row an example of which the node holds a piece, ascending.
-        positions: for each piece of `cut`, which examples have their row in it: int64, ascending.
+        positions: examples with their row in a piece, for each piece of `cut`: int64, ascending.
         bags: the tables with bags that the node holds, whole or a piece, ascending.
     """
 
@@ -205,7 +205,7 @@ class LookupPlan:
             has only the zeros of empty bags. The node still receives the request and the push, because it
             records every batch.
         batch: B, the number of examples.
-        banks: what goes to each bank of the plan, in their order; also to banks that get nothing.
+        banks: lookup of each bank of the plan, in order, even of banks that get nothing.
         bags: the batch's bags by table; the same for all nodes.
         bag_lengths: see `messages.Lookup`.
     """

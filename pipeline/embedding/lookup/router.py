@@ -46,7 +46,7 @@ class NodeRequestBuilder:
         Args:
             rows: int32 [T1, B], of the tables with one row an example; checked.
             batch: B.
-            bags: by table, the bags of the batch; checked.
+            bags: bags of the batch by table; checked.
         """
         banks, local, lengths = [], [], []
         for bank in self._banks:
@@ -151,12 +151,12 @@ class ShardRouter:
         """Return the embeddings of a batch from the nodes' replies.
 
         Args:
-            requests: what `requests` returned for the batch.
-            replies: for each request its `floats`, float32: an array, a tensor, or the buffer of a received
-                frame. The result uses this memory: it must not change until the backward pass is over. A
-                tensor may already be on the device.
-            device: of the embeddings; the CPU by default. Replies elsewhere are copied there, in the order of
-                the device's current stream; only a copy from pinned memory does not block.
+            requests: result of `requests` for the batch.
+            replies: one per request, its `floats` float32 values: an array, a tensor, or the buffer of a
+                received frame. The result uses this memory: it must not change until the backward pass is
+                over. A tensor may already be on the device.
+            device: device of the embeddings; by default the CPU. Replies elsewhere are copied there, in the
+                order of the device's current stream; only a copy from pinned memory does not block.
 
         Raises:
             ValueError: not one reply a node, or a reply of a wrong size or type.

@@ -53,9 +53,9 @@ class BatchEmbeddings:
     Used by the worker thread that trains the batch.
 
     Attributes:
-        leaves: for each node a leaf, float32 [floats of its request], requiring a gradient: on the memory of
+        leaves: one leaf per node, float32 [floats of its request], requiring a gradient: on the memory of
             its reply, or on a copy of it on the device.
-        embeddings: for each table float32 [B, dim], by autograd from the leaves. Those of whole tables share
+        embeddings: one per table, float32 [B, dim], by autograd from the leaves. Those of whole tables share
             the leaves' memory; with distinct rows their vectors are copied to all examples that have them.
             Those of split tables are gathered from their pieces. With bags it is the sum of the nodes'
             replies, divided for a mean. Must not be changed in place. To have them side by side, `torch.cat`
@@ -91,7 +91,7 @@ class BatchEmbeddings:
     def gradients(self) -> list[Float32Array]:
         """Return each node's gradients, in the order of its rows.
 
-        For each node float32 [floats of its request], on the CPU. Call it after the backward pass; on a
+        They are float32 [floats of its request], on the CPU. Call it after the backward pass; on a
         device this waits until that is done. Embeddings that the loss does not depend on have zeros. The
         arrays are the caller's; nothing else writes to them.
         """

@@ -63,9 +63,9 @@ class TablePlan:
         tables: all tables.
         banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
             tables; every node has all banks, some perhaps without rows.
-        nodes: how many embedding nodes there are.
-        pieces: by node, bank and offset; in a bank the whole tables come first, in the order of tables,
-            then its pieces of split tables, at most one of each table.
+        nodes: number of embedding nodes.
+        pieces: pieces by node, bank and offset. In a bank the whole tables come first, in the order of
+            tables, then its pieces of split tables, at most one of each table.
     """
 
     tables: tuple[TableSettings, ...]
@@ -78,7 +78,7 @@ class TablePlan:
         """Return the split that depends on the tables alone, by `split_by_rows`.
 
         Raises:
-            JobFileError: as `of_ranges`.
+            JobFileError: see `of_ranges`.
         """
         return cls.of_ranges(tables, nodes, split_by_rows(tables, nodes))
 

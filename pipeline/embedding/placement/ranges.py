@@ -46,7 +46,7 @@ def check_enough_rows(tables: Sequence[TableSettings], nodes: int) -> None:
 
 
 def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterable[Range]) -> str:
-    """Describe what is wrong with a split; "" if it is valid.
+    """Describe the fault of a split; "" if it is valid.
 
     In a valid split every row of every table is on one node, and no node has two ranges of one table.
     """

@@ -31,8 +31,8 @@ class TableLoad:
 
     Attributes:
         rows: ascending, the first 0 and the last the number of rows.
-        costs: of all rows below each of `rows`, in picoseconds an example, ascending from 0; the rows between
-            two of them have equal costs.
+        costs: cost of all rows below each of `rows`, in picoseconds per example, ascending from 0; the rows
+            between two of them have equal costs.
     """
 
     rows: tuple[int, ...]
@@ -48,7 +48,7 @@ class TableLoad:
         """Spread a table's cost by how often its rows were seen.
 
         Args:
-            rows: of the table.
+            rows: number of rows of the table.
             edges: n + 1 rows, ascending, the first 0 and the last `rows`.
             counts: n: how often rows of [edges[i], edges[i + 1]) were seen; if all are 0, the load is even.
             cost: picoseconds an example.
@@ -112,7 +112,7 @@ def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], n
     in integers: the same loads give the same split on every machine.
 
     Args:
-        loads: of each table.
+        loads: loads of the tables.
 
     Raises:
         JobFileError: fewer rows than nodes.

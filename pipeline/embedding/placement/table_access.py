@@ -30,9 +30,9 @@ class TableAccess:
         rows_per_example: rows looked up, repeats counted; 1 for a table with one row an example.
         distinct_per_example: distinct rows of a batch, over the batch's examples.
         head_share: the fraction of all lookups that go to the HEAD_ROWS most frequent rows.
-        edges, counts: how often rows of [edges[i], edges[i + 1]) were looked up; the first edge is 0, the
-            last the table's rows, and each part of the histogram has about as many lookups as the others,
-            or is one row.
+        edges, counts: histogram of the lookups: counts[i] is for rows in [edges[i], edges[i + 1]). The first
+            edge is 0, the last the table's rows. Each part has about as many lookups as the others, or is one
+            row.
     """
 
     rows_per_example: float
@@ -48,8 +48,8 @@ class AccessCounter:
     It stores their rows. Owned by one thread.
 
     Attributes:
-        examples: how many were added.
-        bytes: of the rows that are stored.
+        examples: number of added examples.
+        bytes: bytes of the stored rows.
     """
 
     def __init__(self, tables: Sequence[TableSettings]) -> None:

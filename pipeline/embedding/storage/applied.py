@@ -26,7 +26,7 @@ class AppliedBatches:
     Owned by one thread (the node's service thread).
 
     Attributes:
-        repeats: how often `add` received a batch that was there already, since this object was made.
+        repeats: number of batches that `add` received again.
     """
 
     def __init__(self) -> None:

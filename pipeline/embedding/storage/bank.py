@@ -20,14 +20,14 @@ class RowBank:
 
     Args:
         node: the node's number, for error messages.
-        rows: how many; may be 0.
+        rows: number of rows; may be 0.
         bank: dim, optimizer, rate and storage.
 
     Raises:
         JobFileError: an unknown optimizer.
 
     Attributes:
-        change_epoch: what `apply` notes for the rows that it changes, at least 1.
+        change_epoch: moment that `apply` notes for the rows that it changes, at least 1.
         changed_at: uint8 [rows], the change epoch of each row's last change; 0 for none.
     """
 

@@ -44,7 +44,7 @@ class RowMemory(Generic[Number]):
 
     Args:
         shape: [rows], or [rows, dim].
-        dtype: of its numbers.
+        dtype: type of its numbers.
 
     Attributes:
         values: the memory itself, C-contiguous.

@@ -1,7 +1,7 @@
-"""The rows of a checkpoint that changed since the part of it that has all rows.
+"""Rows of a checkpoint that changed since its part with all rows.
 
-A node writes all its rows at times, and otherwise only those that changed: what it wrote before stays in the
-checkpoint, and changes are laid over it in the order of their numbers.
+A node sometimes writes all rows, and otherwise only the changed ones. Its earlier files stay in the
+checkpoint, and changes replace their rows in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def part_role(node: int, changes: int) -> str:
 
 
 def parse_role(role: str) -> tuple[int, int] | None:
-    """Return node and number of changes; None for a role that is not an embedding node's."""
+    """Return node and number of changes; None for a role of other nodes."""
     found = _ROLE.fullmatch(role)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
@@ -40,7 +40,7 @@ class SavedChanges:
     Several threads may call it.
 
     Args:
-        reader: of the files.
+        reader: reader of the files.
         where: the checkpoint's folder, for errors.
 
     Raises:
@@ -74,9 +74,9 @@ class SavedChanges:
         return tuple(self._shapes)
 
     def lay_over(self, table: str, array: str, start: int, values: NDArray[np.float32]) -> None:
-        """Replace the changed ones of `values`, the rows of an array of a table from `start` on.
+        """Replace the changed rows in `values`; raises CheckpointError.
 
-        Raises CheckpointError.
+        `values` are the rows of an array of a table from `start` on.
         """
         if table not in self._shapes:
             return

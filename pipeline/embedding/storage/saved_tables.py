@@ -48,7 +48,7 @@ class SavedTables:
     It keeps no file open; several threads may call it.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         manifest: its manifest; the caller has checked sizes and checksums.
 
     Raises:
@@ -56,7 +56,7 @@ class SavedTables:
 
     Attributes:
         names: the tables, sorted.
-        nodes: how many embedding nodes wrote them.
+        nodes: number of embedding nodes that wrote them.
         placement_digest: which rows each of these nodes had, see `TablePlan.placement_digest`.
     """
 
@@ -189,7 +189,7 @@ class SavedTables:
 
 
 def _parts_of(files: Iterable[FileEntry]) -> dict[tuple[int, int], list[FileEntry]]:
-    """Return the files of embedding nodes by node and number of changes, 0 for all rows."""
+    """Return embedding nodes' files by node and number of changes, 0 for all rows."""
     found: dict[tuple[int, int], list[FileEntry]] = {}
     for entry in files:
         if (part := parse_role(entry.role)) is not None:

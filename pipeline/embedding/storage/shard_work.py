@@ -74,7 +74,7 @@ class LookupWork:
     """Copy rows into `out`, float32 [floats], and sum those of bags there.
 
     Attributes:
-        rows: how many are looked up.
+        rows: number of rows to look up.
     """
 
     def __init__(self, parts: Sequence[BankPart], out: Float32Array) -> None:
@@ -114,7 +114,7 @@ class PushWork:
     Args:
         gradients: float32 [floats], of all parts; not changed.
         scale: see `RowOptimizer.step`.
-        keys: for each part, see `RowStorage.add`.
+        keys: keys of each part, see `RowStorage.add`.
     """
 
     def __init__(

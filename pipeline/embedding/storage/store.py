@@ -56,9 +56,9 @@ class ShardStore:
     Attributes:
         plan: the split of all tables.
         node: the node's number.
-        rows: how many, in all banks.
+        rows: number of rows in all banks.
         dims: floats in a row of each bank.
-        bag_pieces: how many tables with bags, or pieces of such, it holds in each bank.
+        bag_pieces: number of tables with bags, or pieces of them, in each bank.
     """
 
     def __init__(self, plan: TablePlan, node: int, *, seed: int, memory_fraction: float) -> None:
@@ -122,7 +122,7 @@ class ShardStore:
         Args:
             rows: int32 [N], local to their bank, bank after bank, repeats allowed; see `messages.Lookup`.
             out: float32, C-contiguous, as many as `floats_of` says.
-            counts: how many of the rows are in each bank; () with one bank.
+            counts: number of rows in each bank; () with one bank.
             bag_lengths: int32 [P, B], how many rows each bag has; [0, 0] where this node holds none.
 
         Raises:
@@ -162,12 +162,12 @@ class ShardStore:
         Gradients are summed in the order given.
 
         Args:
-            rows: as for `lookup_work`.
+            rows: see `lookup_work`.
             gradients: float32, C-contiguous, as many as `floats_of` says; not changed. A bag gradient is
                 that of each of its rows.
-            counts: as for `lookup_work`.
+            counts: see `lookup_work`.
             lr_scale: the factor on each optimizer's learning rate, from 0 to LARGEST_LR_SCALE.
-            bag_lengths: as for `lookup_work`.
+            bag_lengths: see `lookup_work`.
             batch: the batch of the gradients; with the seed of the run, the node and the row it decides how
                 rows of bfloat16 are rounded.
 
@@ -224,10 +224,7 @@ class ShardStore:
         return ended
 
     def forget_change_epochs(self) -> None:
-        """Begin with the first change epoch again: no row has changed yet.
-
-        Only the owning thread may call.
-        """
+        """Restart at the first change epoch, with no changed row; on the owning thread."""
         for bank in self._banks:
             bank.changed_at.fill(0)
         self._begin_change_epoch(1)

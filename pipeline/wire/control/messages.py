@@ -252,7 +252,7 @@ class Scale(Request["ScaleReply"]):
 
 @dataclass(frozen=True, slots=True)
 class ScaleReply(Reply):
-    """Names of the nodes that have joined and left, and the new number of nodes."""
+    """Names of the nodes that joined and left, and their new number."""
 
     joined: Annotated[tuple[str, ...], Items(MAX_BATCHES)]
     left: Annotated[tuple[str, ...], Items(MAX_BATCHES)]

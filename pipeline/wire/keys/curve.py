@@ -113,7 +113,7 @@ class ZapAuthenticator:
         refused: called for each connection that is refused.
 
     Attributes:
-        refusals: of connections.
+        refusals: refused connections.
     """
 
     def __init__(
