@@ -125,7 +125,7 @@ def run_node(
 ) -> tuple[ExitCode, str]:
     """Run one node other than the coordinator.
 
-    Return its exit code, and why if it isn't 0.
+    Returns its exit code, and the reason if it isn't 0.
     """
     from .runtime.main_loop import run_interruptible
     from .runtime.node import Node

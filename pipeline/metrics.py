@@ -61,7 +61,7 @@ _MOST_EXAMPLES: Final = 2**53
 def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
     """Return the gain ratio of an NE over the teacher's.
 
-    It is (1 - NE) / (1 - NE of the teacher). None where either is unknown, or where the teacher is not better
+    It is (1 - NE) / (1 - NE of the teacher). Returns None if either is unknown, or the teacher is no better
     than the mean label.
     """
     if ne is None or teacher_ne is None or teacher_ne >= 1.0:
@@ -172,7 +172,8 @@ class QualitySums:
 
         1.0 is no better than the mean.
 
-        None if all labels are the same; raises DataError without examples. Source: He et al., ADKDD 2014.
+        Returns None if all labels are the same; raises DataError without examples.
+        Source: He et al., ADKDD 2014.
         """
         rate = self.positives / self._counted()
         if rate in (0.0, 1.0):
@@ -193,7 +194,7 @@ class QualitySums:
     def auc(self) -> float | None:
         """Return the area under the ROC curve; ties count half.
 
-        None if all labels are the same; raises DataError without examples.
+        Returns None if all labels are the same; raises DataError without examples.
         """
         negatives, positives, pairs = self._pairs()
         if not pairs > 0.0:
@@ -205,7 +206,7 @@ class QualitySums:
     def auc_error(self) -> float | None:
         """Return the largest error of `auc` against the exact AUC.
 
-        None where `auc` is None.
+        Returns None if `auc` is None.
         """
         negatives, positives, pairs = self._pairs()
         return float(np.dot(positives, 0.5 * negatives)) / pairs if pairs else None

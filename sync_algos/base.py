@@ -281,7 +281,7 @@ class Algorithm(ABC):
     def global_model(self) -> torch.Tensor:
         """Return the resulting model, float32 [numel], not copied.
 
-        Only for `ModelOrigin.GLOBAL`.
+        It is only for `ModelOrigin.GLOBAL`.
         """
         raise TypeError(f"{type(self).__name__} has no global model")
 

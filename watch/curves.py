@@ -15,7 +15,7 @@ UNSETTLED_POINTS = 6
 def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> CurvePart | None:
     """Find the points that a client with this cursor lacks.
 
-    None if there are none.
+    Returns None if there are none.
     """
     known = cursor[1] if cursor is not None and cursor[0] == step else 0
     start = max(0, min(known, len(points)) - UNSETTLED_POINTS)

@@ -21,7 +21,7 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 class EventFile:
     """One event file in a folder, created with this object.
 
-    One thread. Raises OSError if a write fails.
+    Used by one thread. Raises OSError if a write fails.
 
     TensorBoard's own EventFileWriter writes on another thread, which ends with a traceback if the disk is
     full; here the caller gets the error. The file is named as TensorBoard's writers name it.

@@ -49,7 +49,7 @@ class Progress(StatusPart):
 class Speed(StatusPart):
     """Examples/s, recently and in total.
 
-    That is, over the last seconds, and from the first to the last trained batch.
+    They are over the last seconds, and from the first to the last trained batch.
     """
 
     now: float | None = None

@@ -22,7 +22,7 @@ _PLURAL = {"embedding": "embedding nodes", "sync": "sync nodes"}
 def table_of(status: Status) -> RenderableType:
     """Render the whole status: some 10 lines, and one per node.
 
-    One line per role if there are more than MOST_NODES.
+    It has one line per role if there are more than MOST_NODES nodes.
     """
     nodes = status.nodes
     rows = [_node_cells(node) for node in nodes] if len(nodes) <= MOST_NODES else _role_rows(nodes)

@@ -1,6 +1,6 @@
 """Where the time of a training step goes.
 
-Also how far the products are from what the processor can do.
+It also compares the products with the processor's limit.
 
     python benchmarks/speed/step.py --batch 512 --precision bfloat16 --out docs/results/step.json
 

@@ -50,7 +50,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class ArrivalOrder:
-    """Waits that end in a deterministic order.
+    """Deterministic order in which waits end.
 
     `asyncio.sleep` promises no order among timers of the same time; messages of one connection need one.
     """

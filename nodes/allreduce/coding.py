@@ -73,7 +73,7 @@ class Coding:
     def encode_up(self, start: int, values: Float32Array) -> tuple[EncodedChunk, Float32Array]:
         """Encode this member's values from `start` on; return also what the reducer decodes.
 
-        To be called once per chunk.
+        Call it once per chunk.
         """
         base, encoded = self._own_values.encode(start, values)
         stop = start + len(values)
@@ -90,7 +90,7 @@ class Coding:
     def encode_down(self, start: int, means: Float32Array) -> tuple[EncodedChunk, Float32Array]:
         """Encode the means from `start` on; return also what every member decodes.
 
-        To be called once per chunk.
+        Call it once per chunk.
         """
         base, encoded = self._results.encode(start, means)
         known = self._results.values[start : start + len(means)] if self._results.is_enabled else means

@@ -139,7 +139,7 @@ class AllReduceState:
     def want(self, grouping: Grouping, now: float) -> None:
         """Request the next round: `Met` or `Ended` follows.
 
-        Not to be called while a round streams.
+        Do not call it while a round streams.
         """
         context = self.context
         if context.current_round is not None:

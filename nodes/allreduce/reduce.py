@@ -204,7 +204,7 @@ class ReduceRound:
     def take_chunk(self, peer: int, position: int, weight: float, packed: EncodedChunk) -> bool:
         """Accept a peer's values at a position of this member's slice.
 
-        Return whether it is reduced now.
+        Returns whether it is reduced now.
 
         Raises:
             ValueError: the chunk cannot belong to this round; nothing has changed.
@@ -235,7 +235,7 @@ class ReduceRound:
     def take_result(self, position: int, packed: EncodedChunk) -> bool:
         """Accept the result at a position that another member reduces.
 
-        Return whether it is new.
+        Returns whether it is new.
 
         Raises:
             ValueError: the result cannot belong to this round; nothing has changed.

@@ -172,7 +172,7 @@ class DeliveryState:
     def lose(self, token: str) -> list[Batch]:
         """Mark a trainer as lost.
 
-        Return its training batches that are not done.
+        Returns its unfinished training batches.
 
         They wait for the coordinator's answer (`resolve_lost`); evaluation batches are queued again at once.
         """

@@ -51,7 +51,7 @@ Parsed = tuple[int, Batch] | SpanTotals
 
 
 class Parser(Service):
-    """Parses spans in the order of submission.
+    """Parser of spans, in the order of submission.
 
     `out` is bounded, so it never runs far ahead.
 

@@ -48,7 +48,7 @@ class Streams(Protocol):
     def stream(self) -> Any:
         """Return a new stream.
 
-        It is behind all that was enqueued on the device so far.
+        Its work comes after everything enqueued on the device so far.
         """
         ...
 

@@ -95,7 +95,7 @@ def find_precision(setting: Literal["auto", "float32", "bfloat16"], device: torc
 class TrainerContext:
     """The state that all threads of one trainer share.
 
-    With `trainer.worker_kind = "process"` its worker processes share it too.
+    With `trainer.worker_kind = "process"`, its worker processes share it, too.
 
     Attributes:
         precision: the precision of the products of a training step.

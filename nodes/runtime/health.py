@@ -83,7 +83,7 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
 def request_health(path: Path, timeout_seconds: float) -> Health:
     """Request the health of the node at `path`.
 
-    Not healthy without an answer in time.
+    A node that does not reply in time is not healthy.
 
     Blocks its thread.
     """

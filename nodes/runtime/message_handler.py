@@ -34,7 +34,7 @@ class MessageHandler(ABC):
     def takes_more(self) -> bool:
         """Return whether messages are to be taken.
 
-        If not, whoever changes that wakes the thread that drives this.
+        If not, the change of that must wake the thread that drives this.
         """
         return True
 

@@ -210,7 +210,7 @@ class ProcessHooks:
     ) -> None:
         """Call `interrupted` on the loop whenever the node is interrupted.
 
-        With `terminated` that is called for SIGTERM, which is meant for this node alone.
+        `terminated`, if given, is called for SIGTERM, which is meant for this node alone.
         """
         loop.add_signal_handler(signal.SIGINT, interrupted)
         loop.add_signal_handler(signal.SIGTERM, terminated or interrupted)
@@ -218,7 +218,7 @@ class ProcessHooks:
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
         """Call `orphaned` on the loop when the supervisor dies.
 
-        Only of a supervised node.
+        It is only for a supervised node.
         """
         exit_when_parent_dies(loop, orphaned)
 

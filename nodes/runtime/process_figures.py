@@ -43,7 +43,7 @@ class NodeProfile:
     async def trace(self, seconds: float) -> TraceReply:
         """Return what each thread does in the next `seconds`.
 
-        At most LONGEST_TRACE_SECONDS; see `Tracer.stop`.
+        The limit is LONGEST_TRACE_SECONDS; see `Tracer.stop`.
         """
         seconds = min(seconds, LONGEST_TRACE_SECONDS)
         further = asyncio.ensure_future(self._role.trace_processes(seconds))

@@ -111,7 +111,7 @@ async def resolve_advertised_host(settings: NodeSettings) -> str:
     """Return `settings.advertise`; for "auto" this host's address towards the coordinator.
 
     A container may start before the name of its coordinator is known, so this tries again for
-    `run.start_timeout_seconds`. To be called on the node's loop.
+    `run.start_timeout_seconds`. Call it on the node's loop.
 
     Raises:
         ClusterError: the coordinator's host is not known after that.

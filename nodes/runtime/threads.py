@@ -130,7 +130,7 @@ class CommandedService(Service):
     def call(self, command: Callable[[], object]) -> None:
         """Have `command` run on this thread; any thread may call.
 
-        If the thread ends first it is never run: whoever waits for it is to be cancelled with the node.
+        If the thread ends first, it never runs: its waiters must be cancelled with the node.
         """
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -232,7 +232,7 @@ def _core_waits(schedule: int | None) -> tuple[float, int]:
 def _schedule(path: Path) -> tuple[float, float] | None:
     """Seconds on a core and waiting for one.
 
-    None if unknown or the thread has ended.
+    They are None if unknown or the thread has ended.
     """
     try:
         ran, waited, _ = path.read_text(encoding="ascii").split()

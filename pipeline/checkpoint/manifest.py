@@ -1,6 +1,6 @@
 """The manifest of a checkpoint.
 
-Also how a checkpoint replaces the last one atomically.
+It also has the atomic replacement of the last checkpoint.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def has_checkpoint(path: Path) -> bool:
 def _identity(folder: Path) -> int | None:
     """Inode of the folder; None if there is no folder.
 
-    By it a replaced folder is noticed.
+    It reveals a replaced folder.
     """
     try:
         return folder.stat().st_ino

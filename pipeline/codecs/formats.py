@@ -164,7 +164,7 @@ class Sparse(Codec):
     def encode(self, values: Float32Array) -> Payload:
         """Return uint8 [elements / 8 + 4 * nonzero].
 
-        At most [4 * elements].
+        It has at most 4 * elements bytes.
         """
         plain = values.astype("<f4", copy=False)
         present = plain.view("<u4") != 0

@@ -137,7 +137,7 @@ def column_number(name: str) -> int:
 def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
     """Return hashes uint64 [k] of integers of any type [k].
 
-    Those of the 8 bytes of an int64 or, for unsigned ones, of a uint64, little-endian.
+    An integer is hashed as the 8 little-endian bytes of an int64, an unsigned one as those of a uint64.
     """
     signed = np.issubdtype(values.dtype, np.signedinteger)
     h: Uint64Array = values.astype(np.int64 if signed else np.uint64).view(np.uint64)

@@ -51,9 +51,9 @@ def id_class(kind: pa.DataType) -> IdClass | None:
 
 
 class IdClasses:
-    """Hold the class of each column's ids over all files inspected.
+    """The class of each column's ids over all files inspected.
 
-    One thread at a time.
+    Used by one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def check_click_columns(
 ) -> None:
     """Raise DataError unless a file has the columns and types of `shape`.
 
-    With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
+    `ids` records the ids of this file; with it, also raises for ids of another class than in an earlier file.
     """
     present = ", ".join(schema.names[:50]) + (", ..." if len(schema.names) > 50 else "")
     remedy = "rename its columns, or change data.dense_features and data.categorical_features"
@@ -225,7 +225,7 @@ def check_raw(path: str, arrow: Any) -> None:
 def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | None = None) -> None:
     """Raise DataError for a missing, repeated or wrongly typed column.
 
-    With `ids`, which records the ids of this file, also for ids of another class than in an earlier file.
+    `ids` records the ids of this file; with it, also raises for ids of another class than in an earlier file.
     """
     for name, column in schema.data.columns.items():
         if column.kind == "ignored":

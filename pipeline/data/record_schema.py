@@ -73,7 +73,7 @@ class Records:
 class RecordSchema:
     """Parse a job's columns into rows of their tables.
 
-    One thread at a time.
+    Used by one thread at a time.
 
     Args:
         data: with `columns`.

@@ -133,7 +133,7 @@ def log_transform(values: NDArray[np.float64]) -> Float32Array:
 class ColumnTap:
     """Id hashes and missing masks of a reader's last chunk.
 
-    They are those of the good rows, which a chunk's examples do not have. One thread at a time.
+    They are those of the good rows; a chunk's examples lack them. Used by one thread at a time.
 
     Attributes:
         hashes: hashes of each column with a table, uint64 [n]; for a multi-hot column those of all of its

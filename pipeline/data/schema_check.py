@@ -1,6 +1,6 @@
 """Check of a file's first rows against the schema, before training starts.
 
-Also the columns of a delimited text file: by its first line, or by their order in the job file.
+It also finds the columns of a delimited text file: by its first line, or by their order in the job file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def delimiter_of(data: DataSection) -> str:
 def check_text(path: str, schema: RecordSchema) -> None:
     """Raise DataError unless the file's first lines fit the schema.
 
-    Also for an empty file.
+    An empty file is refused, too.
     """
     names = columns_of(path, schema)
     block = _first_rows(path, schema)

@@ -24,7 +24,7 @@ from .prepared import PreparedInput
 class JobInput:
     """Read what a job's `data` section describes.
 
-    One thread at a time.
+    Used by one thread at a time.
 
     Attributes:
         ids: the id classes of all Parquet files that `plan` has inspected.

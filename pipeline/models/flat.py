@@ -132,7 +132,7 @@ class BFloat16Weights:
     def clear(self) -> None:
         """Zero the flat gradient, before the backward pass.
 
-        Not where `collect` writes.
+        It leaves out the part where `collect` writes.
         """
         if self._others:
             torch._foreach_zero_(self._others)

@@ -98,7 +98,7 @@ class ThinLinear(nn.Linear):
 def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     """Return linear layers of these widths with ReLU between them.
 
-    Also after the last layer if `last_relu`.
+    With `last_relu`, there is also one after the last layer.
     """
     layers: list[nn.Module] = []
     for at, (width_in, width_out) in enumerate(pairwise(widths)):

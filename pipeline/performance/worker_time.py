@@ -115,7 +115,7 @@ def worker_threads(measured: ProfileMeasurements) -> Iterator[ThreadTime]:
 def _on_core(measured: ProfileMeasurements, total: float) -> float | None:
     """Return the share of time that workers ran on a core.
 
-    None if the system does not report it.
+    Returns None if the system does not report it.
     """
     used = [time.cpu_seconds for time in worker_threads(measured)]
     return sum(used) / total if used and total else None

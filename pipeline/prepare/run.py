@@ -38,9 +38,9 @@ StatusCallback: TypeAlias = Callable[[PreparationStatus], None]
 
 
 class PreparationRun:
-    """Write the parts that do not exist yet.
+    """Writer of the parts that do not exist yet.
 
-    One thread.
+    Used by one thread.
 
     Attributes:
         save_share: the largest share of the time for saving the progress, which writes all counts to the

@@ -116,7 +116,7 @@ class TappedRows:
 class TappedInput:
     """Read the source of a job.
 
-    One thread at a time.
+    Used by one thread at a time.
 
     Attributes:
         source: the job's input, which plans the spans.

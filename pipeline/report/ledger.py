@@ -1,6 +1,6 @@
 """The ledger's part of report.json: identities between counts.
 
-Also whether they hold.
+It also says whether they hold.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Point = tuple[NonNegativeFloat, NonNegativeFloat]
 class ReportPart(BaseModel):
     """Base of all parts: frozen, no unknown keys, no NaN.
 
-    None means: not measured.
+    None means "not measured".
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -111,7 +111,7 @@ class LoadedNode(PlacedNode):
 class Placement(ReportPart):
     """The placement of the rows on the embedding nodes.
 
-    Also the load that followed.
+    It also has the resulting load.
     """
 
     how: How

@@ -57,7 +57,7 @@ def bad_row_warnings(examples: ExampleCounts) -> list[str]:
 def warmup_warnings(job: Job, trained: int) -> list[str]:
     """Return a warning if the rows' warm-up took much of the job.
 
-    They include those of a run that was resumed.
+    The examples include those of a resumed run.
     """
     warmup = job.rows_warmup_examples
     if not trained or warmup <= LARGEST_WARMUP_SHARE * trained:

@@ -1,6 +1,6 @@
 """The folder of a run, and the link `latest` to the newest.
 
-Also the text that says how to resume a run that was stopped. Imports no torch, as the coordinator needs that
+It also has the text that says how to resume a stopped run. Imports no torch, since the coordinator needs that
 text too.
 """
 

@@ -1,6 +1,6 @@
 """Reading and writing of the report in its run's folder.
 
-Also the machine of a run and the versions of its software, which the report has.
+It also finds the machine of a run and the versions of its software for the report.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def write_report(directory: Path, report: Report) -> None:
 def rewrite_texts(directory: Path, report: Report) -> None:
     """Write report.json and report.md again.
 
-    They get what became known after `write_report`.
+    They get the facts that became known after `write_report`.
     """
     _write_json(directory, report)
     _write_markdown(directory, report)

@@ -38,7 +38,7 @@ Columns: TypeAlias = Mapping[str, pa.Array]
 class InputSchema:
     """The schemas of one model's input.
 
-    One thread at a time.
+    Used by one thread at a time.
 
     Attributes:
         inputs: schema of the columns that the model needs.

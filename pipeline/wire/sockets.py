@@ -159,7 +159,7 @@ class Connection:
 class Listener:
     """A ROUTER socket at one endpoint.
 
-    Only the thread that made it may use it, but for `admit`.
+    Only the thread that made it may use it, except for `admit`.
 
     Attributes:
         refusals: messages that were refused, whoever refused them.
@@ -238,8 +238,8 @@ class Listener:
     ) -> None:
         """Pass messages that have arrived to `handle`, while `takes_more()` is true.
 
-        At most SERVED_AT_ONCE, refused ones among them, so that the thread also gets to its other work under
-        load.
+        It passes at most SERVED_AT_ONCE, including refused ones, so that the thread also gets to its other
+        work under load.
         """
         for _ in range(SERVED_AT_ONCE):
             if not takes_more() or not has_message(self.socket):

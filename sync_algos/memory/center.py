@@ -72,7 +72,7 @@ class MemoryCenter:
     def lose(self, part: Slice, *, after_applying: bool = False) -> None:
         """Make exchanges of `part` raise PeerLost.
 
-        With `after_applying`, only after one more is applied.
+        With `after_applying`, they do so only after one more is applied.
         """
         (self._losing if after_applying else self._lost).add(part)
 

@@ -54,7 +54,7 @@ class LeftOut:
 
 
 class LedgerTables(Protocol):
-    """Writes to the ledger's file by a change of state; `LedgerStore` implements them."""
+    """Changes of the ledger's file by a change of state; see `LedgerStore`."""
 
     def grant(self, epoch: int, span: Span, reader: str) -> None:
         """Store that a span was handed out, perhaps again."""

@@ -144,7 +144,7 @@ def popularity(column: IdColumn) -> Float64Array:
 def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Array:
     """Return uint32 [n]: the ids of ranks of at least 0.
 
-    One to one within a column, so no two ranks share an id.
+    They are one to one within a column, so no two ranks share an id.
     """
     value = ranks.astype(np.uint32) ^ _key(seed, column)
     value = (value ^ (value >> np.uint32(16))) * np.uint32(_MULTIPLIERS[0])

@@ -40,7 +40,7 @@ class LogFile(FrozenModel):
 def teacher_ne(files: Sequence[str]) -> float | None:
     """Return the teacher's NE on these files.
 
-    None unless together they are a part of one generated log.
+    Returns None unless together they are a part of one generated log.
     """
     manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
     known = [manifest for manifest in manifests if manifest is not None]

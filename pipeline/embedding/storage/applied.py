@@ -1,6 +1,6 @@
 """The batches that one shard has applied.
 
-With it none is applied twice. Imports no torch.
+They ensure that no batch is applied twice. Imports no torch.
 """
 
 from __future__ import annotations

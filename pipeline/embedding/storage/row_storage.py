@@ -62,7 +62,7 @@ class RowMemory(Generic[Number]):
     def take(self, rows: NDArray[Any], out: NDArray[Number] | None = None) -> NDArray[Number]:
         """Return copies of rows int32 or int64 [N], as [N, ...].
 
-        All rows are in range; repeats are allowed. Written to `out`, C-contiguous, if given.
+        All rows are in range; repeats are allowed. They are written to `out`, C-contiguous, if given.
         """
         # The rows are in range: "clip" only spares numpy a buffered copy and its own check.
         return np.take(self.values, rows, axis=0, out=out, mode="clip")

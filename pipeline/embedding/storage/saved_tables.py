@@ -104,7 +104,7 @@ class SavedTables:
     def places(self, name: str) -> list[tuple[int, int, int]]:
         """Return which rows of a table each node had.
 
-        As (start, stop, node), in the order of rows. Raises CheckpointError for an unknown table.
+        They are (start, stop, node), in the order of rows. Raises CheckpointError for an unknown table.
         """
         self._shape(name)
         found: list[tuple[int, int, int]] = []

@@ -62,7 +62,7 @@ class BankPart:
     def positions(self) -> IndexArray | None:
         """Return the index of each row's gradient, int64 [N].
 
-        None where each row has its own, in order.
+        Returns None if each row has its own, in order.
         """
         if not self.share.pieces:
             return None

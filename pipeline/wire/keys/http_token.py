@@ -1,6 +1,6 @@
 """Token of a job's HTTP servers.
 
-It is one of the job's key, so that there is nothing else to hand out, or that of a file.
+It is derived from the job's key, so that nothing else has to be handed out, or read from a file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _read(path: str) -> str:
 def required_token(host: str, port: int) -> str | None:
     """Return the token required at `host`; None for open access.
 
-    Without a file of a token, who reaches loopback may.
+    Without a token file, access over loopback is open.
 
     Raises JobFileError off loopback, where there is neither a file nor a key and nothing says that this is
     wanted.
