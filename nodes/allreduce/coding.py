@@ -26,7 +26,7 @@ from ...sync_algos.base import Slice
 class EncodedChunk(NamedTuple):
     """An encoded chunk.
 
-    `base` is the version of the reference that it differs from, 0 for none.
+    `base` is the version of the reference that it is a difference from, 0 for none.
     """
 
     base: int

@@ -192,7 +192,7 @@ class AllReduceState:
         handler(peer, message, now)
 
     def tick(self, now: float) -> None:
-        """Advance the clock; to be called several times per timeout."""
+        """Advance the clock; call it several times per timeout."""
         context, peer_round = self.context, self.context.current_round
         if peer_round is None:
             if self._grouping is not None and now > self._wanted_until:

@@ -1,6 +1,6 @@
 """Recovery of a round that cannot end normally, for all survivors or none.
 
-All get its result, or none does.
+Either all of them get its result, or none does.
 
 Each member asks the surviving others whether they completed the round. A member that did answers so and sends
 its results. A member that did not promises not to complete the round, unless one that completed it sends the

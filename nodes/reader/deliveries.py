@@ -1,6 +1,6 @@
 """Deliveries of a reader's batches to workers: a state machine without I/O.
 
-Events in (a batch is offered, a worker sends its credit, a trainer is lost, time passes), deliveries out. A
+Events in (offered batches, credit of workers, lost trainers, time), deliveries out. A
 delivery is kept until its worker's credit reports it done, so that it can be sent again or given to another.
 """
 
@@ -43,7 +43,7 @@ def token_of(identity: bytes) -> str:
 
 
 def size_of(batch: Batch) -> int:
-    """Return the bytes that a batch takes in memory."""
+    """Return the bytes of a batch in memory."""
     tensors = (batch.labels, batch.dense, batch.rows, batch.weights, batch.bag_rows, batch.bag_lengths)
     return sum(tensor.nbytes for tensor in tensors)
 
@@ -80,7 +80,7 @@ class DeliveryState:
         return len(self._queue) < ahead and self.retained_bytes < self._retain_bytes
 
     def outstanding(self, pass_number: int) -> int:
-        """Return how many of a pass's batches are waiting, sent or unfinished."""
+        """Count the batches of a pass that are waiting, sent or unfinished."""
         waiting = sum(1 for number, _ in self._queue if number == pass_number)
         undone = sum(
             1
@@ -111,7 +111,7 @@ class DeliveryState:
     def drain(self) -> dict[str, int]:
         """Stop sending batches of training; return each worker's last sequence by identity.
 
-        What waits is dropped: a held-out pass may follow, and needs the memory.
+        Waiting batches are dropped: a held-out pass may follow, and needs the memory.
         """
         self._draining = True
         waiting, self._queue = self._queue, deque()
@@ -127,7 +127,7 @@ class DeliveryState:
     def credit(self, identity: bytes, credit: Credit) -> CreditNoted | None:
         """Record a worker's credit; credit that is older than the latest changes nothing.
 
-        Returns the reply to one that says what the last one said.
+        Returns a reply if the credit repeats the last one.
         """
         if token_of(identity) in self._lost_tokens:
             return None
@@ -157,10 +157,10 @@ class DeliveryState:
         return out
 
     def overdue(self, now: float) -> list[tuple[bytes, Delivery]]:
-        """Return deliveries to be sent again: they are not known to have arrived."""
+        """Return deliveries to send again, since they may not have arrived."""
         out = []
         for identity, worker in self._workers.items():
-            # Not over all unfinished batches: most of them have arrived and wait to be trained.
+            # Skips most unfinished batches, which have arrived and wait to be trained.
             for sequence in range(worker.received + 1, worker.sent + 1):
                 sent = worker.unfinished.get(sequence)
                 if sent is not None and DELIVERY.due(sent.sent_at, now):
@@ -185,7 +185,7 @@ class DeliveryState:
                     continue
                 first = lost.setdefault(sent.batch.id, sent.batch)
                 if first is not sent.batch:
-                    # One of the two is a replay: what was delivered first is trained.
+                    # One of the two is a replay: the first delivery is trained.
                     lost[sent.batch.id] = first if first.replay else sent.batch
                     self.retained_bytes -= size_of(first)
         self._unresolved.update(((token, batch.id), batch) for batch in lost.values())

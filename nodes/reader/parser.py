@@ -58,8 +58,8 @@ class Parser(Service):
     Any thread may call `submit`; `out` is read by the sender.
 
     Args:
-        on_output: called on this thread when `out` has something after it was empty.
-        failed: called on this thread with whatever exception ends it.
+        on_output: called on this thread when `out` is no longer empty.
+        failed: called on this thread with the exception that ends it.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Parser(Service):
         self._work.put(work)
 
     def drop_training(self) -> None:
-        """Leave training spans where they are from now on: the job stops."""
+        """Drop training spans from now on, since the job stops."""
         self._dropping = True
 
     def body(self) -> None:
         """Parse spans until told to stop."""
-        # A batch is memory of its own, and a chunk of a file's columns several MB.
+        # Each batch is a separate allocation, and a chunk of a file's columns takes several MB.
         tune_malloc()
         while not self.stopping:
             try:
@@ -114,7 +114,7 @@ class Parser(Service):
     def _read(self, work: ReadSpan) -> None:
         data = self._job.data
         training = work.pass_number == 0
-        # Those of a replay were counted before.
+        # Batches of a replay were counted before.
         counted = training and not work.replay
         bad_rows = self._train_bad_rows if counted else BadRows(data.max_bad_rows)
         bad_before = bad_rows.count
@@ -153,7 +153,7 @@ class Parser(Service):
                 if self._dropping and isinstance(item, tuple) and item[0] == 0:
                     return
                 continue
-            # With more in it the sender was woken for the first one, and takes all that it has room for.
+            # With more in it, the sender was already woken for the first, and takes all that it has room for.
             if self.out.qsize() <= 1:
                 self._on_output()
             return

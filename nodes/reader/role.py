@@ -126,7 +126,7 @@ class ReaderRole(Role):
             self._more_spans.clear()
             reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=self._node.patience_seconds)
             if (grant := reply.grant) is None:
-                # Until another node dies, and spans are to be read again.
+                # Wait until another node dies, and spans must be read again.
                 await self._more_spans.wait()
                 continue
             skip = from_runs(grant.skip)
@@ -212,7 +212,7 @@ class ReaderRole(Role):
 
     def _wake_sender(self) -> None:
         """Wake the sender, from the parser's thread."""
-        # The loop of a reader that ends is gone before its parser.
+        # The loop of an ending reader closes before its parser ends.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake)
 

@@ -22,9 +22,9 @@ OVERDUE_SECONDS = 0.2
 class Sender(ListeningLoop):
     """Sender of batches to the workers that have credit.
 
-    A coroutine of the reader's loop, as all that it calls.
+    It and everything that it calls run on the reader's loop.
 
-    Whoever changes `state` from outside calls `wake` after it.
+    After a change of `state` from outside, call `wake`.
 
     Args:
         listener: the bound socket; closed when `serve` ends.
@@ -47,13 +47,13 @@ class Sender(ListeningLoop):
         self._pass_waiters: dict[int, asyncio.Event] = {}
 
     async def look_for_overdue(self) -> None:
-        """Have overdue deliveries sent again, also where nothing arrives that wakes `serve`."""
+        """Have overdue deliveries sent again, even if no message wakes `serve`."""
         while True:
             await asyncio.sleep(OVERDUE_SECONDS)
             self.wake()
 
     async def finished(self, pass_number: int) -> None:
-        """Wait until nothing of an evaluation pass is outstanding any more."""
+        """Wait until no batch of an evaluation pass is outstanding."""
         done = self._pass_waiters.setdefault(pass_number, asyncio.Event())
         self.wake()
         await done.wait()
@@ -84,12 +84,12 @@ class Sender(ListeningLoop):
         while deliveries := self.state.deliveries(now):
             for identity, delivery in deliveries:
                 self.listener.send(identity, delivery)
-            # Sending made room, and the parser wakes nobody while its queue holds something.
+            # Sending made room, and the parser wakes nobody while its queue is not empty.
             self._take_batches()
         self._finish_passes()
 
     def _take_batches(self) -> None:
-        # Many at once: each time the parser is let go on costs two switches between threads.
+        # Many at once: each restart of the parser costs two thread switches.
         if not self.state.needs_more(REFILL_BATCHES):
             return
         while self.state.needs_more(AHEAD_BATCHES):

@@ -107,7 +107,7 @@ class DeviceStream(Protocol):
         ...
 
     def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
-        """Start to copy results to the host; to be called within `computing`."""
+        """Start to copy results to the host; call it within `computing`."""
         ...
 
 
@@ -121,7 +121,7 @@ class Device(Protocol):
 
     @property
     def steps_ahead(self) -> int:
-        """Steps started before the first one's results are waited for."""
+        """Steps started before the results of the first are awaited."""
         ...
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -105,7 +105,7 @@ class TrainerContext:
             its iterations, unless batches are cut into parts.
         examples: examples trained by each worker, int64 [workers], written by that worker only.
         count: examples trained by all trainers, for learning-rate schedules.
-        micro_batches: into how many parts batches are cut.
+        micro_batches: number of parts into which batches are cut.
     """
 
     job: Job

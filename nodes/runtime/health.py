@@ -34,7 +34,7 @@ class Health:
 
 
 def health_path(*, supervised: bool) -> Path | None:
-    """Return where this process answers; None for nowhere.
+    """Return the path at which this process answers; None if it does not.
 
     The processes of `shadowsync run` share an environment, so only the coordinator passes `supervised` false
     and answers for all.
@@ -124,7 +124,7 @@ def coordinator_health(
 ) -> Health:
     """Return the coordinator's health.
 
-    It is well if it answers: that nodes are missing, or die, is the job's business.
+    It is healthy if it answers: missing or dead nodes are the job's concern.
     """
     nodes = ", ".join(f"{there[role]} of {count} {role}" for role, count in expected.items() if count)
     figures = {"phase": phase, "trained": trained, "expected": dict(expected), "there": dict(there)}
@@ -136,7 +136,7 @@ def node_health(
 ) -> Health:
     """Return another node's health.
 
-    It is well once joined, while the coordinator's last message is at most `limit_seconds` old.
+    It is healthy once joined, while the coordinator's last message is at most `limit_seconds` old.
     """
     figures = {"joined": joined, "ready": ready, "coordinator_silent_seconds": silence_seconds}
     if not joined:

@@ -36,7 +36,7 @@ class ListeningLoop(MessageHandler):
             while True:
                 await events.changed()
                 self._take(time.monotonic())
-                # More than is taken at once, or what came while an answer was sent: no event reports it.
+                # No event reports messages beyond one batch, or those that came during a send.
                 if has_message(self.listener.socket):
                     events.wake()
         finally:
@@ -44,7 +44,7 @@ class ListeningLoop(MessageHandler):
             self.listener.close()
 
     def wake(self) -> None:
-        """Have `served` called, after a change that it is to see."""
+        """Have `served` called after a change that it must see."""
         if self._events is not None:
             self._events.wake()
 
@@ -86,13 +86,13 @@ class LoopThread(CommandedService):
     async def run_coroutine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on another thread's loop, and return its result.
 
-        Whoever cancels this cancels the coroutine, and so does the thread's end; after that none is begun.
+        A cancellation of this cancels the coroutine, and so does the thread's end. Later ones never begin.
         """
         loop = await asyncio.wrap_future(self._running_loop)
         result: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def begin() -> None:
-            # The loop runs once more to clean up, and would not run what it is given then.
+            # The loop runs once more to clean up, and would not run new work.
             if self._is_over:
                 result.cancel()
                 return

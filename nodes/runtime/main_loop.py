@@ -29,7 +29,7 @@ class SteadyClock:
 
     Args:
         longest_step_seconds: longest step between two looks that counts.
-        real: a clock that goes on whatever happens.
+        real: a clock that never stops.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SteadyLoop(asyncio.SelectorEventLoop):
     """Event loop with a steady clock for its timers and timeouts.
 
     Args:
-        real: a clock that goes on whatever happens.
+        real: a clock that never stops.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     coroutine that was never awaited, and a warning about it as the command's last words. The coroutine may
     install handlers of its own on the loop. Afterwards the handlers are those from before.
 
-    Any thread may call; on another one than the main thread Python handles no signals, and nothing changes.
+    Any thread may call. Outside the main thread Python handles no signals, and nothing changes.
     Neither does a handler that does not raise KeyboardInterrupt.
 
-    Raises KeyboardInterrupt where an interrupt has cancelled it, and what the coroutine raises.
+    Raises KeyboardInterrupt if an interrupt cancelled it, and the coroutine's exceptions.
     """
     if threading.current_thread() is not threading.main_thread():
         return run_steadily(main())
@@ -124,6 +124,6 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         raise KeyboardInterrupt from None
     finally:
         for number, handler in handlers.items():
-            # None is one that was not set from Python, and cannot be put back.
+            # None is a handler that was not set from Python, and cannot be restored.
             if handler is not None:
                 signal.signal(number, handler)

@@ -47,7 +47,7 @@ class SyncGroup:
         return self.lose(index)
 
     def admit(self, index: int) -> GroupView | None:
-        """Add a trainer that was removed and is there again."""
+        """Add a removed trainer that is back."""
         if index in self.view.members:
             return None
         return self.form((*self.view.members, index))
@@ -57,8 +57,8 @@ class SyncGroup:
 class Traffic:
     """Bytes of messages, headers included.
 
-    Written by the connection's thread; any thread may read. `up` and `down` are those of rounds alone, and
-    `*_float32` what the values among them take as float32.
+    Written by the connection's thread; any thread may read. `up` and `down` count rounds alone, and
+    `*_float32` the size of their values as float32.
     """
 
     sent: int = 0

@@ -15,7 +15,8 @@ from .tracing import TRACER
 class MessageHandler(ABC):
     """Handle messages in order of arrival, on the thread that drives it.
 
-    What `handle` refuses with a ValueError is counted, logged with its sender, and answered with `Failure`.
+    A message that `handle` refuses with a ValueError is counted, logged with its sender, and answered with
+    `Failure`.
 
     Args:
         listener: the bound socket.
@@ -29,22 +30,22 @@ class MessageHandler(ABC):
 
     @abstractmethod
     def handle(self, identity: bytes, message: Message) -> None:
-        """Handle one message; raises ValueError for what cannot be done."""
+        """Handle one message; raises ValueError to refuse it."""
 
     def takes_more(self) -> bool:
-        """Return whether messages are to be taken.
+        """Return whether to take messages.
 
         If not, the change of that must wake the thread that drives this.
         """
         return True
 
     def served(self) -> None:  # noqa: B027 (most handlers have nothing to do then)
-        """React to a wake; called after what had come was handled."""
+        """React to a wake; called after the received messages were handled."""
 
     def metrics(self) -> dict[str, Any]:
         """Return counts so far; any thread may call.
 
-        `handled_seconds` were spent on the `handled_messages`; `busy_seconds`, which include them, are all
+        `handled_seconds` were spent on the `handled_messages`. `busy_seconds` include them, and are all
         seconds but those of waiting for messages.
         """
         return {
@@ -59,13 +60,13 @@ class MessageHandler(ABC):
 
     def refuse(self, identity: bytes, message: Message, error: ValueError) -> None:
         """Count, log and answer a message that failed after `handle` returned."""
-        # As text: a log record that holds the error would keep alive all that was made for the message.
+        # As text: a log record with the error would keep all objects of the message alive.
         what = str(error)
         self.listener.refusals.add("refused a %s from %r: %s", message.KIND, identity, what)
         self.listener.send(identity, Failure(request=getattr(message, "request", 0), what=what))
 
     def _take(self, woken_at: float) -> None:
-        """Handle what has come, up to what a `Listener` serves at once."""
+        """Handle received messages, up to the number that a `Listener` serves at once."""
         self.listener.serve(self._handle_or_refuse, self.takes_more)
         self.served()
         self._busy_seconds += time.monotonic() - woken_at

@@ -47,10 +47,10 @@ ORPHAN_SECONDS = 9.0
 # Node timeouts for which a node waits for a coordinator that it has no connection to.
 GONE_TIMEOUTS = 2
 
-# Handshakes that break off one after the other, as with another key. It takes some seconds: whatever stands
-# before a coordinator that is not up yet accepts connections and ends them, too.
+# Broken handshakes in a row that mean another key. So many take some seconds, since a proxy before a
+# coordinator that is not up yet also accepts connections and ends them.
 MOST_BROKEN_HANDSHAKES = 10
-# The other side said why: a key on one side only, or one that it does not admit.
+# The other side gave the reason: a key on one side only, or one that it does not admit.
 _REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _CONNECTION_EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSALS
@@ -104,7 +104,7 @@ class Node:
         configure_socket(self._socket)
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         try:
-            # Before it connects, so that no event is missed.
+            # Created before it connects, so that no event is missed.
             self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
             self._authenticator = start_authenticator(self._context)
             self._connect()
@@ -119,7 +119,7 @@ class Node:
             self._end(error.exit_code, str(error))
             await self._report_failure(error)
         except Exception as error:
-            # The others would wait for this node until it has been silent for too long.
+            # Without this, the others would wait until this node has been silent for too long.
             log.exception("the node failed")
             await self._report_failure(error)
             raise
@@ -128,7 +128,7 @@ class Node:
         return self.exit_code
 
     def fail(self, error: BaseException) -> None:
-        """End the node for an error of one of its threads.
+        """End the node because of an error in one of its threads.
 
         Any thread may call.
         """
@@ -206,7 +206,7 @@ class Node:
             raise ClusterError(str(error)) from error
 
     def _take_turn(self) -> None:
-        """Take changes of the connection to the coordinator, and its messages."""
+        """Handle changes of the connection to the coordinator, and its messages."""
         assert self._monitor is not None
         assert self._turns is not None
         try:
@@ -217,7 +217,7 @@ class Node:
                 if not has_message(self._socket):
                     return
                 self._receive(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
-            # The rest after other work of the loop.
+            # Handle the rest after other work of the loop.
             self._turns.wake()
         except Exception as error:  # noqa: BLE001 - whatever it is, the node fails with it
             self._fail(error)
@@ -240,7 +240,7 @@ class Node:
         elif not isinstance(message, HeartbeatReply):
             self._channel.receive(message)
         elif why := message.declared_dead:
-            # It was stopped, or cut off, for too long; others do its work now.
+            # It was paused or cut off for too long; others do its work now.
             self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
         else:
             self.role.progress(message.examples)
@@ -312,7 +312,7 @@ class Node:
             return await self._handle_once(request)
         if not isinstance(request, Finish):
             return await self.role.handle(request)
-        # The answer is sent before this runs, and the socket lingers; it ends also where there is nothing to
+        # The reply is sent before this runs, and the socket lingers. It ends even if there is nothing to
         # measure yet.
         self._loop.call_soon(self._end, request.exit_code, request.why)
         return FinishReply(self._metrics())
@@ -343,7 +343,7 @@ class Node:
             self._process.on_orphaned(self._loop, self._end_as_orphan)
 
     def _on_terminated(self) -> None:
-        # The second time there is no time to leave well.
+        # At the second signal there is no time to leave properly.
         self._on_signal(Interrupt if self._is_leaving else Leave)
         self._is_leaving = True
 
@@ -380,7 +380,7 @@ class Node:
             try:
                 await self._tasks.close()
             finally:
-                # Also if it is cancelled meanwhile: a context with an open socket cannot be terminated.
+                # Even if cancelled meanwhile: a context with an open socket cannot be terminated.
                 if self._authenticator is not None:
                     self._authenticator.close()
                 if self._monitor is not None:

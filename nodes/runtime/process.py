@@ -30,7 +30,7 @@ ONE_THREAD = dict.fromkeys(
 def exit_when_parent_dies(loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
     """Call `orphaned` on the loop when standard input ends, with the supervisor.
 
-    Ends the process by force if it is still there GRACE_SECONDS later: nobody would be left to do so.
+    Ends the process by force if it still runs GRACE_SECONDS later, since nobody else would.
     """
     descriptor = sys.stdin.fileno()
 
@@ -58,11 +58,11 @@ LARGEST_BYTES = 16 << 20
 def tune_malloc() -> bool:
     """Keep up to KEPT_BYTES of freed memory in the process.
 
-    Blocks of up to LARGEST_BYTES are among it.
+    This includes blocks of up to LARGEST_BYTES.
 
     A message is received into memory of its own. By default each of 1 MiB goes back to the kernel when it is
     freed, and the next one is given zeroed pages, one fault a page: a fifth of the time of an all-reduce.
-    Returns whether it was done; elsewhere than with glibc nothing changes.
+    Returns whether it was done; without glibc nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -97,7 +97,7 @@ def log_to_stderr() -> None:
 def log_to_folder(folder: str | Path, name: str) -> None:
     """Log to FOLDER/logs/NAME.jsonl from now on.
 
-    Where that can't be written, logs go to standard error.
+    If that cannot be written, logs go to standard error.
     """
     root = logging.getLogger()
     try:
@@ -137,7 +137,7 @@ COMMAND_LINE_BYTES = 1024
 def command_line_room() -> str:
     """Return an argument that leaves room for the command lines of forked children.
 
-    The kernel shows no more bytes than a process was started with.
+    The kernel shows at most as many bytes as a process was started with.
     """
     return "-" * COMMAND_LINE_BYTES
 
@@ -151,7 +151,7 @@ def show_command_line(arguments: Sequence[str]) -> None:
     words = [sys.executable]
     for word in arguments:
         words.append("..." if words[-1] == "--token" else word)
-    # It is for people to read; a node works without it.
+    # Only people read it; a node works without it.
     with contextlib.suppress(OSError):
         with open("/proc/self/stat", "rb") as file:
             # The second field is the program's name, which may have blanks and brackets.
@@ -193,11 +193,11 @@ class ProcessHooks:
     heartbeat_seconds = HEARTBEAT_SECONDS
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
-        """Give the context of all of the node's sockets.
+        """Return the context of all of the node's sockets.
 
         The node terminates it at its end.
         """
-        # The relay and those who check or start processes need none of it.
+        # The relay and processes that check or start others do not need it.
         import zmq
 
         return zmq.Context(io_threads=1)

@@ -28,7 +28,7 @@ class NodeProfile:
         self._sampler: Sampler | None = None
 
     def measure(self, *, last: bool) -> MeasureReply:
-        """Return all counts as they are now, with this machine's clock.
+        """Return all current counts, with this machine's clock.
 
         The first call starts the sampler of this process; a call with `last` ends it.
         """

@@ -21,7 +21,7 @@ from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.sockets import Listener
 
-# Node timeouts for which a node waits for a coordinator that says nothing: it may be stopped, and go on.
+# Node timeouts for which a node waits for a silent coordinator, which may be paused and then continue.
 SILENT_TIMEOUTS = 12
 
 
@@ -32,7 +32,7 @@ class NodeContext:
     Any thread may call `fail`, the control thread the rest.
 
     Attributes:
-        late: whether it joins a job that runs already.
+        late: whether it joins a running job.
     """
 
     job: Job
@@ -64,7 +64,7 @@ class Role(ABC):
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the role's socket and return its endpoint.
 
-        It is empty if the role only connects.
+        The endpoint is empty if the role only connects.
         """
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Role(ABC):
 
     @abstractmethod
     async def handle(self, request: Request[Any]) -> Reply:
-        """Answer a request of the coordinator; raises ProtocolError for one of another role."""
+        """Reply to a request; raises ProtocolError for one of another role."""
 
     @abstractmethod
     def metrics(self) -> dict[str, Any]:
@@ -83,9 +83,9 @@ class Role(ABC):
         """
 
     def progress(self, examples: int) -> None:  # noqa: B027
-        """Record how many examples all trainers together have trained, as the coordinator counts.
+        """Record the coordinator's count of all trainers' examples.
 
-        Called with every heartbeat. Most roles need nothing of it.
+        Called with every heartbeat. Most roles ignore it.
         """
 
     def process_metrics(self) -> dict[str, float]:
@@ -93,7 +93,7 @@ class Role(ABC):
         return {}
 
     def process_threads(self) -> dict[str, tuple[float, float]]:
-        """Return what the threads of the node's other processes used; see `thread_figures`."""
+        """Return the thread usage of the node's other processes; see `thread_figures`."""
         return {}
 
     async def trace_processes(self, seconds: float) -> list[ProcessTrace]:  # noqa: ARG002
@@ -118,7 +118,7 @@ def listener_of_trainers(context: zmq.Context[zmq.Socket[bytes]], address: str) 
 
 
 def admit_trainers(listener: Listener, request: ConnectPeers) -> None:
-    """Have it accept messages of the job's trainers, and of nobody else."""
+    """Have it accept messages from the job's trainers only."""
     listener.admit(member.token for member in request.members if member.role == "trainer")
 
 

@@ -25,7 +25,7 @@ class NodeSettings:
         join: the coordinator's endpoint; empty for the coordinator itself.
         bind: host, or host:port, to listen on.
         advertise: the host that others connect to; empty for the bound one.
-        token: this process's incarnation, unique for ever.
+        token: unique name of this process.
         folder: the run folder; set for the coordinator, which sends it to the others.
         recover: the folder of a run whose coordinator died; this one takes over.
         announce: a file that the coordinator writes its endpoint to.
@@ -62,7 +62,7 @@ class NodeSettings:
 
 
 def metrics_address(settings: NodeSettings) -> tuple[str, int] | None:
-    """Return where to serve metrics, host and port; None for nowhere.
+    """Return the host and port of the metrics; None for no metrics.
 
     The host is the one that the node listens on for others.
     """
@@ -89,7 +89,7 @@ def insecurities(settings: NodeSettings) -> list[str]:
 def metrics_ports(job: Job) -> dict[tuple[str, int], int]:
     """Return one machine's metrics ports, by role and index.
 
-    A port is 0 where metrics are off. The coordinator's is the first. Raises JobFileError if they do not all
+    A port is 0 if its metrics are off. The coordinator's is the first. Raises JobFileError if they do not all
     fit.
     """
     nodes = [("coordinator", 0)]

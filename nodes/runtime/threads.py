@@ -27,7 +27,7 @@ class Service(ABC):
 
     Args:
         name: the thread's name.
-        failed: called on the thread with whatever exception ends it; the node fails with it.
+        failed: called on the thread with the exception that ends it; the node fails with it.
     """
 
     def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
@@ -61,7 +61,7 @@ class Service(ABC):
             self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             return False
-        # That of a thread that never ran.
+        # The waker of a thread that never ran.
         self.waker.close()
         return True
 
@@ -75,7 +75,7 @@ class Service(ABC):
         except Exception as error:  # noqa: BLE001 - whatever it is, the node fails with it
             self._failed(error)
         finally:
-            # Here, since nobody joins a thread that outlives its node's patience.
+            # Closed here, since nobody joins a thread that outlives its node's patience.
             self.waker.close()
             log.debug("thread %s ends", threading.current_thread().name)
 
@@ -86,7 +86,7 @@ T = TypeVar("T")
 class ThreadBridge(Generic[T]):
     """A result handed from a thread to the loop that made this object.
 
-    Any thread may call `give`, `fail` and `run`. What comes when nobody waits any more is dropped.
+    Any thread may call `give`, `fail` and `run`. Results that nobody awaits any more are dropped.
 
     Attributes:
         result: to be awaited on the loop.
@@ -101,7 +101,7 @@ class ThreadBridge(Generic[T]):
         self._on_loop(lambda: self.result.set_result(result))
 
     def fail(self, error: BaseException) -> None:
-        """Give the exception that is to be raised instead of a result."""
+        """Give an exception to raise instead of a result."""
         self._on_loop(lambda: self.result.set_exception(error))
 
     def run(self, work: Callable[[], T]) -> None:
@@ -124,7 +124,7 @@ class ThreadBridge(Generic[T]):
 
 
 class CommandedService(Service):
-    """A thread that other threads can have work done on."""
+    """A thread on which other threads can run work."""
 
     @abstractmethod
     def call(self, command: Callable[[], object]) -> None:
@@ -176,7 +176,7 @@ class ListeningService(MessageHandler, CommandedService):
                 self.waker.clear()
                 while not self._commands.empty():
                     self.finish_taken()
-                    # What was taken is then unfinished, and a command would see rows with only half of it.
+                    # Taken work is then unfinished, and a command would see half-changed rows.
                     if self.stopping:
                         break
                     self._commands.get()()
@@ -185,7 +185,7 @@ class ListeningService(MessageHandler, CommandedService):
             self.listener.close()
 
     def finish_taken(self) -> None:
-        """Finish what was taken, before a command runs, unless the thread is `stopping`."""
+        """Finish taken work before a command runs, unless the thread is `stopping`."""
 
 
 P = ParamSpec("P")
@@ -194,8 +194,8 @@ P = ParamSpec("P")
 async def run_in_thread_uncancellable(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run `work` on a thread; return its result or raise its exception.
 
-    A thread cannot be cancelled. Where this coroutine is, it waits for the end of the work all the same, and
-    raises CancelledError then, from what the work raised: so whoever cleans up after it never runs beside it.
+    A thread cannot be cancelled. If this coroutine is, it still waits for the end of the work, and then
+    raises CancelledError from the work's exception, so that a clean-up never runs beside the work.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     cancelled: asyncio.CancelledError | None = None

@@ -74,8 +74,8 @@ class Activity:
     """A repeated activity of one thread, timed by `with activity:`; not reentrant.
 
     Attributes:
-        seconds: so far, of the clock; any thread may read it.
-        cpu_seconds: so far, of the thread's CPU, where `cpu` was requested.
+        seconds: elapsed seconds so far; any thread may read it.
+        cpu_seconds: the thread's CPU seconds so far, if `cpu` was requested.
 
     Args:
         name: its name in a trace.
@@ -126,12 +126,12 @@ NOTED_LOOKS: Final = 400
 
 
 class Sampler:
-    """Samples wake-ups during a profile. One thread calls `start`, `figures` and `stop`.
+    """Sampler of wake-ups during a profile; one thread calls all methods.
 
-    How late a wake-up is, beside what the kernel says that the thread waited for a core, is how long it
-    waited for the interpreter lock, a probe of how contended that is; or, if it is more than STALL_SECONDS
-    and the thread did not ask for the lock meanwhile, how long the process was stopped. Where the kernel does
-    not tell, waits for cores count as such too.
+    The lateness of a wake-up, minus the kernel's figure for waits for a core, is the time that the thread
+    waited for the interpreter lock, a probe of its contention. If it is more than STALL_SECONDS and the
+    thread did not ask for the lock meanwhile, it is the time that the process was stopped. If the kernel does
+    not report waits for a core, these count, too.
     """
 
     def __init__(self) -> None:

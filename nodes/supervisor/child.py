@@ -16,7 +16,7 @@ SAVED_LINES = 40
 class Child:
     """A process of the job, in a session of its own.
 
-    A terminal's Ctrl-C so reaches the supervisor only. Its standard input is a pipe that ends when the
+    So a terminal's Ctrl-C reaches only the supervisor. Its standard input is a pipe that ends when the
     supervisor does. The last SAVED_LINES of its output are saved.
 
     Attributes:
@@ -36,7 +36,7 @@ class Child:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The code that it ended with, as one of this package's."""
+        """Its exit code, as one of this package's."""
         if self.code is None or self.code < 0:
             return ExitCode.STOPPED_BY_DEATH
         try:
@@ -75,7 +75,7 @@ class Child:
 
 
 async def end_all(children: Iterable[Child]) -> None:
-    """End all that still live, one second after they were asked to."""
+    """Kill children that still live one second after they were asked to end."""
     children = list(children)
     for number, timeout_seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
         living = [child for child in children if not child.ended.is_set()]

@@ -33,7 +33,7 @@ from ..runtime.process import CLI, JOB_CHECK, RELAY, show_command_line
 
 
 def why_not_fork(own_sockets: Collection[int] = ()) -> str:
-    """Say what prevents a fork; empty if nothing does.
+    """Return what prevents a fork; empty if nothing does.
 
     Linux only. Counts the threads that the kernel knows, and so also those of libraries.
 
@@ -163,7 +163,7 @@ class ForkServer:
         try:
             socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
         except (BrokenPipeError, ConnectionResetError):
-            # The client is gone, which the next poll reports too.
+            # The client is gone; the next poll reports that, too.
             return
 
     def _end_children(self) -> None:
@@ -174,7 +174,7 @@ class ForkServer:
 
 
 def become(request: ForkRequest) -> NoReturn:
-    """Run what `python ARGUMENTS` would, in a forked child, and exit.
+    """Run like `python ARGUMENTS` in a forked child, and exit.
 
     Leaves out the interpreter's teardown of what was imported, half a second of CPU.
     """

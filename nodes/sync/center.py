@@ -38,7 +38,7 @@ class CenterState:
 
     Args:
         rule: the algorithm's `center_rule`.
-        codecs: the codecs of the job's exchanges; a choice where each exchange names its own.
+        codecs: the codecs of the job's exchanges; a choice if each exchange names its own.
 
     Attributes:
         reference_bytes: memory of lossy codecs over all sessions; any thread may read it.
@@ -91,7 +91,7 @@ class CenterState:
                     raise ValueError(f"invalid slice from {message.slice_start} to {message.slice_stop}")
                 seed = _Seed(message.slice_start, _empty(message.slice_stop - message.slice_start))
                 self._seeds[identity] = seed
-                # One is in use by a session while another is still being sent.
+                # A session uses one while another is still being sent.
                 self._buffers = BufferPool(bytes_of(len(seed.values), arrays=2))
                 self.start, self.stop = message.slice_start, message.slice_stop
             elif (message.slice_start, message.slice_stop) != (self.start, self.stop):
@@ -146,7 +146,7 @@ class CenterState:
         return replies
 
     def read(self, message: CenterRead) -> CenterValues:
-        """Return a copy of the center's values as they are now."""
+        """Return a copy of the center's current values."""
         center = self._require_center().numpy()
         if not self.start <= message.start < message.stop <= self.stop:
             raise ValueError(
@@ -156,9 +156,9 @@ class CenterState:
         return CenterValues(message.request, message.start, len(values), False, _PLAIN.encode(values))
 
     def copy_values(self) -> Float32Array | None:
-        """Return a copy of the slice as it is now.
+        """Return a copy of the current slice.
 
-        None before its first value.
+        Returns None before its first value.
         """
         return None if self.values is None else self.values.numpy().copy()
 

@@ -22,7 +22,7 @@ class ExchangeSession:
     Args:
         start: the position of the slice's first element in the model.
         elements: the slice's length.
-        codecs: the codecs of the job's exchanges; of the first one, where exchanges name theirs.
+        codecs: the codecs of the job's exchanges; of the first one, if exchanges name theirs.
         buffers: the pool that the buffer comes from.
     """
 
@@ -57,7 +57,7 @@ class ExchangeSession:
     def begin(self, message: CenterExchange, codec: Codec | None) -> None:
         """Begin a new exchange with its first chunk, which replaces the last one.
 
-        `codec` is the one that it names, None where it names none.
+        `codec` is the one that it names, or None.
         """
         if isinstance(message, CenterNamedExchange) and codec is not None:
             self._named = message.codec
@@ -125,7 +125,7 @@ class ExchangeSession:
         return list(self._replies.values())
 
     def release(self) -> None:
-        """Release the buffer if the answer does not need it any more."""
+        """Release the buffer if the answer no longer needs it."""
         if self._feedback.is_enabled:
             self._buffer = None
 

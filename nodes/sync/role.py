@@ -112,7 +112,7 @@ class SyncRole(ServingRole[CenterService]):
             service.call(lambda: self._forget(service, token))
         elif isinstance(request, SetSync):
             if rate := request.elastic_rate:
-                # Between two exchanges, so that a slice is moved by one rate.
+                # Between two exchanges, so that a whole slice moves by the same rate.
                 await service.run(lambda: self._algorithm.set_elastic_rate(rate))
         elif isinstance(request, TrainerJoined):
             self.bound.admit_also(request.member.token)

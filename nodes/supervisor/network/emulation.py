@@ -28,7 +28,7 @@ START_SECONDS = 20.0
 class Emulation:
     """The emulated network between the nodes of a job.
 
-    Does nothing where none is requested.
+    Does nothing unless one is requested.
 
     A relay listens in the place of every node whose links are emulated: the node advertises the relay's
     endpoint to the others. Runs on the supervisor's loop.
@@ -61,7 +61,7 @@ class Emulation:
         return (role, index) in self._options
 
     def token(self, role: str, index: int) -> str:
-        """Return the incarnation that a child is to have."""
+        """Return the token for a child."""
         return self._tokens.get((role, index)) or uuid4().hex
 
     def options(self, role: str, index: int) -> list[str]:
@@ -88,7 +88,7 @@ class Emulation:
         await self.relay.close()
 
     def failure(self) -> tuple[ExitCode, str] | None:
-        """Return what to end with if the relay died before it was stopped."""
+        """Return the exit code and text if the relay died before it was stopped."""
         if self.relay is None or not self.relay.ended.is_set() or self._printed("figures") is not None:
             return None
         return (

@@ -27,7 +27,7 @@ from ....pipeline.wire.sockets import ROOT
 from ....pipeline.wire.tasks import TaskSet
 from ...runtime.process import exit_when_parent_dies
 
-# What one connection may have on its way in one direction. Past it the sender waits, as it would for a
+# Most bytes of one connection in flight in one direction. Beyond it the sender waits, as it would for a
 # receive window: at a delay of 200 ms that is 320 MB/s.
 MAX_ON_THE_WAY = 64 << 20
 WRITE_BUFFER = 1 << 20
@@ -66,7 +66,7 @@ class ThrottledLink:
 class Endpoint(asyncio.Protocol):
     """One end of a relayed connection.
 
-    Holds what it received and the other end has not got yet.
+    Holds received bytes that the other end has not got yet.
 
     Runs on one asyncio loop. A connection's end travels the same way as its bytes, behind them.
     """
@@ -87,7 +87,7 @@ class Endpoint(asyncio.Protocol):
         self._end_delivered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let pass what waits for this end, which is open now."""
+        """Pass on the waiting bytes for this end, which is now open."""
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=WRITE_BUFFER)
         self.transport = transport
@@ -113,7 +113,7 @@ class Endpoint(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Drop what was on its way to this end, which is gone."""
+        """Drop bytes in flight to this end, which is gone."""
         self._lost = True
         self._living.discard(self)
         if self.other is not None:
@@ -125,7 +125,7 @@ class Endpoint(asyncio.Protocol):
         self._full = True
 
     def resume_writing(self) -> None:
-        """Pass on what waits, now that this end takes more."""
+        """Pass on waiting bytes, now that this end takes more."""
         self._full = False
         if self.other is not None:
             self.other.deliver()
@@ -137,7 +137,7 @@ class Endpoint(asyncio.Protocol):
             self.transport.abort()
 
     def deliver(self) -> None:
-        """Pass on what is due, and set a timer for the rest."""
+        """Pass on bytes that are due, and set a timer for the rest."""
         to = self.other
         if to is None or to.transport is None or to._full or to._lost:
             return
@@ -300,7 +300,7 @@ async def serve(spec: dict[str, Any]) -> None:
 def main() -> int:
     """Run the relay.
 
-    Returns the exit code, 1 where a listener cannot be opened.
+    Returns the exit code, 1 if a listener cannot be opened.
     """
     try:
         asyncio.run(serve(json.loads(sys.argv[1])))
