@@ -54,7 +54,7 @@ def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) 
 
     Raises CodecError for a payload that `encode_chunk` cannot have written.
 
-    What a codec wrote is finite: a hostile NaN would stay in the reference for ever.
+    Decoded values must be finite: a hostile NaN would stay in the reference forever.
     """
     values = (codec if coded else _PLAIN).decode(payload, elements)
     if coded and codec.lossy and not is_finite(values):

@@ -68,7 +68,7 @@ class Codec(ABC):
 class BFloat16(Codec):
     """Encoding as bfloat16: 8 bits of precision, the range of float32.
 
-    Little-endian, two bytes an element. Rounds to the nearest, to even where two are as near: the error is at
+    Little-endian, two bytes an element. Rounds to the nearest, and ties to even: the error is at
     most 1/256 of the value, or of the smallest normal float32. Infinities and NaNs stay what they are (a NaN
     becomes a quiet one); a value above the largest finite bfloat16 (3.39e38) by more than half a step becomes
     infinite, as IEEE 754 has it.
@@ -110,7 +110,7 @@ class BFloat16(Codec):
 class Float16(Codec):
     """Encoding in half precision: 11 bits of precision, up to 65504.
 
-    IEEE 754, little-endian, two bytes an element. Rounds to the nearest, to even where two are as near: the
+    IEEE 754, little-endian, two bytes an element. Rounds to the nearest, and ties to even: the
     error is at most 1/2048 of the value, or 3e-8. A finite value beyond ±65504 becomes ±65504, not infinite,
     so that error feedback can send the rest of it later. Infinities and NaNs stay what they are.
     """

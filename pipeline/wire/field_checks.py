@@ -54,7 +54,7 @@ Count = Annotated[int, Bounds(0)]
 Seconds = Annotated[float, Bounds(0.0, math.inf)]
 Real = Annotated[float, Bounds(-math.inf, math.inf)]
 Counts: TypeAlias = dict[str, int | float]
-"""What a node measured so far, by name: finite numbers."""
+"""A node's measurements so far by name, finite numbers."""
 
 
 def check_of(hint: Any) -> Check:

@@ -122,7 +122,7 @@ class Connection:
         self.unsent_messages = 0
 
     def send(self, message: Message) -> None:
-        """Queue a message; its tensors must not change any more.
+        """Queue a message; its tensors must not change from now on.
 
         If the queue is full, the message is dropped and counted: a request is sent again until answered.
         """
@@ -162,7 +162,7 @@ class Listener:
     Only the thread that made it may use it, except for `admit`.
 
     Attributes:
-        refusals: messages that were refused, whoever refused them.
+        refusals: messages refused by this socket or by its handler.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:

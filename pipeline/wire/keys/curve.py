@@ -142,7 +142,7 @@ class ZapAuthenticator:
         """
         address = f"inproc://handshakes-{uuid4().hex}"
         events = self._context.socket(zmq.PAIR)
-        # No limit: where there is no room, ZeroMQ's own thread waits for some, and all its sockets with it.
+        # No limit: if a queue is full, ZeroMQ's own thread waits for room, and all its sockets with it.
         events.setsockopt(zmq.RCVHWM, 0)
         events.setsockopt(zmq.LINGER, 0)
         self._events.append(events)

@@ -16,9 +16,9 @@ from ..endpoints import is_loopback_host
 from .job_key import HOW_TO_MAKE, is_insecure, job_key, read_secret
 
 TOKEN_VARIABLE: Final = "SHADOWSYNC_HTTP_TOKEN_FILE"
-"""Names a file with the token; a process and all that it starts want that one, on loopback, too."""
+"""Names a file with the token, which a process and its children then require, even on loopback."""
 
-# What needs no escape in an address, a cookie and a header.
+# Characters that need no escape in an address, a cookie or a header.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,512}")
 
 
@@ -53,7 +53,7 @@ def required_token(host: str, port: int) -> str | None:
 
     Without a token file, access over loopback is open.
 
-    Raises JobFileError off loopback, where there is neither a file nor a key and nothing says that this is
+    Raises JobFileError off loopback if there is neither a file nor a key, and nothing says that this is
     wanted.
     """
     if (token := given_token()) is not None:
