@@ -35,7 +35,7 @@ class VirtualResult(FrozenModel):
     Attributes:
         ne: on the test data; None without any.
         training_ne: NE of the batches of the first epoch, each before its update.
-        dense_updates: dense updates by trainer; more than its iterations if batches are cut into parts.
+        dense_updates: dense updates by trainer; more than its iterations if batches are cut.
         rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
         gap_mean: iterations of a trainer between two complete rounds, over all trainers.
         early_rounds: rounds in the first 100 iterations, by trainer, as a report counts them.

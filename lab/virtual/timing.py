@@ -24,8 +24,8 @@ class Timing(BaseModel):
         step_seconds: a worker's step: forward, backward, update.
         step_spread: standard deviation of the logarithm of a step's time; 0: all take the same.
         slower: factor on the time of a step, by trainer; trainers beyond its end have 1.
-        part_seconds: share of a step's time that each dense update costs, whatever its examples: a batch in
-            parts takes it for each part; slower trainers take longer.
+        part_seconds: share of a step's time that each dense update costs, whatever its examples: a cut batch
+            takes it for each micro-batch; slower trainers take longer.
         lookup_seconds: one way between a worker and an embedding node, for a lookup or its answer.
         push_seconds: one way, for gradients or the answer to them.
         round_cpu_seconds: CPU time of a round in the trainer, which the duty cycle counts.
@@ -60,7 +60,7 @@ class Timing(BaseModel):
         return self.round_cpu_seconds
 
     def further_micro_batches(self, trainer: int, micro_batches: int) -> float:
-        """Return how much longer a trainer's batch takes for being cut into parts."""
+        """Return how much longer a trainer's batch takes for being cut into micro-batches."""
         return self.part_seconds * self._slower(trainer) * (micro_batches - 1)
 
     def start_of(self, trainer: int, trainers: int) -> float:

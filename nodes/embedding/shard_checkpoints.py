@@ -56,8 +56,8 @@ class WrittenPart:
         whole: files with all rows.
         changes: files with changes, in order.
         number: number of the last changes, 0 without any.
-        whole_change_epoch: moment of `whole`; later changes are in `changes`.
-        change_epoch: moment of the last file; later changes are in no file.
+        whole_change_epoch: change epoch of `whole`; later changes are in `changes`.
+        change_epoch: change epoch of the last file; later changes are in no file.
     """
 
     whole: tuple[FileEntry, ...]
@@ -177,10 +177,10 @@ class ShardCheckpoints:
         return WrittenPart(files, (changed,), 1, began, change_epoch)
 
     def _begin_whole(self) -> tuple[ShardPart, int]:
-        """Return all rows, and the change epoch after which changes count; on the service thread.
+        """Return all rows, and the change epoch after which changes count.
 
-        The rows of a small shard are a copy, with the applied batches; those of a large one are copied as
-        they are read.
+        Runs on the service thread. The rows of a small shard are a copy, with the applied batches; those of a
+        large one are copied as they are read.
         """
         store = self._service.store
         if store.change_epochs_left < 2:

@@ -1,4 +1,4 @@
-"""The context of a trainer's threads and processes; parts of batches."""
+"""The context of a trainer's threads and processes; micro-batches."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ class TrainerContext:
         template: a module that workers copy; it never runs.
         iterations: batches trained by each worker, int64 [workers], written by that worker only.
         updates: dense updates done by each worker, int64 [workers], written by that worker only: as many as
-            its iterations, unless batches are cut into parts.
+            its iterations, unless batches are cut into micro-batches.
         examples: examples trained by each worker, int64 [workers], written by that worker only.
         count: examples trained by all trainers, for learning-rate schedules.
-        micro_batches: number of parts into which batches are cut.
+        micro_batches: number of micro-batches per batch.
     """
 
     job: Job

@@ -36,7 +36,7 @@ class Step:
     Attributes:
         dense_scale: factor for the learning rate of the dense parameters.
         rows_scale: factor for the learning rates of the embedding rows for this batch.
-        divided: its parts, if it is cut into parts.
+        divided: its micro-batches, if it is cut.
         updates: number of dense updates made from it so far.
         computed: results to fetch from the device; None until computed.
         bad: on a device, a scalar that is true if a number is not finite.
@@ -78,9 +78,9 @@ class Stepper:
     On the host it is left out before the update. On a device the enqueued update then does nothing, since the
     host does not wait for the check.
 
-    If a batch is cut into parts, each part in turn makes an update at the full rate, with the gradient of its
-    own mean loss. A non-finite part and those after it change nothing, and the batch changes no embedding
-    row; the dense updates of earlier parts stay.
+    If a batch is cut, each micro-batch in turn makes an update at the full rate, with the gradient of its
+    own mean loss. A non-finite one and those after it change nothing, and the batch changes no embedding
+    row; the dense updates of earlier ones stay.
     """
 
     def __init__(self, context: TrainerContext) -> None:
@@ -109,7 +109,7 @@ class Stepper:
     def stage(
         self, delivery: Delivery, requests: Sequence[LookupPlan], replies: Sequence[Float32Array]
     ) -> Step:
-        """Start copying a batch to the device, cut into parts.
+        """Start copying a batch to the device, cut into micro-batches.
 
         `answers` must not change until `finish`.
         """
@@ -121,7 +121,7 @@ class Stepper:
         return step
 
     def launch(self, step: Step) -> None:
-        """Run forward, backward and the lock-free update of each part.
+        """Run forward, backward and the lock-free update of each micro-batch.
 
         A batch with non-finite numbers makes no update.
         """
@@ -132,7 +132,7 @@ class Stepper:
                     self.update(step)
 
     def compute(self, step: Step) -> None:
-        """Run forward and backward of the next part, the first half of `launch`.
+        """Run forward and backward of the next micro-batch, the first half of `launch`.
 
         An emulation of a step's time waits between this and `update`.
         """
@@ -159,7 +159,7 @@ class Stepper:
     def update(self, step: Step) -> None:
         """Update the shared replica with the last computed gradient.
 
-        A replay makes no update, since it has made its updates before. After the last part, the results are
+        A replay makes no update, since it has made its updates before. After the last one, the results are
         fetched.
         """
         assert step.computed is not None
@@ -179,7 +179,7 @@ class Stepper:
         The loss is the batch's mean log loss before the update, weighted if the job has sample weights. The
         gradients are those of the mean loss, float32 [N, dim]. For a batch that is left out (`step.left_out`)
         the loss is 0, without gradients. The logits before the update are added to `progressive` if given. If
-        the batch is in parts, "before the update" is before each part's own update.
+        the batch is cut, "before the update" is before each micro-batch's own update.
         """
         result = None if step.left_out else self._result(step)
         if result is None:
@@ -257,7 +257,7 @@ class Stepper:
         """Check that the gradients' squares are finite, and the loss on a device.
 
         On the host the result is `step.left_out`. On a device it is `step.bad`, true from the first
-        non-finite part on. Returns the loss to report, which is then NaN.
+        non-finite micro-batch on. Returns the loss to report, which is then NaN.
         """
         # Squares, because optimizers keep those: 1e20 is finite, but its float32 square is not.
         dense = self._gradient.dot(self._gradient)

@@ -132,7 +132,7 @@ class BadBatch(ReportPart):
 class BadBatches(ReportPart):
     """Batches that were left out; `first` are some of them.
 
-    They changed no row. If batches are cut, the parts before the bad one changed dense parameters.
+    They changed no row. If batches are cut, the micro-batches before the bad one changed dense parameters.
     """
 
     count: Annotated[int, Field(ge=1)]

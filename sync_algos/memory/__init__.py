@@ -1,1 +1,1 @@
-"""Replicas, peers and a center in the memory of one process, for tests and the virtual lab."""
+"""Replicas, peers and a center in one process, for tests and the lab."""

@@ -1,6 +1,6 @@
 """Balancer of dense updates over unequal trainers, without I/O.
 
-Heartbeats in, orders out: into how many parts a trainer cuts its batches, each part for one dense update.
+Heartbeats in, orders out: the number of micro-batches per batch of a trainer, each for one dense update.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ KEPT_HEARTBEATS: Final = 512
 # Ratio below which a trainer is not cut; up to MORE_AT_FIRST is added while little is known.
 NEARLY_EQUAL: Final = 1.08
 MORE_AT_FIRST: Final = 0.25
-# Relative change of the parts below which no order is given.
+# Relative change of the micro-batches below which no order is given.
 SMALLEST_CHANGE: Final = 0.05
 # Seconds in which missing updates are made up. LARGEST_CATCH_UP limits the extra rate, LARGEST_GROWTH the
-# factor by which one order raises the parts.
+# factor by which one order raises the micro-batches.
 CATCH_UP_SECONDS: Final = 10.0
 LARGEST_CATCH_UP: Final = 0.5
 LARGEST_GROWTH: Final = 4.0
-# If the parts change by this factor, measure again; if the ratio changes by OTHER_MACHINES, forget the cost
-# fit too.
+# If the micro-batches change by this factor, measure again; if the ratio changes by OTHER_MACHINES, forget
+# the cost fit too.
 OTHER_MICRO_BATCHES: Final = 1.25
 OTHER_MACHINES: Final = 1.5
-# Smallest relative spread of parts for a cost fit; FADING is the decay of older measurements.
+# Smallest relative spread of micro-batches for a cost fit; FADING is the decay of older measurements.
 SMALLEST_SPREAD: Final = 0.15
 FADING: Final = 0.95
 
@@ -48,7 +48,7 @@ class UpdateCounts:
         seconds: time of the heartbeat.
         batches: number of batches that its workers have trained.
         updates: number of dense updates made from them.
-        micro_batches: parts into which it cuts a batch now.
+        micro_batches: micro-batches into which it cuts a batch now.
     """
 
     seconds: float
@@ -58,7 +58,7 @@ class UpdateCounts:
 
 
 class _MicroBatchCost:
-    """Cost of one more part, by linear fit."""
+    """Cost of one more micro-batch, by linear fit."""
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5
@@ -132,7 +132,7 @@ class _Pace:
         before, self.last = self.last, counts
         self._earlier.append(before)
         if counts.micro_batches != before.micro_batches:
-            # Batches between the two heartbeats were cut into either number of parts.
+            # Batches between the two heartbeats were cut into either number of micro-batches.
             self._start_seconds = counts.seconds
             if _differ(counts.micro_batches, self._micro_batches, OTHER_MICRO_BATCHES):
                 self._micro_batches, self._measurements = counts.micro_batches, 0
@@ -158,7 +158,7 @@ class _Pace:
         return True
 
     def most_micro_batches(self) -> float:
-        """Return the number of parts whose overhead equals the batch's time."""
+        """Return the number of micro-batches whose overhead equals the batch's time."""
         if not self._cost.ratio:
             return float(MAX_MICRO_BATCHES)
         of_examples = self.ratio - self._cost.ratio * self.last.micro_batches
@@ -172,11 +172,11 @@ def _differ(one: float, other: float, factor: float) -> bool:
 class UpdateBalancer:
     """Balancer of a job's dense updates.
 
-    A trainer that is k times slower cuts each batch into about k parts and makes a dense update of each. The
-    loop is closed: cutting makes a trainer slower still, so the parts follow the measured time of its batches
-    with their present number. Updates that are missing by then are made up. Nearly equal trainers are not
-    cut. The overhead of the parts never exceeds the time of the examples; if that is not enough, the counts
-    of updates stay unequal.
+    A trainer that is k times slower cuts each batch into about k micro-batches, and makes a dense update of
+    each. The loop is closed: cutting makes a trainer slower still, so their number follows the measured time
+    of its batches with the present number. Updates that are missing by then are made up. Batches of nearly
+    equal trainers are not cut. The overhead of micro-batches never exceeds the time of the examples; if that
+    is not enough, the counts of updates stay unequal.
 
     The idea is from Adaptive SGD (Ma, Rusu et al., heterogeneous CPU+GPU), which changes the batch itself.
     Here the batch stays the unit of readers, ledger and pushes.
@@ -186,7 +186,7 @@ class UpdateBalancer:
         self._paces: dict[str, _Pace] = {}
 
     def record_heartbeat(self, trainer: str, counts: UpdateCounts) -> float | None:
-        """Process a heartbeat; return the trainer's new number of parts.
+        """Process a heartbeat; return the trainer's new number of micro-batches.
 
         Returns None if the number stays.
         """
@@ -207,7 +207,7 @@ class UpdateBalancer:
         self._paces.pop(trainer, None)
 
     def _wanted(self, pace: _Pace) -> float:
-        """Measure a trainer if due; return its number of parts."""
+        """Measure a trainer if due; return its number of micro-batches."""
         own, recently = pace.last, pace.last.seconds - FASTEST_SECONDS
         recent = {name: pace.ratio_since(recently, other) or 0.0 for name, other in self._paces.items()}
         name = max(recent, key=lambda found: recent[found])

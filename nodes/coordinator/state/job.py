@@ -225,7 +225,7 @@ class JobState:
     def heartbeat(self, member: Member, metrics: Counts) -> float | None:
         """Record the counts of a living node; `metrics` is kept, not copied.
 
-        Returns the number of parts into which to cut its batches from now on; None if it stays.
+        Returns the number of micro-batches per batch from now on; None if it stays.
         """
         member.record_heartbeat(metrics)
         now, name = self.seconds(), member.info.name

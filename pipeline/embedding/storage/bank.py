@@ -27,7 +27,7 @@ class RowBank:
         JobFileError: an unknown optimizer.
 
     Attributes:
-        change_epoch: moment that `apply` notes for the rows that it changes, at least 1.
+        change_epoch: change epoch that `apply` notes for the rows that it changes, at least 1.
         changed_at: uint8 [rows], the change epoch of each row's last change; 0 for none.
     """
 

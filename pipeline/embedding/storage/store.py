@@ -213,7 +213,7 @@ class ShardStore:
         return LAST_CHANGE_EPOCH - self._change_epoch
 
     def end_change_epoch(self) -> int:
-        """End a change epoch and return it: what changes from now on changes after it.
+        """End a change epoch and return it; later changes come after it.
 
         Only the owning thread may call. Raises ValueError if none is left.
         """
