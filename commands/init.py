@@ -18,7 +18,7 @@ def init(source: str, label: str, out: Path, force: bool) -> None:
     DATA is a file, a quoted glob, a folder, or a URL of one. It looks at the first rows, guesses what the
     columns are, and writes a comment beside each guess. The draft runs as it is; read it first.
     """
-    from ..pipeline.checkpoint.atomic_file import atomic_file
+    from ..pipeline.atomic_file import atomic_file
     from ..pipeline.errors import JobFileError
     from ..pipeline.jobfile.draft import draft_job
     from ..pipeline.jobfile.load import load_job

@@ -7,9 +7,10 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..pipeline.checkpoint.atomic_file import atomic_file
+from ..pipeline.atomic_file import atomic_file
 from ..pipeline.errors import JobFileError
 from ..pipeline.report.model import Hardware, Report
+from ..pipeline.types import first_fault
 
 JSON_NAME: Final = "compare.json"
 FORMAT_VERSION: Final = 1
@@ -153,10 +154,8 @@ def read_json(path: Path, kind: type[Part]) -> Part:
             f"cannot be read ({error.strerror})", where=str(path), remedy="give the folder of a comparison"
         ) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise JobFileError(
-            f"is not a comparison ({where}: {first['msg']})",
+            f"is not a comparison ({first_fault(error)})",
             where=str(path),
             remedy="give the folder of a comparison",
         ) from error

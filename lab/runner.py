@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..pipeline.checkpoint.atomic_file import atomic_file
+from ..pipeline.atomic_file import atomic_file
 from ..pipeline.errors import ExitCode
 from ..pipeline.report.model import Report
 from ..pipeline.report.write import JSON_NAME as REPORT_NAME

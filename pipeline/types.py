@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 Float32Array: TypeAlias = NDArray[np.float32]
 Float64Array: TypeAlias = NDArray[np.float64]
@@ -36,6 +36,19 @@ class FrozenModel(BaseModel):
     """Base of records that are written as JSON: frozen, no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ResultModel(FrozenModel):
+    """Base of records of results: no NaN, and None for what was not measured."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the place and the message of the first fault in a record."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}"
 
 
 class BatchId(NamedTuple):

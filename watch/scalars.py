@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ..pipeline.checkpoint.atomic_file import unwritable
+from ..pipeline.atomic_file import unwritable
 from .event_file import EventFile
 from .status import Status
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..pipeline.errors import ProtocolError
+from ..pipeline.types import first_fault
 
 STATUS_VERSION = 1
 # What a client holds of a curve: its step, and how many points.
@@ -221,6 +222,4 @@ def read_status(body: dict[str, Any]) -> Status:
     try:
         return Status.model_validate(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ProtocolError(f"the coordinator's status cannot be read: {where}: {first['msg']}") from error
+        raise ProtocolError(f"the coordinator's status cannot be read: {first_fault(error)}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from ...pipeline.checkpoint.atomic_file import atomic_file
+from ...pipeline.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import count, counted

@@ -17,6 +17,7 @@ from ...pipeline.jobfile.load import validate_job
 from ...pipeline.report.model import Hardware
 from ...pipeline.report.wording import emulated_links
 from ...pipeline.report.write import describe_hardware, versions
+from ...pipeline.types import first_fault
 from ..record import ComparisonPart, read_json, write_json
 from ..variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
 from .result import VirtualResult
@@ -69,9 +70,7 @@ def parse_timing(texts: Sequence[str]) -> Timing:
     try:
         return Timing.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise JobFileError(f"--timing: {where}: {first['msg']}", remedy="give another number") from error
+        raise JobFileError(f"--timing: {first_fault(error)}", remedy="give another number") from error
 
 
 def parse_trainers(text: str) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from ...nodes.runtime.process import VIRTUAL_RUN, python
-from ...pipeline.checkpoint.atomic_file import atomic_file
+from ...pipeline.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input

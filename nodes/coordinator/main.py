@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
+from ...pipeline.atomic_file import atomic_file
 from ...pipeline.checkpoint.manifest import sweep
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import Span
@@ -234,9 +235,8 @@ def _announce(settings: NodeSettings, endpoint: str, folder: Path, page: str) ->
     note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
     for path in (folder / "coordinator.json", settings.announce):
         if path is not None:
-            partial = path.with_suffix(".partial")
-            partial.write_text(note, encoding="utf-8")
-            partial.replace(path)
+            with atomic_file(path) as file:
+                file.write(note.encode())
     if not settings.supervised:
         print(f"join with: --join {endpoint}", flush=True)
         if page:

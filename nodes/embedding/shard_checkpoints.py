@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...pipeline.checkpoint.atomic_file import sync_directory, unwritable
+from ...pipeline.atomic_file import sync_directory, unwritable
 from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import open_checkpoint
 from ...pipeline.embedding.storage.saved_tables import applied_name

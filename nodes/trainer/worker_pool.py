@@ -112,19 +112,18 @@ class WorkerPool(ABC):
 
     async def settle_reader(self, name: str) -> None:
         """Train a lost reader's batches until confirmed."""
-        waits: list[asyncio.Future[None]] = []
-        for worker in self.workers:
-            bridge = ThreadBridge[None]()
-            worker.settle_reader(name, partial(bridge.give, None))
-            waits.append(bridge.result)
-        await asyncio.gather(*waits)
+        await self._on_all(lambda worker, done: worker.settle_reader(name, done))
 
     async def replace_shard(self, member: MemberInfo) -> None:
         """Switch to a replacement embedding node; wait until all workers confirm."""
+        await self._on_all(lambda worker, done: worker.replace_shard(member, done))
+
+    async def _on_all(self, call: Callable[[WorkerHandle, Callable[[], None]], None]) -> None:
+        """Call all workers; wait until each has called back."""
         waits: list[asyncio.Future[None]] = []
         for worker in self.workers:
             bridge = ThreadBridge[None]()
-            worker.replace_shard(member, partial(bridge.give, None))
+            call(worker, partial(bridge.give, None))
             waits.append(bridge.result)
         await asyncio.gather(*waits)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from .atomic_file import atomic_file, sync_directory, unwritable
+from ..atomic_file import atomic_file, sync_directory, unwritable
 from .manifest import MANIFEST_NAME, put_in_place
 
 CANDIDATE: Final = "best.candidate"

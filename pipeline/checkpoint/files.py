@@ -19,9 +19,9 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..atomic_file import atomic_file
 from ..errors import JobFileError
 from ..types import is_finite
-from .atomic_file import atomic_file
 
 ROWS_KEY: Final = "shadowsync.rows"
 DEFAULT_LIMIT_BYTES: Final = 256 << 20

@@ -15,8 +15,9 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ..atomic_file import UNFINISHED, atomic_file, sha256_of, sync_directory, unwritable
 from ..errors import CheckpointError
-from .atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
+from ..types import first_fault
 from .files import FileEntry
 
 FORMAT_VERSION: Final = 3
@@ -238,11 +239,7 @@ def _parse(path: Path) -> CheckpointManifest:
     try:
         return CheckpointManifest.model_validate(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(
-            f"manifest: {where}: {first['msg']}", where=str(path), remedy=_REMEDY
-        ) from error
+        raise CheckpointError(f"manifest: {first_fault(error)}", where=str(path), remedy=_REMEDY) from error
 
 
 def _digest(body: dict[str, Any]) -> str:
@@ -269,8 +266,7 @@ def _check_files(folder: Path, manifest: CheckpointManifest, *, verify: bool) ->
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise CheckpointError(
             f"the file cannot be read ({error.strerror})", where=str(path), remedy=_REMEDY

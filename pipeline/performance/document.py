@@ -7,7 +7,8 @@ from typing import Final, Literal
 
 from pydantic import NonNegativeFloat
 
-from .measurements import LinkMeasurement, ProfileMeasurements, ProfilePart
+from ..types import ResultModel
+from .measurements import LinkMeasurement, ProfileMeasurements
 from .reasons import ADVICE, MORE_CORES, PREPARE, reasons_of
 from .worker_time import WorkerTime, worker_time
 
@@ -26,7 +27,7 @@ Bottleneck = Literal["reader", "network", "embedding", "compute", "sync", "gil",
 WAITS: Final[tuple[Bottleneck, ...]] = ("reader", "network", "embedding", "sync", "gil")
 
 
-class Verdict(ProfilePart):
+class Verdict(ResultModel):
     """The part of a run to look at first.
 
     Attributes:
@@ -45,7 +46,7 @@ class Verdict(ProfilePart):
     remedies: list[str]
 
 
-class TraceNote(ProfilePart):
+class TraceNote(ResultModel):
     """The trace beside the profile.
 
     Attributes:
@@ -58,7 +59,7 @@ class TraceNote(ProfilePart):
     clock_error_seconds: NonNegativeFloat
 
 
-class Profile(ProfilePart):
+class Profile(ResultModel):
     """The content of profile.json.
 
     Attributes:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
+
+from ..types import ResultModel
 
 
-class ProfilePart(BaseModel):
-    """Base of all parts: frozen, no unknown keys, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ThreadTime(ProfilePart):
+class ThreadTime(ResultModel):
     """Seconds that threads of one name ran or waited for a core."""
 
     cpu_seconds: NonNegativeFloat
     core_wait_seconds: NonNegativeFloat
 
 
-class NodeMeasurements(ProfilePart):
+class NodeMeasurements(ResultModel):
     """One node, over `seconds` of its own clock.
 
     Attributes:
@@ -40,8 +36,8 @@ class NodeMeasurements(ProfilePart):
     cpu_seconds: NonNegativeFloat
     stalled_share: NonNegativeFloat
     locked_share: NonNegativeFloat
-    threads: dict[str, ThreadTime] = {}
-    counts: dict[str, float] = {}
+    threads: dict[str, ThreadTime] = Field(default_factory=dict)
+    counts: dict[str, float] = Field(default_factory=dict)
 
     def count(self, name: str) -> float:
         """Return a count's growth; 0 if the node has no such count."""
@@ -52,7 +48,7 @@ class NodeMeasurements(ProfilePart):
         return self.count(name) / self.seconds
 
 
-class ProfileMeasurements(ProfilePart):
+class ProfileMeasurements(ResultModel):
     """The whole job.
 
     Attributes:
@@ -107,7 +103,7 @@ class ProfileMeasurements(ProfilePart):
         return found
 
 
-class LinkMeasurement(ProfilePart):
+class LinkMeasurement(ResultModel):
     """Bytes per second between a trainer and another node.
 
     Attributes:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..checkpoint.atomic_file import atomic_file
+from ..atomic_file import atomic_file
 from ..text.format import count, data_rate, duration, number, percent
 from ..text.markdown import markdown_table, plain
 from .document import PROFILE_JSON, PROFILE_MARKDOWN, PROFILE_PICTURE, TRACE_JSON, Profile

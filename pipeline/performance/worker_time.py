@@ -8,14 +8,15 @@ from typing import Final
 
 from pydantic import NonNegativeFloat
 
-from .measurements import NodeMeasurements, ProfileMeasurements, ProfilePart, ThreadTime
+from ..types import ResultModel
+from .measurements import NodeMeasurements, ProfileMeasurements, ThreadTime
 
 MOSTLY_TAKEN: Final = 0.6
 # Not worker-0-monitor, which only forwards messages of a worker process.
 WORKER: Final = re.compile(r"worker-\d+")
 
 
-class WorkerTime(ProfilePart):
+class WorkerTime(ResultModel):
     """Shares of the workers' time, which add up to 1.
 
     Attributes:

@@ -20,7 +20,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..checkpoint.atomic_file import UNFINISHED, atomic_file, unwritable
+from ..atomic_file import UNFINISHED, atomic_file, unwritable
 from ..data.bad_rows import BadRow, BadRows
 from ..data.prepared.manifest import MANIFEST_NAME, DataRole, PreparationSettings, PreparedPart, RoleSummary
 from ..errors import DataError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -114,12 +113,6 @@ class PartWriter:
             else:
                 arrays.append(chunk.times if column.kind == "timestamp" else examples.weights)
         return pa.Table.from_arrays([pa.array(values) for values in arrays], schema=self._schema)
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hex SHA-256 of a file; raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _repeats(column: Any) -> bool:

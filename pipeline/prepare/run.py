@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from ..checkpoint.atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
+from ..atomic_file import UNFINISHED, atomic_file, sha256_of, sync_directory, unwritable
 from ..config.job import Job
 from ..data.bad_rows import BadRows, too_many_bad_rows
 from ..data.prepared.manifest import MANIFEST_NAME, ROLES, DataRole, PreparedManifest, PreparedPart
 from ..errors import DataError
 from .folder import SavedProgress, clear_unfinished
-from .part_writer import PartWriter, sha256_of
+from .part_writer import PartWriter
 from .source import SourcePiece, TappedInput, TappedRows, columns_of_job
 from .statistics_counter import StatisticsCounter
 from .statistics_page import write_statistics

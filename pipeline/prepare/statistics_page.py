@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..checkpoint.atomic_file import atomic_file
+from ..atomic_file import atomic_file
 from ..data.prepared.manifest import PreparedManifest
 from ..text.format import amount, count, number, percent
 from ..text.markdown import markdown_table, plain

@@ -11,14 +11,14 @@ from typing import Annotated, Final
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from ..codecs.choices import CHOOSABLE
-from .placement import ReportPart
+from ..types import ResultModel
 
 PREFIX: Final = "codec/"
 
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
-class ControlDecision(ReportPart):
+class ControlDecision(ResultModel):
     """One decision of the controller."""
 
     seconds: NonNegativeFloat
@@ -28,7 +28,7 @@ class ControlDecision(ReportPart):
     why: str
 
 
-class Control(ReportPart):
+class Control(ResultModel):
     """The bound of `sync.control`, and what was reached.
 
     The ratio of a sample is the replicas' mean distance from their mean, relative to the movement of that
@@ -67,7 +67,7 @@ class Control(ReportPart):
         return self.ratio is not None and self.ratio <= self.bound and 2 * self.windows_within >= self.windows
 
 
-class LinkChoice(ReportPart):
+class LinkChoice(ResultModel):
     """One link with its exchanges by codec, and its last codec.
 
     `bytes_per_second` is the payload rate of the fastest recent exchange, from its first byte to its last;

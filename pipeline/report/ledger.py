@@ -9,10 +9,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
-from .placement import ReportPart
+from ..types import ResultModel
 
 
-class Identity(ReportPart):
+class Identity(ResultModel):
     """One equation of the ledger: `name` states it; `left` and `right` are counted.
 
     With `at_most` it holds also if the left side is the smaller one. `unknown` says why one cannot be
@@ -58,7 +58,7 @@ def _adds_up(identities: list[Identity]) -> bool:
     return all(identity.holds is not False for identity in identities)
 
 
-class Ledger(ReportPart):
+class Ledger(ResultModel):
     """The ledger's sums.
 
     `adds_up` is whether every identity that can be checked holds; a report that says otherwise is refused.

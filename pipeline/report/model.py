@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, model_validator
 
+from ..types import ResultModel
 from .adaptation import Control, LinkChoice
 from .ledger import Ledger
-from .placement import Placement, Point, ReportPart
+from .placement import Placement, Point
 
 FORMAT_VERSION: Final = 1
 NE_PICTURE: Final = "ne.png"
@@ -19,7 +20,7 @@ OUTCOMES: Final = ("finished", "finished although a node died", "interrupted")
 EARLY: Final = ("stopped: ", "finished early: ")
 
 
-class ExampleCounts(ReportPart):
+class ExampleCounts(ResultModel):
     """Numbers of examples by what became of them, by the ledger.
 
     `reasons` counts bad and dropped ones.
@@ -36,7 +37,7 @@ class ExampleCounts(ReportPart):
     reasons: dict[str, NonNegativeInt] = {}
 
 
-class Throughput(ReportPart):
+class Throughput(ResultModel):
     """Speed from the first to the last trained batch; `per_trainer` in examples/s.
 
     `cpu_seconds_per_million` is of all nodes together, for a million trained examples.
@@ -47,7 +48,7 @@ class Throughput(ReportPart):
     cpu_seconds_per_million: NonNegativeFloat | None
 
 
-class Progressive(ReportPart):
+class Progressive(ResultModel):
     """Quality on the last part of training.
 
     Each batch is scored before its step, by the replica that trains it (`model` says so). `examples` is how
@@ -65,7 +66,7 @@ class Progressive(ReportPart):
     logloss: NonNegativeFloat | None
 
 
-class Train(ReportPart):
+class Train(ResultModel):
     """Quality in training.
 
     `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained on,
@@ -79,7 +80,7 @@ class Train(ReportPart):
     dense_updates: dict[str, NonNegativeInt] = {}
 
 
-class Evaluation(ReportPart):
+class Evaluation(ResultModel):
     """Quality on the held-out files, of the model that `model` names.
 
     `ne`, `auc` and `calibration` are None where all labels are the same. `auc_error` bounds what the
@@ -97,7 +98,7 @@ class Evaluation(ReportPart):
     gain_ratio: float | None = None
 
 
-class Validation(ReportPart):
+class Validation(ResultModel):
     """Checkpoints that were scored during training; their values are `curves.validation`.
 
     `best` is the metric's best value, of the checkpoint that was taken after `best_examples` and is kept in
@@ -116,7 +117,7 @@ class Validation(ReportPart):
     best_is_last: bool
 
 
-class BadBatch(ReportPart):
+class BadBatch(ResultModel):
     """A batch that was left out; `id` is (epoch, span, number, seed)."""
 
     id: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt]
@@ -129,7 +130,7 @@ class BadBatch(ReportPart):
         return f"batch {self.id} of {self.path}: {self.why}"
 
 
-class BadBatches(ReportPart):
+class BadBatches(ResultModel):
     """Batches that were left out; `first` are some of them.
 
     They changed no row. If batches are cut, the micro-batches before the bad one changed dense parameters.
@@ -141,14 +142,14 @@ class BadBatches(ReportPart):
     first: Annotated[list[BadBatch], Field(min_length=1)]
 
 
-class Checkpoints(ReportPart):
+class Checkpoints(ResultModel):
     """Numbers of checkpoints written during training, and of failed ones."""
 
     written: NonNegativeInt
     failed: NonNegativeInt
 
 
-class LinkTraffic(ReportPart):
+class LinkTraffic(ResultModel):
     """Traffic of one direction of synchronization.
 
     `bytes` went through the trainers' sockets, headers included; `float32_bytes` is what the values among
@@ -168,7 +169,7 @@ class LinkTraffic(ReportPart):
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
-class Sync(ReportPart):
+class Sync(ResultModel):
     """Synchronization: gaps are iterations of a trainer between completed rounds.
 
     `seconds_mean` is a round's time from its start until it was applied, `cpu_seconds_mean` the CPU time of
@@ -200,14 +201,14 @@ class Sync(ReportPart):
     link_codecs: list[LinkChoice] = []
 
 
-class Staleness(ReportPart):
+class Staleness(ResultModel):
     """Pushes that a shard applied between a batch's lookup and its push."""
 
     embedding_mean: NonNegativeFloat | None
     embedding_max: NonNegativeFloat | None
 
 
-class Replicas(ReportPart):
+class Replicas(ResultModel):
     """The distance of the replicas from each other at the end.
 
     `divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers.
@@ -216,7 +217,7 @@ class Replicas(ReportPart):
     divergence: NonNegativeFloat | None
 
 
-class Event(ReportPart):
+class Event(ResultModel):
     """An event of a node, seconds after the start."""
 
     seconds: NonNegativeFloat
@@ -224,7 +225,7 @@ class Event(ReportPart):
     what: str
 
 
-class NodeRecord(ReportPart):
+class NodeRecord(ResultModel):
     """A process of the run.
 
     `exit` is such as ("0", "killed by signal 9"), None if it never ended; `refused_messages` are those that
@@ -240,7 +241,7 @@ class NodeRecord(ReportPart):
     refused_connections: NonNegativeInt = 0
 
 
-class Curves(ReportPart):
+class Curves(ResultModel):
     """The data of the pictures.
 
     A point of `ne` is (examples trained, NE since the last point).
@@ -257,7 +258,7 @@ class Curves(ReportPart):
     validation: list[Point] = []
 
 
-class EmulatedNetwork(ReportPart):
+class EmulatedNetwork(ResultModel):
     """A slow network that was emulated.
 
     The delay is one way; the rate is of each listening node, in each direction. `links` are "sync" or "all".
@@ -272,7 +273,7 @@ class EmulatedNetwork(ReportPart):
     relay_bytes: NonNegativeInt | None
 
 
-class Hardware(ReportPart):
+class Hardware(ResultModel):
     """The coordinator's machine; `cores` are those that the process may use."""
 
     cpu_model: str | None
@@ -284,7 +285,7 @@ REMOVED_FIELDS = ("row_cache",)
 """Fields of reports of earlier versions, which are read without them."""
 
 
-class Report(ReportPart):
+class Report(ResultModel):
     """The whole report. `elp` is batch x workers x trainers.
 
     `model_saved` says which model was saved.

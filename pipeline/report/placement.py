@@ -1,7 +1,6 @@
 """Placement of the tables' rows on nodes.
 
-It is written to plan.json, and it is a part of report.json. The base class and the field types of all parts
-of report.json are here too.
+It is written to plan.json, and it is a part of report.json. The type of a curve's points is here too.
 """
 
 from __future__ import annotations
@@ -9,19 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from ..types import ResultModel
 
 Point = tuple[NonNegativeFloat, NonNegativeFloat]
-
-
-class ReportPart(BaseModel):
-    """Base of all parts: frozen, no unknown keys, no NaN.
-
-    None means "not measured".
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
 
 PLAN_FILE: Final = "plan.json"
 
@@ -35,7 +26,7 @@ HOW_IN_WORDS: Final[dict[How, str]] = {
 }
 
 
-class PlacedPiece(ReportPart):
+class PlacedPiece(ResultModel):
     """Rows [start, stop) of a table."""
 
     node: str
@@ -43,7 +34,7 @@ class PlacedPiece(ReportPart):
     stop: NonNegativeInt
 
 
-class PlacedTable(ReportPart):
+class PlacedTable(ResultModel):
     """A table, with figures of the sample from the start.
 
     The sample was taken at the start. The figures are None without one: rows looked up per example, those of
@@ -66,7 +57,7 @@ class PlacedTable(ReportPart):
     pieces: list[PlacedPiece]
 
 
-class PlacedNode(ReportPart):
+class PlacedNode(ResultModel):
     """The rows that an embedding node holds.
 
     `bytes` counts rows and optimizer state. `expected_ns` is the expected cost of an example to the node,
@@ -80,7 +71,7 @@ class PlacedNode(ReportPart):
     expected_ns: NonNegativeFloat | None = None
 
 
-class PlanRecord(ReportPart):
+class PlanRecord(ResultModel):
     """The content of plan.json.
 
     Every node has checked `digest`.
@@ -108,7 +99,7 @@ class LoadedNode(PlacedNode):
     cpu_seconds: NonNegativeFloat | None = None
 
 
-class Placement(ReportPart):
+class Placement(ResultModel):
     """The placement of the rows on the embedding nodes.
 
     It also has the resulting load.

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from ..checkpoint.atomic_file import unwritable
+from ..atomic_file import unwritable
 from ..checkpoint.manifest import open_checkpoint
 from ..errors import CheckpointError, JobFileError
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from ..checkpoint.atomic_file import atomic_file
+from ..atomic_file import atomic_file
 from ..jobfile.extras import missing_modules
 from ..memory import total_memory_bytes
 from .markdown import render_markdown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..checkpoint.atomic_file import atomic_folder
+from ..atomic_file import atomic_folder, sha256_of
 from ..checkpoint.files import write_tensors
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
@@ -211,6 +210,4 @@ def _integer_rule(table: Table) -> str:
 
 
 def _file_entry(file: Path) -> dict[str, Any]:
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return {"name": file.name, "bytes": file.stat().st_size, "sha256": digest}
+    return {"name": file.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}

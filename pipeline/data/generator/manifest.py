@@ -6,7 +6,6 @@ It has the counts of each part, which are exact for any chunks.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -15,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, ValidationError
 
+from ...atomic_file import atomic_file
 from ...errors import DataError
-from ...types import FrozenModel
+from ...types import FrozenModel, first_fault
 from .columns import ID_COLUMNS
 
 MANIFEST_NAME: Final = "log.json"
@@ -139,10 +139,8 @@ def read_manifest_file(path: Path) -> LogManifest | None:
     try:
         manifest = LogManifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
         raise DataError(
-            f"is damaged ({place}: {first['msg']})",
+            f"is damaged ({first_fault(error)})",
             where=str(path),
             remedy="remove the log and generate it again",
         ) from None
@@ -157,16 +155,9 @@ def read_manifest_file(path: Path) -> LogManifest | None:
 
 
 def write_manifest(directory: Path, manifest: LogManifest) -> None:
-    """Write log.json and sync it to the disk.
-
-    It is written whole or not at all. Raises OSError.
-    """
-    partial = directory / f".{MANIFEST_NAME}.partial"
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(manifest.model_dump_json(indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(directory / MANIFEST_NAME)
+    """Write log.json, whole or not at all; raises ResourceError."""
+    with atomic_file(directory / MANIFEST_NAME) as file:
+        file.write(f"{manifest.model_dump_json(indent=2)}\n".encode())
 
 
 class PartTally:

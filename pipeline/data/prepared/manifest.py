@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, NonNegativeInt, ValidationError
 
 from ...errors import DataError
-from ...types import FrozenModel
+from ...types import FrozenModel, first_fault
 from ..hashing import HASH_SEED, HASH_VERSION
 from ..paths import is_url, open_raw, read_errors
 from ..span import SpanKind
@@ -233,9 +233,7 @@ def parse_manifest(text: bytes, where: str) -> PreparedManifest:
     try:
         manifest = PreparedManifest.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise DataError(f"is damaged ({place}: {first['msg']})", where=where, remedy=_AGAIN) from None
+        raise DataError(f"is damaged ({first_fault(error)})", where=where, remedy=_AGAIN) from None
     if manifest.order.digest != manifest.order_digest:
         raise DataError("was changed: its order does not match order_digest", where=where, remedy=_AGAIN)
     if manifest.content_digest != manifest.digest:

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from shadowsync.pipeline.atomic_file import atomic_file
 from shadowsync.pipeline.checkpoint import files
-from shadowsync.pipeline.checkpoint.atomic_file import atomic_file
 from shadowsync.pipeline.checkpoint.files import TYPES, FileEntry, write_tensors
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, JobFileError, ResourceError

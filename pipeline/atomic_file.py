@@ -1,7 +1,8 @@
-"""Files and folders that appear completely or not at all."""
+"""Files and folders that appear completely or not at all, and their digest."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import ResourceError
+from .errors import ResourceError
 
 # In the name of every temporary file, which a killed writer leaves behind; in no finished file's name.
 UNFINISHED = ".unfinished-"
@@ -46,6 +47,12 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hex SHA-256 of a file; raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unwritable(path: Path, error: OSError) -> ResourceError:
