@@ -81,7 +81,7 @@ def _show(result: ChaosResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..pipeline.text.format import counted
+    from ..pipeline.text.format import counted, number
 
     table = Table(title=f"{sum(result.injected.values())} faults in {len(result.jobs)} jobs")
     table.add_column("injected into")
@@ -90,14 +90,16 @@ def _show(result: ChaosResult) -> None:
         table.add_column(column, justify="right")
     for kind, count in sorted(result.injected.items()):
         after = result.recovery_seconds.get(kind, [])
-        times = [str(len(after)), f"{median(after):.2f}", f"{max(after):.2f}"] if after else ["0", "", ""]
+        times = [str(len(after)), number(median(after), 2), number(max(after), 2)] if after else ["0", "", ""]
         table.add_row(kind, str(count), str(result.resumed(kind)), *times)
     console = Console(soft_wrap=True)
     console.print(table)
     console.print(f"{counted(result.missed, 'fault')} could not be injected: too late, or no such process")
     if (difference := result.ne_difference) is not None:
-        faulted = f"NE with faults {fmean(result.faulted_ne):.4f} ({counted(len(result.faulted_ne), 'job')})"
-        clean = f"without {fmean(result.clean_ne):.4f} ({counted(len(result.clean_ne), 'job')})"
+        faulted = (
+            f"NE with faults {number(fmean(result.faulted_ne))} ({counted(len(result.faulted_ne), 'job')})"
+        )
+        clean = f"without {number(fmean(result.clean_ne))} ({counted(len(result.clean_ne), 'job')})"
         outliers = len(result.far())
         far = f"{counted(outliers, 'job')} {'differs' if outliers == 1 else 'differ'}"
         console.print(

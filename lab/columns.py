@@ -38,7 +38,7 @@ def ratio(value: Paired | None) -> str:
     if value is None:
         return MISSING
     if value.low is None or value.high is None:
-        return f"{value.mean:.3f} (one pair)"
+        return f"{number(value.mean, 3)} (one pair)"
     return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
@@ -88,7 +88,7 @@ NARROW: Final[tuple[Column[Row], ...]] = (
     Column("NE", lambda row: number(row.ne)),
     Column("by NE", lambda row: row.ne_verdict or MISSING),
     Column("ex./s", lambda row: amount(row.examples_per_second)),
-    Column("/none", lambda row: MISSING if row.speed_ratio is None else f"{row.speed_ratio.mean:.3f}"),
+    Column("/none", lambda row: MISSING if row.speed_ratio is None else number(row.speed_ratio.mean, 3)),
     Column("sync", _bytes),
     Column("gap, max", _gap),
 )

@@ -96,29 +96,43 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
         identities.append(
             Identity.of("spans whose batches do not add up = 0", len(state.ledger.misread_spans()), 0)
         )
-    interrupted_replay = _given_up(state, stored) > 0 or (outcome.stop is not None and examples.returned > 0)
-    # What a dead reader had sent to a dead trainer was neither returned nor trained again.
-    interrupted_replay |= _pushed_and_lost(state) and state.ledger.has_lost_spans
-    # Pushes of a silent trainer may be missing from the ledger.
-    interrupted_replay |= bool(_silent_trainers(state, outcome))
-    # The other shards may have applied pushes that a dead shard never will.
-    interrupted_replay |= outcome.stop is not None and outcome.stop.lost_shard
-    # The same holds for batches still to be trained again, which a resumed run does.
-    interrupted_replay |= not state.ledger.owed.is_settled
+    half_pushed = _are_half_pushed(state, stored, outcome, examples)
+    identities += [*_shard_identities(state, outcome, half_pushed), _repeated_identity(state, outcome)]
     shard_applied = {name: int(counts["applied_batches"]) for name, counts in outcome.shards.items()}
-    identities += [
+    return Ledger.of(identities, state.lost_dense_updates, shard_applied)
+
+
+def _are_half_pushed(
+    state: JobState, stored: StoredTotals, outcome: Outcome, examples: ExampleCounts
+) -> bool:
+    """Return whether some shards may have applied batches that are not distinct ones of the ledger."""
+    return (
+        _given_up(state, stored) > 0
+        or (outcome.stop is not None and examples.returned > 0)
+        # What a dead reader had sent to a dead trainer was neither returned nor trained again.
+        or (_pushed_and_lost(state) and state.ledger.has_lost_spans)
+        # Pushes of a silent trainer may be missing from the ledger.
+        or bool(_silent_trainers(state, outcome))
+        # The other shards may have applied pushes that a dead shard never will.
+        or (outcome.stop is not None and outcome.stop.lost_shard)
+        # The same holds for batches still to be trained again, which a resumed run does.
+        or not state.ledger.owed.is_settled
+    )
+
+
+def _shard_identities(state: JobState, outcome: Outcome, half_pushed: bool) -> list[Identity]:
+    heard = [
         Identity.unchecked(_shard_name(name), HALF_PUSHED)
-        if interrupted_replay
+        if half_pushed
         else _shard_identity(state, name, counts, outcome.applied_of.get(name, ()))
         for name, counts in sorted(outcome.shards.items())
     ]
-    identities += [
+    unheard = [
         Identity.unchecked(_shard_name(member.info.name), "it did not answer" if member.alive else "it died")
         for member in state.members.everyone("embedding")
         if _is_unheard_shard(state, outcome, member)
     ]
-    identities.append(_repeated_identity(state, outcome))
-    return Ledger.of(identities, state.lost_dense_updates, shard_applied)
+    return heard + unheard
 
 
 def _is_unheard_shard(state: JobState, outcome: Outcome, member: Member) -> bool:

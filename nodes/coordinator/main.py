@@ -128,22 +128,34 @@ async def run_coordinator(
         _announce(settings, endpoint, state.folder, state.page)
         controller = JobController(server, plan.test, plan.validation)
         outcome = await controller.run()
-        eval_files = list(dict.fromkeys(span.path for span in plan.test))
         totals = await store.run(LedgerStore.totals)
-        code, text, report = _conclude(server, totals, outcome, eval_files)
-        ended = await controller.finish(code, text)
-        # Removes an abandoned checkpoint: no node writes any more.
-        await asyncio.to_thread(sweep, state.folder)
-        if report is not None:
-            report = with_exits(report, ended)
-            await asyncio.to_thread(write_report, state.folder, report)
-        if outcome.profile is not None:
-            await asyncio.to_thread(write_profile, state.folder, *outcome.profile)
-        return code, text, report
+        return await _end(controller, server, totals, outcome, plan)
     finally:
         await server.close()
         await watching.close()
         await store.close()
+
+
+async def _end(
+    controller: JobController,
+    server: CoordinatorServer,
+    totals: StoredTotals,
+    outcome: Outcome,
+    plan: InputPlan,
+) -> tuple[ExitCode, str, Report | None]:
+    """Tell the nodes to end, and write what the run leaves."""
+    folder = server.state.folder
+    eval_files = list(dict.fromkeys(span.path for span in plan.test))
+    code, text, report = _conclude(server, totals, outcome, eval_files)
+    ended = await controller.finish(code, text)
+    # Removes an abandoned checkpoint: no node writes any more.
+    await asyncio.to_thread(sweep, folder)
+    if report is not None:
+        report = with_exits(report, ended)
+        await asyncio.to_thread(write_report, folder, report)
+    if outcome.profile is not None:
+        await asyncio.to_thread(write_profile, folder, *outcome.profile)
+    return code, text, report
 
 
 async def make_state(

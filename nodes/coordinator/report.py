@@ -10,11 +10,13 @@ from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.errors import ExitCode
 from ...pipeline.metrics import gain_ratio
 from ...pipeline.report.adaptation import choices_of
+from ...pipeline.report.ledger import Ledger
 from ...pipeline.report.model import (
     Checkpoints,
     Curves,
     Evaluation,
     Event,
+    ExampleCounts,
     LinkTraffic,
     NodeRecord,
     Replicas,
@@ -121,6 +123,45 @@ def build_report(
     ledger = ledger_of(state, stored, outcome, examples)
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
+    code, words = _verdict(state, outcome, ledger)
+    return Report(
+        run=state.folder.name,
+        pictures=job.report.pictures,
+        outcome=words,
+        exit_code=int(code),
+        started_at=started_at,
+        wall_seconds=state.seconds(),
+        seed=job.run.seed,
+        job_digest=job.digest,
+        model_saved=outcome.model_saved,
+        examples=examples,
+        throughput=_throughput(state, outcome),
+        train=_train(state, outcome, trainers),
+        eval=_evaluation(outcome.score, eval_files),
+        eval_best=_evaluation(outcome.best_score, eval_files),
+        validation=_validation(outcome.saved_checkpoints),
+        checkpoints=_checkpoints(outcome.saved_checkpoints),
+        bad_batches=state.bad_batches.report(),
+        resumed_from=state.origin.run or None,
+        restored_examples=state.ledger.restored_examples,
+        sync=sync,
+        elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
+        precision=_precisions(state),
+        staleness=_staleness(outcome),
+        replicas=Replicas(divergence=outcome.divergence),
+        ledger=ledger,
+        warnings=[*warnings, *_warnings(state, examples, sync)],
+        events=_events(state, outcome),
+        nodes=_nodes(state, outcome),
+        placement=_placement(state, outcome),
+        hardware=describe_hardware(),
+        versions=versions(),
+        curves=_curves(state, outcome),
+    )
+
+
+def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCode, str]:
+    """Return the exit code and how the run ended, in words."""
     # A node that never took part loses nothing by its death.
     dead = (not member.alive and member.begun and not member.left for member in state.members.everyone())
     died = bool(state.takeovers) or any(dead)
@@ -136,67 +177,56 @@ def build_report(
         code, words = ExitCode.OK, "finished"
     if not ledger.adds_up and outcome.stop is None:
         code = ExitCode.LEDGER
-    return Report(
-        run=state.folder.name,
-        pictures=job.report.pictures,
-        outcome=words,
-        exit_code=int(code),
-        started_at=started_at,
-        wall_seconds=state.seconds(),
-        seed=job.run.seed,
-        job_digest=job.digest,
-        model_saved=outcome.model_saved,
-        examples=examples,
-        throughput=_throughput(state, outcome),
-        train=Train(
-            ne_progressive=state.training_metrics.ne_progressive,
-            progressive=progressive_report(
-                outcome.progressive, state.ledger.trained_in(state.input.progressive)
-            )
-            if state.input.progressive
-            else None,
-            rows_warmup_examples=job.rows_warmup_examples,
-            dense_updates=_dense_updates(trainers) if job.trainer.balance == "updates" else {},
-        ),
-        eval=_evaluation(outcome.score, eval_files),
-        eval_best=_evaluation(outcome.best_score, eval_files),
-        validation=_validation(outcome.saved_checkpoints),
-        checkpoints=_checkpoints(outcome.saved_checkpoints),
-        bad_batches=state.bad_batches.report(),
-        resumed_from=state.origin.run or None,
-        restored_examples=state.ledger.restored_examples,
-        sync=sync,
-        elp=job.trainer.batch * job.trainer.workers * job.trainer.count,
-        precision={
-            member.info.name: member.facts.precision
-            for member in state.members.everyone()
-            if member.info.role == "trainer" and member.facts.precision
-        },
-        staleness=_staleness(outcome),
-        replicas=Replicas(divergence=outcome.divergence),
-        ledger=ledger,
-        warnings=[
-            *warnings,
-            *bad_row_warnings(examples),
-            *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
-            *control_warnings(job, sync.control),
-            *link_warnings(sync.link_codecs),
-            *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
-        ],
-        events=[Event(seconds=s, node=node, what=what) for s, node, what in state.events]
-        + [Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes]
-        + _refused(state),
-        nodes=_nodes(state, outcome),
-        placement=_placement(state, outcome),
-        hardware=describe_hardware(),
-        versions=versions(),
-        curves=Curves(
-            ne=state.training_metrics.ne_curve(),
-            throughput=state.training_metrics.throughput_curves(),
-            sync_gap=state.training_metrics.gap_curves(),
-            divergence=outcome.divergence_curve,
-            validation=[(float(one.examples), one.value) for one in state.scored],
-        ),
+    return code, words
+
+
+def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
+    scored = state.input.progressive
+    return Train(
+        ne_progressive=state.training_metrics.ne_progressive,
+        progressive=progressive_report(outcome.progressive, state.ledger.trained_in(scored))
+        if scored
+        else None,
+        rows_warmup_examples=state.job.rows_warmup_examples,
+        dense_updates=_dense_updates(trainers) if state.job.trainer.balance == "updates" else {},
+    )
+
+
+def _precisions(state: JobState) -> dict[str, str]:
+    return {
+        member.info.name: member.facts.precision
+        for member in state.members.everyone()
+        if member.info.role == "trainer" and member.facts.precision
+    }
+
+
+def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]:
+    job = state.job
+    return [
+        *bad_row_warnings(examples),
+        *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
+        *control_warnings(job, sync.control),
+        *link_warnings(sync.link_codecs),
+        *warmup_warnings(job, examples.trained + state.ledger.restored_examples),
+    ]
+
+
+def _events(state: JobState, outcome: Outcome) -> list[Event]:
+    return [
+        *(Event(seconds=seconds, node=node, what=what) for seconds, node, what in state.events),
+        *(Event(seconds=state.seconds(), node="coordinator", what=note) for note in outcome.notes),
+        *_refused(state),
+    ]
+
+
+def _curves(state: JobState, outcome: Outcome) -> Curves:
+    metrics = state.training_metrics
+    return Curves(
+        ne=metrics.ne_curve(),
+        throughput=metrics.throughput_curves(),
+        sync_gap=metrics.gap_curves(),
+        divergence=outcome.divergence_curve,
+        validation=[(float(one.examples), one.value) for one in state.scored],
     )
 
 

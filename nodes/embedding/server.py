@@ -14,6 +14,7 @@ from ...pipeline.codecs.formats import LinkCodecs
 from ...pipeline.embedding.storage.applied import AppliedBatches
 from ...pipeline.embedding.storage.shard_work import ShardWork
 from ...pipeline.embedding.storage.store import ShardStore
+from ...pipeline.text.format import data_size
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool
 from ...pipeline.wire.frames import MAX_TENSOR_BYTES
@@ -138,7 +139,9 @@ class ShardService(ListeningService):
     def _look_up(self, identity: bytes, message: Lookup) -> None:
         floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
         if (size := floats * FLOAT_BYTES) > MAX_TENSOR_BYTES:
-            raise ValueError(f"{size:,} bytes of vectors requested; a message holds {MAX_TENSOR_BYTES:,}")
+            raise ValueError(
+                f"{data_size(size)} of vectors requested; a message holds {data_size(MAX_TENSOR_BYTES)}"
+            )
         target = None if self._vectors_coded else self._segments.target(identity, message, floats)
         buffer = self._pool.take(floats) if target is None else target
         work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)

@@ -29,6 +29,7 @@ from ...pipeline.embedding.storage.saved_tables import applied_name
 from ...pipeline.embedding.storage.store import ChangedRows
 from ...pipeline.errors import CheckpointError, ClusterError, ResourceError
 from ...pipeline.memory import available_memory_bytes
+from ...pipeline.text.format import data_size
 from .server import ShardService
 from .shard_part import ShardPart, changed_bytes
 
@@ -239,8 +240,8 @@ class ShardCheckpoints:
         available, fraction = available_memory_bytes(), self._memory_fraction
         if copy_bytes > available * fraction:
             raise ResourceError(
-                f"a copy of the rows for a checkpoint takes {copy_bytes:,} bytes, more than"
-                f" {int(available * fraction):,}, {fraction:g} of the {available:,} bytes of free memory",
+                f"a copy of the rows for a checkpoint takes {data_size(copy_bytes)}, more than"
+                f" {data_size(available * fraction)}: {fraction:g} of {data_size(available)} of free memory",
                 where="embedding.memory_fraction",
                 remedy="use more embedding nodes or more memory, or write no checkpoints during training",
             )

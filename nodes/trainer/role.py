@@ -204,7 +204,7 @@ class TrainerRole(Role):
             if isinstance(ended, BaseException):
                 log.error("a thread or process failed", exc_info=ended)
             elif not ended:
-                log.error("a thread or process did not end within %g s", END_SECONDS)
+                log.error("a thread or process did not end within %s", duration(END_SECONDS))
         if self._socket is not None and self._sync is None:
             self._socket.close()
 

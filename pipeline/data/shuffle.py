@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..text.format import counted, data_size
 from ..types import Int32Array
 from .batch import Bags
 from .records import RecordChunk
@@ -189,8 +190,8 @@ def chunk_bytes(chunk: RecordChunk) -> int:
 def too_large_to_sort(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:
     """Return the error for input too large to sort in memory."""
     return DataError(
-        f"is not sorted by time and is too large to sort in memory: {rows} rows of about "
-        f"{held_bytes // max(rows, 1)} bytes are {held_bytes} bytes, above data.sort_limit_bytes = "
+        f"is not sorted by time and is too large to sort in memory: {counted(rows, 'row')} of about "
+        f"{data_size(held_bytes // max(rows, 1))} are {data_size(held_bytes)}, above data.sort_limit_bytes = "
         f"{limit_bytes}",
         where=", ".join(paths),
         remedy="sort the files by timestamp first, or raise the limit (sorting takes twice as much memory)",

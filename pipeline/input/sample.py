@@ -13,6 +13,7 @@ from ..data.bad_rows import BadRows
 from ..data.batch import Batch
 from ..data.span import Span
 from ..errors import ShadowSyncError
+from ..text.format import duration
 from .job_input import JobInput
 
 SAMPLED_SPANS = 4
@@ -102,4 +103,4 @@ def take_sample(
     thread.join(seconds)
     with lock:
         is_over = True
-    log.info("sampled the input for %.2f s", time.monotonic() - began)
+    log.info("sampled the input for %s", duration(time.monotonic() - began))

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import JobFileError
+from ..text.format import percent
 from .draft_sample import InputSample
 
 MISSING_WORDS: Final = ("NULL", "null", "NA", "N/A", "n/a", "NaN", "nan", "None", "none", "?", "\\N", "-")
@@ -268,7 +269,7 @@ def _table_rows(distinct: int, sample: InputSample) -> int:
 
 
 def _share(mean: object) -> str:
-    return f"{100 * float(str(mean)):.3g}%"
+    return percent(float(str(mean)), 1)
 
 
 def _toml(value: object) -> str:

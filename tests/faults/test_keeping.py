@@ -135,7 +135,7 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     assert manifest.examples_trained >= kept
     events = [line["text"] for line in own.run.log("coordinator") if failed in line["text"]]
     # One that had begun is told of otherwise.
-    assert any("bytes are free; a checkpoint takes about" in event for event in events)
+    assert any("are free; a checkpoint takes about" in event for event in events)
     filler.unlink()
     wait_until(lambda: saved_examples(own.run) > manifest.examples_trained, "the next one is written")
     own.coordinator.interrupt()

@@ -150,8 +150,8 @@ def require_room(folder: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed_bytes + RESERVE_BYTES:
         raise ResourceError(
-            f"{free:,} bytes are free; a checkpoint takes about {needed_bytes:,}, and {RESERVE_BYTES:,} must"
-            " stay free",
+            f"{data_size(free)} are free; a checkpoint takes about {data_size(needed_bytes)}, and"
+            f" {data_size(RESERVE_BYTES)} must stay free",
             where=str(folder),
             remedy="free space there, or set run.directory to another place",
         )

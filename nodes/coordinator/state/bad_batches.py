@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ....pipeline.errors import ExitCode
 from ....pipeline.report.model import BadBatch, BadBatches
+from ....pipeline.text.format import counted
 from ..ledger.records import LeftOut
 from .outcome import Stop
 
@@ -61,9 +62,8 @@ class BadBatchCounter:
         """Return the reason to stop if there are more than the limit."""
         if self.count <= self._limit:
             return None
-        one = self.count == 1
         return self._stop(
-            f"{self.count:,} batch{'' if one else 'es'} with a loss or gradients that are not finite over all"
+            f"{counted(self.count, 'batch', 'batches')} with a loss or gradients that are not finite over all"
             f" trainers; the limit trainer.max_bad_batches is {self._limit:,}"
         )
 

@@ -289,9 +289,9 @@ def _check_memory(plan: TablePlan, node: int, fraction: float) -> None:
         narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
         raise ResourceError(
             f"the tables need {data_size(needed)} ({rows:,} rows x {widths} x {sizes} bytes = "
-            f"{weights_bytes:,} bytes, and {needed - weights_bytes:,} bytes of optimizer state), but only "
-            f"{data_size(allowed)} may be used: {fraction:g} (embedding.memory_fraction) of the "
-            f"{available:,} bytes available",
+            f"{data_size(weights_bytes)}, and {data_size(needed - weights_bytes)} of optimizer state), but "
+            f"only {data_size(allowed)} may be used: {fraction:g} (embedding.memory_fraction) of the "
+            f"{data_size(available)} available",
             where=f"embedding node {node}",
             remedy=f"raise embedding.nodes on more hosts, {narrower}or lower model.table_rows or "
             "model.embedding_dim",

@@ -316,8 +316,8 @@ def test_unsorted_input_above_the_limit_is_refused_with_the_arithmetic(tmp_path:
     # Of each row the label, the weight, a table's row, its time and its place: 4 + 4 + 4 + 8 + 8 bytes.
     with pytest.raises(
         DataError,
-        match=r"is not sorted by time and is too large to sort in memory: 40000 rows of about 28 bytes are "
-        r"1120000 bytes, above "
+        match=r"is not sorted by time and is too large to sort in memory: 40,000 rows of about 28 B are "
+        r"1\.12 MB, above "
         r"data\.sort_limit_bytes = 1048576; sort the files by timestamp first, or raise the limit",
     ):
         plan_input(_job(tmp_path / "log.csv", order="time", **limit))

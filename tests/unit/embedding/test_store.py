@@ -256,11 +256,11 @@ def test_tables_that_do_not_fit_are_refused_before_anything_is_allocated(
     text = str(caught.value)
     for part in (
         "embedding node 0: ",
-        "1,000 rows x 8 x 4 bytes = 32,000 bytes",
-        "4,000 bytes of optimizer state",
+        "1,000 rows x 8 x 4 bytes = 32.0 kB",
+        "4.00 kB of optimizer state",
     ):
         assert part in text
-    assert "0.8 (embedding.memory_fraction) of the 44,990 bytes available" in text
+    assert "0.8 (embedding.memory_fraction) of the 45.0 kB available" in text
     assert text.endswith("or lower model.table_rows or model.embedding_dim")
     assert "\n" not in text
 

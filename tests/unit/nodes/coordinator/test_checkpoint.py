@@ -18,6 +18,7 @@ from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
+from shadowsync.pipeline.text.format import data_size
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
@@ -132,7 +133,7 @@ def test_the_first_one_is_not_tried_where_there_is_no_room(
 
     async def body() -> None:
         c = job(tmp_path, checkpoint_bytes=part)
-        with pytest.raises(ResourceError, match=f"{needed - 1:,} bytes are free"):
+        with pytest.raises(ResourceError, match=f"{data_size(needed - 1)} are free"):
             await taker(c).take()
         assert c.requested == []
         assert names(tmp_path) == []

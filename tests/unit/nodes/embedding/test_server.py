@@ -186,7 +186,7 @@ def test_more_vectors_than_a_message_has_are_not_even_computed(
     before = counts(service[0])["looked_up_rows"]
     reply = call(Lookup(7, rows(1, 2, 3, 4)))
     assert isinstance(reply, Failure)
-    assert reply.what == "64 bytes of vectors requested; a message holds 48"
+    assert reply.what == "64 B of vectors requested; a message holds 48 B"
     assert counts(service[0])["looked_up_rows"] == before
 
 
