@@ -41,11 +41,15 @@ _IDS: Final = re.compile(
 )
 _LARGEST_NUMBER: Final = 10_000_000
 _TIMES: Final = re.compile(r".*(time|date|timestamp|_at|_ts|^ts|^at|hour|day)$", re.IGNORECASE)
+# Day before month: where both fit, the sample cannot tell them apart.
+_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%d-%m-%Y", "%m/%d/%Y")
 _FORMATS: Final = (
-    "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d",
-    "%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M", "%m/%d/%Y",
-    "%d.%m.%Y %H:%M", "%d.%m.%Y", "%y%m%d%H", "%Y%m%d%H", "%Y%m%d",
-)  # fmt: skip
+    *(f"{date}{time}" for date in _DATES for time in (" %H:%M:%S", " %H:%M", "T%H:%M:%S", "")),
+    "%y%m%d%H",
+    "%Y%m%d%H",
+    "%Y%m%d",
+)
+_DECIMAL_COMMA: Final = r"^\s*[+-]?\d+(,\d+)?\s*$"
 _YEARS: Final = pa.array(range(1990, 2101), pa.int64())
 _LIST_DELIMITERS: Final = ("|", ";", " ", ",")
 _FEW: Final = 50
@@ -176,6 +180,8 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
     if numbers is not None:
         return _number(name, numbers, distinct, sample)
     texts = known.cast(pl.String)
+    if bool(texts.str.contains(_DECIMAL_COMMA).all()) and bool(texts.str.contains(",").any()):
+        return DraftColumn(name, "", "", "numbers with a decimal comma; write them with a point")
     for delimiter in _LIST_DELIMITERS:
         split = texts.str.split(delimiter)
         lists = int((split.list.len() > 1).sum())

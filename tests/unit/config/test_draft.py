@@ -128,6 +128,29 @@ def test_text_of_other_forms(
     assert read(job) == 100
 
 
+@pytest.mark.parametrize(
+    "time_format", ["%d.%m.%Y %H:%M:%S", "%d-%m-%Y %H:%M", "%Y/%m/%d %H:%M:%S", "%m/%d/%YT%H:%M:%S"]
+)
+def test_times_of_other_countries(tmp_path: Path, time_format: str) -> None:
+    begin = datetime(2024, 1, 20, tzinfo=UTC)
+    times = [(begin + timedelta(hours=7 * row)).strftime(time_format) for row in range(100)]
+    _, job = draft(
+        write(tmp_path / "log.csv", {"click": [0, 1] * 50, "site": ["a", "b"] * 50, "ts": times}), "click"
+    )
+    assert (job.data.columns["ts"].kind, job.data.columns["ts"].format) == ("timestamp", time_format)
+    assert read(job) == 100
+
+
+def test_numbers_with_a_decimal_comma_are_no_lists(tmp_path: Path) -> None:
+    prices = [f"{row},{row % 10}5" for row in range(100)]
+    lists = [",".join("abc"[: row % 4]) for row in range(100)]
+    columns: Columns = {"click": [0, 1] * 50, "price": prices, "tags": lists}
+    text, job = draft(write(tmp_path / "log.txt", columns, ";"), "click")
+    assert list(job.data.columns) == ["click", "tags"]
+    assert "# price is left out: numbers with a decimal comma" in text
+    assert read(job) == 100
+
+
 def test_parquet_with_types(tmp_path: Path) -> None:
     at = [datetime(2024, 1, 1 + number % 9) for number in range(100)]
     frame = pl.DataFrame(
