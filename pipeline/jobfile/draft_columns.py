@@ -122,12 +122,17 @@ def _label_of(frame: pl.DataFrame, label: str) -> str:
     two = [
         name for name in frame.columns if _is_flat(frame[name]) and frame[name].drop_nulls().n_unique() == 2
     ]
-    named = [name for name in two if _LABELS.fullmatch(name)]
+    named = [name for name in two if _LABELS.fullmatch(_plain(name))]
     for found in (named, two):
         if len(found) == 1:
             return found[0]
     several = f"columns with two values: {', '.join(named or two)}" if two else "no column has two values"
     raise JobFileError(f"the label is not clear ({several})", remedy="name it: --label COLUMN")
+
+
+def _plain(name: str) -> str:
+    """Return a column's name without its type, as in "user_id:token" of atomic files."""
+    return name.partition(":")[0]
 
 
 def _is_flat(values: pl.Series) -> bool:
@@ -176,7 +181,7 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
         return DraftColumn(name, "", "", "always the same" if distinct else "always empty")
     if (time := _time(name, values)) is not None:
         return time
-    numbers = None if _IDS.fullmatch(name) else _numbers(values)
+    numbers = None if _IDS.fullmatch(_plain(name)) else _numbers(values)
     if numbers is not None:
         return _number(name, numbers, distinct, sample)
     texts = known.cast(pl.String)
@@ -205,7 +210,7 @@ def _numbers(values: pl.Series) -> pl.Series | None:
 def _time(name: str, values: pl.Series) -> DraftColumn | None:
     if values.dtype.is_temporal():
         return DraftColumn(name, "timestamp", '"timestamp"', f"of type {values.dtype}")
-    known, numbers, named = values.drop_nulls(), _numbers(values), _TIMES.fullmatch(name) is not None
+    known, numbers, named = values.drop_nulls(), _numbers(values), _TIMES.fullmatch(_plain(name)) is not None
     time_format = _format_of(known) if named or numbers is None else ""
     if named and not time_format and numbers is not None:
         if numbers.drop_nulls().is_between(*_EPOCH_SECONDS).all():

@@ -141,6 +141,23 @@ def test_times_of_other_countries(tmp_path: Path, time_format: str) -> None:
     assert read(job) == 100
 
 
+def test_names_with_a_type(tmp_path: Path) -> None:
+    columns: Columns = {
+        "user_id:token": list(range(100, 200)),
+        "click:label": [0, 1] * 50,
+        "timestamp:float": [881_250_949 + row for row in range(100)],
+        "age:float": list(range(100, 0, -1)),
+    }
+    _, job = draft(write(tmp_path / "log.tsv", columns, "\t"))
+    kinds = {name: column.kind for name, column in job.data.columns.items()}
+    assert kinds == {
+        "user_id:token": "categorical",
+        "click:label": "label",
+        "timestamp:float": "timestamp",
+        "age:float": "dense",
+    }
+
+
 def test_numbers_with_a_decimal_comma_are_no_lists(tmp_path: Path) -> None:
     prices = [f"{row},{row % 10}5" for row in range(100)]
     lists = [",".join("abc"[: row % 4]) for row in range(100)]
