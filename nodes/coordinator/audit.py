@@ -105,7 +105,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
 def _are_half_pushed(
     state: JobState, stored: StoredTotals, outcome: Outcome, examples: ExampleCounts
 ) -> bool:
-    """Return whether some shards may have applied batches that are not distinct ones of the ledger."""
+    """Return whether shards may have applied more than the ledger's distinct batches."""
     return (
         _given_up(state, stored) > 0
         or (outcome.stop is not None and examples.returned > 0)
