@@ -27,7 +27,10 @@ class ColumnSection(BaseModel):
     """A column of the examples: a kind, or a table of settings.
 
     Written `NAME = "dense"` or `NAME = { kind = "dense", ... }`. A column of the file may be used more than
-    once, under other names: `hour = { kind = "dense", source = "time" }`.
+    once, under other names: `hour = { kind = "dense", source = "time" }`. A name with `*`, `?` or `[...]` is
+    a pattern, as of file names: `"affinity_*" = "dense"` stands for each column of the files of `data.path`
+    that it fits and that has no entry of its own, in the order of the files. The run's job and its models
+    have the names.
     """
 
     model_config = STRICT

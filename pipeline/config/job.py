@@ -53,11 +53,12 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
-        rows = self.model.table_rows
-        if isinstance(rows, list) and len(rows) != self.data.categorical_features:
+        rows, tables = self.model.table_rows, len(self.data.table_columns)
+        if isinstance(rows, list) and len(rows) != tables:
+            key = "data.columns" if self.data.columns else "data.categorical_features"
             raise ValueError(
                 f"model.table_rows: {len(rows)} numbers given; give one number, or one for each of the "
-                f"{self.data.categorical_features} tables (data.categorical_features)"
+                f"{tables} tables ({key})"
             )
         require_known(self.table_sections, self.data.table_columns)
         if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":

@@ -94,6 +94,16 @@ class RowGroups:
     sizes_bytes: list[int]
 
 
+def column_names(path: str) -> list[str]:
+    """Return the names of a Parquet file's columns, in order.
+
+    Raises DataError when it is not Parquet.
+    """
+    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
+        names: list[str] = file.schema_arrow.names
+    return names
+
+
 def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
     """Read the row groups' sizes from the end of a Parquet file.
 
