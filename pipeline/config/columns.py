@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -13,11 +13,24 @@ from .sections import STRICT
 Kind: TypeAlias = Literal["label", "dense", "categorical", "multi_hot", "timestamp", "weight", "ignored"]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Value: TypeAlias = str | int | float | bool
+TimePart: TypeAlias = Literal["hour", "weekday", "day", "month"]
 
+TIME_PARTS: Final[dict[str, range]] = {
+    "hour": range(24),
+    "weekday": range(7),
+    "day": range(1, 32),
+    "month": range(1, 13),
+}
+"""Numbers of each part of a time, in UTC; weekday 0 is Monday.
+
+Each has a row of the column's table, in this order, and a missing time the row after them."""
+
+_EXAMPLE_PART: Final = 'part = "hour"'
 _LABEL_RULES = ("threshold", "positive", "expression")
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "label": (*_LABEL_RULES, "negative", "type"),
     "dense": ("transform", "shift", "scale", "format"),
+    "categorical": ("part", "format"),
     "timestamp": ("format",),
     "multi_hot": ("delimiter", "pooling", "max_ids"),
 }
@@ -59,10 +72,16 @@ class ColumnSection(BaseModel):
         description="dense: with y = (x - shift) / scale, `log` gives sign(y) log(1 + |y|) and `none` gives"
         " y; `time` gives y with x a timestamp in seconds since 1970.",
     )
+    part: TimePart | None = Field(
+        default=None,
+        description="categorical: the id is this part of a timestamp, in UTC: hour (0 to 23), weekday (0 is"
+        " Monday), day (of the month) or month. The table has a row for each, and one for a missing time:"
+        " 25, 8, 32 or 13 rows.",
+    )
     format: str = Field(
         default="",
-        description='timestamp, and dense with transform "time": format of the times, as in'
-        ' "%d/%m/%Y %H:%M" (see strftime); without it they are seconds, or ISO 8601.',
+        description='timestamp, categorical with a `part`, and dense with transform "time": format of the'
+        ' times, as in "%d/%m/%Y %H:%M" (see strftime); without it they are seconds, or ISO 8601.',
     )
     shift: Finite = Field(default=0.0, description="dense: subtracted from the number first.")
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
@@ -82,6 +101,16 @@ class ColumnSection(BaseModel):
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
+
+    @property
+    def fixed_rows(self) -> int | None:
+        """Rows of the column's table, if the column determines them: a row for each value, without a hash."""
+        return len(TIME_PARTS[self.part]) + 1 if self.part else None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the values in the file are times."""
+        return self.kind == "timestamp" or self.transform == "time" or self.part is not None
 
 
 def _check_options(name: str, column: ColumnSection) -> None:
@@ -106,6 +135,8 @@ def _check_format(name: str, column: ColumnSection) -> None:
     where = f"data.columns.{name}.format"
     if column.kind == "dense" and column.transform != "time":
         raise ValueError(f'{where}: given; it is for transform "time", this is "{column.transform}"')
+    if column.kind == "categorical" and not column.part:
+        raise ValueError(f"{where}: given without a part; give part, such as {_EXAMPLE_PART}")
     if not any(year in column.format for year in ("%Y", "%y", "%D", "%F", "%s")):
         raise ValueError(f"{where}: {column.format!r} has no year; write it as in %Y-%m-%d %H:%M")
 

@@ -23,7 +23,15 @@ from .sections import (
     ValidationSection,
     WatchSection,
 )
-from .tables import EmbeddingSection, ModelSection, TableSection, TableSettings, require_known, table_settings
+from .tables import (
+    EmbeddingSection,
+    ModelSection,
+    TableSection,
+    TableSettings,
+    require_fixed_rows,
+    require_known,
+    table_settings,
+)
 from .trainer import TrainerSection
 
 
@@ -61,6 +69,9 @@ class Job(Section):
                 f"{tables} tables ({key})"
             )
         require_known(self.table_sections, self.data.table_columns)
+        require_fixed_rows(
+            self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
+        )
         if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":
             raise ValueError(
                 f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '

@@ -23,9 +23,10 @@ from .fields import (
     parse_number_column,
     parse_times,
 )
-from .hashing import column_number, table_rows_of
+from .hashing import column_number, hashes_of_rows, table_rows_of
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
+from .time_parts import out_of_years, rows_of_part
 
 # With weights up to this the sum over any batch, and products with the loss, are finite in float32.
 MAX_WEIGHT = 1e30
@@ -128,7 +129,8 @@ class RecordSchema:
             elif section.kind == "dense":
                 dense.append(parser.dense(name, section))
             elif section.kind == "categorical":
-                ids.append((parser.ids(name), self._rows[name]))
+                hashed = parser.part(name, section) if section.part else parser.ids(name)
+                ids.append((hashed, self._rows[name]))
             elif section.kind == "multi_hot":
                 hashed, lengths = parser.bags(name, section)
                 rows = table_rows_of(hashed[None], (self._rows[name],)).reshape(-1)
@@ -233,6 +235,21 @@ class _ChunkParser:
     def ids(self, name: str) -> Uint64Array:
         """Return hashes of ids, missing ones as the empty text."""
         self._hashes[name] = hash_ids(self._column(name), column_number(name))
+        return self._hashes[name]
+
+    def part(self, name: str, section: ColumnSection) -> Uint64Array:
+        """Return hashes that stand for the rows of a part of a time.
+
+        A missing time has a row of its own.
+        """
+        assert section.part is not None
+        assert section.fixed_rows is not None
+        column = self._column(name)
+        times = parse_times(column, section.format)
+        wrong = out_of_years(times) & ~null_mask(column)
+        self._time_fault(name, section, wrong)
+        rows = rows_of_part(np.where(wrong, np.nan, times), section.part)
+        self._hashes[name] = hashes_of_rows(rows, section.fixed_rows)
         return self._hashes[name]
 
     def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array]:

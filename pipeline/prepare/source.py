@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..config.columns import ColumnSection
+from ..config.columns import TIME_PARTS, ColumnSection
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.hashing import column_number
@@ -161,7 +161,7 @@ def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColu
         stored=stored.get(section.kind, "float32"),
         transform=_transform(section),
         table_rows=rows,
-        hash_column=None if rows is None else column_number(name),
+        hash_column=None if rows is None or section.part else column_number(name),
         pooling=section.pooling if section.kind == "multi_hot" else "",
     )
 
@@ -169,6 +169,10 @@ def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColu
 def _transform(section: ColumnSection) -> str:
     if section.kind == "timestamp":
         return "seconds since 1970"
+    if section.part:
+        numbers = TIME_PARTS[section.part]
+        first, last = numbers[0], numbers[-1]
+        return f"{section.part} in UTC, {first} to {last}, less {first}; {len(numbers)} where missing"
     if section.kind != "dense":
         return ""
     shifted = section.shift or section.scale != 1.0

@@ -89,9 +89,9 @@ class PreparedColumn(FrozenModel):
         kind: kind as in [data.columns].
         source: the column of the source.
         stored: its type in the parts.
-        transform: transformation of a number, in words; "" for none.
+        transform: transformation of a number or of a time, in words; "" for none.
         table_rows: rows of its table; None without one.
-        hash_column: the number that its ids are hashed with; None without a table.
+        hash_column: the number that its ids are hashed with; None without a table, and for parts of times.
         pooling: pooling of a multi-hot column.
     """
 
