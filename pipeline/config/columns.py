@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
 from .sections import STRICT
 
-Kind: TypeAlias = Literal["label", "dense", "categorical", "multi_hot", "timestamp", "weight", "ignored"]
+Kind: TypeAlias = Literal[
+    "label", "dense", "categorical", "bucket", "multi_hot", "timestamp", "weight", "ignored"
+]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Value: TypeAlias = str | int | float | bool
 TimePart: TypeAlias = Literal["hour", "weekday", "day", "month"]
@@ -31,6 +34,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "label": (*_LABEL_RULES, "negative", "type"),
     "dense": ("transform", "shift", "scale", "format"),
     "categorical": ("part", "format"),
+    "bucket": ("boundaries", "quantiles"),
     "timestamp": ("format",),
     "multi_hot": ("delimiter", "pooling", "max_ids"),
 }
@@ -87,6 +91,16 @@ class ColumnSection(BaseModel):
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=1.0, description="dense: the number is then divided by this."
     )
+    boundaries: list[Finite] = Field(
+        default=[],
+        description="bucket: rising numbers. A number's id is how many of them are at most the number, so"
+        " [18, 25] makes three: below 18, from 18 on, from 25 on. A missing number has an id of its own.",
+    )
+    quantiles: Annotated[int, Field(ge=2, le=1000)] | None = Field(
+        default=None,
+        description="bucket: without boundaries they are quantiles that cut a sample of the training part"
+        " into this many buckets, or fewer where values repeat. The run's job has them.",
+    )
     delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
         default="|", description="multi_hot: separator of the ids in a text field; Parquet may have lists."
     )
@@ -104,8 +118,18 @@ class ColumnSection(BaseModel):
 
     @property
     def fixed_rows(self) -> int | None:
-        """Rows of the column's table, if the column determines them: a row for each value, without a hash."""
+        """Rows of the column's table, if the column determines them.
+
+        Each value then has a row of its own, without a hash.
+        """
+        if self.kind == "bucket":
+            return (len(self.boundaries) or (self.quantiles or 1) - 1) + 2
         return len(TIME_PARTS[self.part]) + 1 if self.part else None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether an example has one row of the column's table."""
+        return self.kind in ("categorical", "bucket")
 
     @property
     def has_times(self) -> bool:
@@ -120,6 +144,8 @@ def _check_options(name: str, column: ColumnSection) -> None:
         if getattr(column, option) != ColumnSection.model_fields[option].default:
             owner = next(kind for kind, options in _OPTIONS.items() if option in options)
             raise ValueError(f'{where}.{option}: given; it is for kind "{owner}", this is "{column.kind}"')
+    if column.kind == "bucket":
+        _check_boundaries(where, column)
     if column.format:
         _check_format(name, column)
     rules = [rule for rule in _LABEL_RULES if getattr(column, rule) not in (None, [], "")]
@@ -129,6 +155,14 @@ def _check_options(name: str, column: ColumnSection) -> None:
         raise ValueError(f"{where}.negative: given without positive; give both, or positive alone")
     if len({isinstance(value, str) for value in (*column.positive, *column.negative)}) > 1:
         raise ValueError(f"{where}: positive and negative mix texts and numbers; give texts or numbers")
+
+
+def _check_boundaries(where: str, column: ColumnSection) -> None:
+    if not column.boundaries and column.quantiles is None:
+        raise ValueError(f"{where}: no boundaries given; give boundaries, as in [18, 25, 35], or quantiles")
+    for before, after in pairwise(column.boundaries):
+        if after <= before:
+            raise ValueError(f"{where}.boundaries: {after:g} after {before:g}; give rising numbers")
 
 
 def _check_format(name: str, column: ColumnSection) -> None:
@@ -165,8 +199,10 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
             raise ValueError(
                 f"data.columns: {' and '.join(by_kind[kind])} are of kind {kind!r}; give at most one"
             )
-    if not by_kind.get("categorical") and not by_kind.get("multi_hot"):
-        raise ValueError('data.columns: no column is "categorical" or "multi_hot"; give at least one')
+    if not any(column.has_ids or column.kind == "multi_hot" for column in columns.values()):
+        raise ValueError(
+            'data.columns: no column is "categorical", "bucket" or "multi_hot"; give at least one'
+        )
     if header:
         return
     in_file = [name for name, column in columns.items() if column.source in ("", name)]

@@ -233,7 +233,7 @@ class DataSection(BaseModel):
         return tuple(
             TableColumn(name, column.pooling if column.kind == "multi_hot" else "", column.fixed_rows)
             for name, column in self.columns.items()
-            if column.kind in ("categorical", "multi_hot")
+            if column.has_ids or column.kind == "multi_hot"
         )
 
     @property

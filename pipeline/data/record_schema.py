@@ -128,8 +128,8 @@ class RecordSchema:
                 labels = parser.label(name, section, self._expression)
             elif section.kind == "dense":
                 dense.append(parser.dense(name, section))
-            elif section.kind == "categorical":
-                hashed = parser.part(name, section) if section.part else parser.ids(name)
+            elif section.has_ids:
+                hashed = parser.ids(name) if section.fixed_rows is None else parser.fixed(name, section)
                 ids.append((hashed, self._rows[name]))
             elif section.kind == "multi_hot":
                 hashed, lengths = parser.bags(name, section)
@@ -237,18 +237,23 @@ class _ChunkParser:
         self._hashes[name] = hash_ids(self._column(name), column_number(name))
         return self._hashes[name]
 
-    def part(self, name: str, section: ColumnSection) -> Uint64Array:
-        """Return hashes that stand for the rows of a part of a time.
+    def fixed(self, name: str, section: ColumnSection) -> Uint64Array:
+        """Return hashes that stand for rows of parts of times, or of buckets.
 
-        A missing time has a row of its own.
+        A missing value has a row of its own, the last one.
         """
-        assert section.part is not None
         assert section.fixed_rows is not None
         column = self._column(name)
-        times = parse_times(column, section.format)
-        wrong = out_of_years(times) & ~null_mask(column)
-        self._time_fault(name, section, wrong)
-        rows = rows_of_part(np.where(wrong, np.nan, times), section.part)
+        if section.part is not None:
+            times = parse_times(column, section.format)
+            wrong = out_of_years(times) & ~null_mask(column)
+            self._time_fault(name, section, wrong)
+            rows = rows_of_part(np.where(wrong, np.nan, times), section.part)
+        else:
+            missing, numbers = null_mask(column), parse_number_column(column)
+            self._fault(name, "not numeric", np.isnan(numbers))
+            rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")
+            rows = np.where(missing, section.fixed_rows - 1, rows)
         self._hashes[name] = hashes_of_rows(rows, section.fixed_rows)
         return self._hashes[name]
 

@@ -1,4 +1,4 @@
-"""Parts of times as rows of a small table: hour, weekday, day and month, in UTC."""
+"""Parts of times, such as the hour in UTC, as rows of a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DAY_SECONDS: Final = 86_400
 
 
 def out_of_years(times: Float64Array) -> Mask:
-    """Return bool [n]: which times are not in the years 1 to 9999, NaN included."""
+    """Return bool [n]: which times are NaN or not in years 1 to 9999."""
     return ~((times >= _FIRST_SECOND) & (times < _LAST_SECOND + 1))
 
 

@@ -23,6 +23,7 @@ from ..config.job import Job
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
+from .boundaries import compute_boundaries, fill_boundaries
 from .patterns import expand_by_files, expand_patterns
 
 PATHS = ("path", "validation_path", "eval_path")
@@ -46,13 +47,14 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     Input globs, and the file of an algorithm or a model "./mine.py:Class", are made absolute against the
     folder of the job file; those given by an override, against the working directory, as a shell would.
     `run.name` defaults to the file's stem. With `data.prepared`, keys that the file leaves out come from the
-    folder's manifest. Patterns of `data.columns` are replaced by the names that they match.
+    folder's manifest. Patterns of `data.columns` are replaced by the names that they match,
+    and buckets by quantiles get their boundaries.
 
     Raises:
         JobFileError: the file does not exist, is not TOML, has a wrong key or value, or disagrees with its
             prepared folder.
-        DataError: the prepared folder has no usable manifest, or the files of a job with patterns cannot be
-            read.
+        DataError: the prepared folder has no usable manifest, or the files of a job with patterns or
+            quantiles cannot be read.
     """
     file = Path(path)
     try:
@@ -161,6 +163,7 @@ def fill_from_prepared(tree: dict[str, Any], where: str) -> PreparedManifest | N
     if isinstance(data.get("columns"), dict):
         # The source may lie nowhere any more.
         data["columns"] = expand_patterns(data["columns"], _names_in_source(manifest), where)
+        fill_boundaries(data["columns"], manifest.order.data.get("columns", {}))
     given = {key: data[key] for key in ("columns", "categorical_features") if key in data}
     for key, value in manifest.order.data.items():
         data.setdefault(key, value)
@@ -188,6 +191,7 @@ def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[st
     manifest = fill_from_prepared(tree, where)
     if manifest is None:
         expand_by_files(tree.get("data"), where)
+        compute_boundaries(tree.get("data"))
     job = validate_job(tree, where=f"{where} and --set" if changed else where)
     if manifest is not None:
         check_agreement(job, manifest)
@@ -215,7 +219,7 @@ def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
         kinds = {
             name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
         }
-        tables = [name for name, kind in kinds.items() if kind in ("categorical", "multi_hot")]
+        tables = [name for name, kind in kinds.items() if kind in ("categorical", "bucket", "multi_hot")]
         return tables == list(manifest.order.tables)
     count: Any = given.get("categorical_features", len(manifest.order.tables))
     return bool(count == len(manifest.order.tables))

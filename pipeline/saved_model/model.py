@@ -100,6 +100,7 @@ class SavedModel:
                 table.pooling,
                 integers_as_text=classes.get(table.name) == "text",
                 part=columns[table.name].part if table.name in columns else None,
+                boundaries=columns[table.name].boundaries if table.name in columns else (),
             )
             for table in job.tables
         }
@@ -161,7 +162,7 @@ def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]
     """
     found: dict[str, IdClass] = {}
     for table in job.tables:
-        if table.name in job.data.columns and job.data.columns[table.name].has_times:
+        if table.name in job.data.columns and job.data.columns[table.name].fixed_rows:
             continue
         stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
         if job.data.format != "parquet" or stated == "text":

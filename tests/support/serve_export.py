@@ -97,6 +97,13 @@ def bag_of(value: str | None, table: dict[str, Any], data: dict[str, Any]) -> li
     return [one for one in ids if not is_missing(one, data)][: table["max_ids"]]
 
 
+def row_of_bucket(value: float | None, table: dict[str, Any], data: dict[str, Any]) -> int:
+    """The row of a bucket, by the manifest's row rule."""
+    if is_missing(value, data):
+        return int(table["rows"]) - 1
+    return sum(boundary <= float(value or 0) for boundary in table["boundaries"])
+
+
 def row_of_part(value: Any, table: dict[str, Any], data: dict[str, Any]) -> int:
     """The row of a part of a time, by the manifest's row rule."""
     if is_missing(value, data):
@@ -112,6 +119,8 @@ def vector_of(
     """What the dense part gets of one field."""
     if "part" in table:
         return weights[row_of_part(value, table, manifest["data"])]  # type: ignore[no-any-return]
+    if "boundaries" in table:
+        return weights[row_of_bucket(value, table, manifest["data"])]  # type: ignore[no-any-return]
     seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
     data = manifest["data"]
     if table["pooling"] == "none":
