@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from itertools import pairwise
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
 from .sections import STRICT
 
-Kind: TypeAlias = Literal["label", "dense", "categorical", "multi_hot", "timestamp", "weight", "ignored"]
+Kind: TypeAlias = Literal[
+    "label", "dense", "categorical", "bucket", "multi_hot", "timestamp", "weight", "ignored"
+]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Value: TypeAlias = str | int | float | bool
+TimePart: TypeAlias = Literal["hour", "weekday", "day", "month"]
 
+TIME_PARTS: Final[dict[str, range]] = {
+    "hour": range(24),
+    "weekday": range(7),
+    "day": range(1, 32),
+    "month": range(1, 13),
+}
+"""Numbers of each part of a time, in UTC; weekday 0 is Monday.
+
+Each has a row of the column's table, in this order, and a missing time the row after them."""
+
+_EXAMPLE_PART: Final = 'part = "hour"'
 _LABEL_RULES = ("threshold", "positive", "expression")
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "label": (*_LABEL_RULES, "negative", "type"),
     "dense": ("transform", "shift", "scale", "format"),
+    "categorical": ("part", "format"),
+    "bucket": ("boundaries", "quantiles"),
     "timestamp": ("format",),
     "multi_hot": ("delimiter", "pooling", "max_ids"),
 }
@@ -27,7 +44,10 @@ class ColumnSection(BaseModel):
     """A column of the examples: a kind, or a table of settings.
 
     Written `NAME = "dense"` or `NAME = { kind = "dense", ... }`. A column of the file may be used more than
-    once, under other names: `hour = { kind = "dense", source = "time" }`.
+    once, under other names: `hour = { kind = "dense", source = "time" }`. A name with `*`, `?` or `[...]` is
+    a pattern, as of file names: `"affinity_*" = "dense"` stands for each column of the files of `data.path`
+    that it fits and that has no entry of its own, in the order of the files. The run's job and its models
+    have the names.
     """
 
     model_config = STRICT
@@ -56,14 +76,30 @@ class ColumnSection(BaseModel):
         description="dense: with y = (x - shift) / scale, `log` gives sign(y) log(1 + |y|) and `none` gives"
         " y; `time` gives y with x a timestamp in seconds since 1970.",
     )
+    part: TimePart | None = Field(
+        default=None,
+        description="categorical: the id is this part of a timestamp, in UTC: hour (0 to 23), weekday (0 is"
+        " Monday), day (of the month) or month. The table has a row for each, and one for a missing time:"
+        " 25, 8, 32 or 13 rows.",
+    )
     format: str = Field(
         default="",
-        description='timestamp, and dense with transform "time": format of the times, as in'
-        ' "%d/%m/%Y %H:%M" (see strftime); without it they are seconds, or ISO 8601.',
+        description='timestamp, categorical with a `part`, and dense with transform "time": format of the'
+        ' times, as in "%d/%m/%Y %H:%M" (see strftime); without it they are seconds, or ISO 8601.',
     )
     shift: Finite = Field(default=0.0, description="dense: subtracted from the number first.")
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         default=1.0, description="dense: the number is then divided by this."
+    )
+    boundaries: list[Finite] = Field(
+        default=[],
+        description="bucket: rising numbers. A number's id is how many of them are at most the number, so"
+        " [18, 25] makes three: below 18, from 18 on, from 25 on. A missing number has an id of its own.",
+    )
+    quantiles: Annotated[int, Field(ge=2, le=1000)] | None = Field(
+        default=None,
+        description="bucket: without boundaries they are quantiles that cut a sample of the training part"
+        " into this many buckets, or fewer where values repeat. The run's job has them.",
     )
     delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
         default="|", description="multi_hot: separator of the ids in a text field; Parquet may have lists."
@@ -80,6 +116,26 @@ class ColumnSection(BaseModel):
     def _short(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
 
+    @property
+    def fixed_rows(self) -> int | None:
+        """Rows of the column's table, if the column determines them.
+
+        Each value then has a row of its own, without a hash.
+        """
+        if self.kind == "bucket":
+            return (len(self.boundaries) or (self.quantiles or 1) - 1) + 2
+        return len(TIME_PARTS[self.part]) + 1 if self.part else None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether an example has one row of the column's table."""
+        return self.kind in ("categorical", "bucket")
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the values in the file are times."""
+        return self.kind == "timestamp" or self.transform == "time" or self.part is not None
+
 
 def _check_options(name: str, column: ColumnSection) -> None:
     allowed = _OPTIONS.get(column.kind, ())
@@ -88,6 +144,8 @@ def _check_options(name: str, column: ColumnSection) -> None:
         if getattr(column, option) != ColumnSection.model_fields[option].default:
             owner = next(kind for kind, options in _OPTIONS.items() if option in options)
             raise ValueError(f'{where}.{option}: given; it is for kind "{owner}", this is "{column.kind}"')
+    if column.kind == "bucket":
+        _check_boundaries(where, column)
     if column.format:
         _check_format(name, column)
     rules = [rule for rule in _LABEL_RULES if getattr(column, rule) not in (None, [], "")]
@@ -99,10 +157,20 @@ def _check_options(name: str, column: ColumnSection) -> None:
         raise ValueError(f"{where}: positive and negative mix texts and numbers; give texts or numbers")
 
 
+def _check_boundaries(where: str, column: ColumnSection) -> None:
+    if not column.boundaries and column.quantiles is None:
+        raise ValueError(f"{where}: no boundaries given; give boundaries, as in [18, 25, 35], or quantiles")
+    for before, after in pairwise(column.boundaries):
+        if after <= before:
+            raise ValueError(f"{where}.boundaries: {after:g} after {before:g}; give rising numbers")
+
+
 def _check_format(name: str, column: ColumnSection) -> None:
     where = f"data.columns.{name}.format"
     if column.kind == "dense" and column.transform != "time":
         raise ValueError(f'{where}: given; it is for transform "time", this is "{column.transform}"')
+    if column.kind == "categorical" and not column.part:
+        raise ValueError(f"{where}: given without a part; give part, such as {_EXAMPLE_PART}")
     if not any(year in column.format for year in ("%Y", "%y", "%D", "%F", "%s")):
         raise ValueError(f"{where}: {column.format!r} has no year; write it as in %Y-%m-%d %H:%M")
 
@@ -131,8 +199,10 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
             raise ValueError(
                 f"data.columns: {' and '.join(by_kind[kind])} are of kind {kind!r}; give at most one"
             )
-    if not by_kind.get("categorical") and not by_kind.get("multi_hot"):
-        raise ValueError('data.columns: no column is "categorical" or "multi_hot"; give at least one')
+    if not any(column.has_ids or column.kind == "multi_hot" for column in columns.values()):
+        raise ValueError(
+            'data.columns: no column is "categorical", "bucket" or "multi_hot"; give at least one'
+        )
     if header:
         return
     in_file = [name for name, column in columns.items() if column.source in ("", name)]

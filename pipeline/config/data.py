@@ -231,9 +231,9 @@ class DataSection(BaseModel):
         if not self.columns:
             return tuple(TableColumn(f"C{index + 1}", "") for index in range(self.categorical_features))
         return tuple(
-            TableColumn(name, column.pooling if column.kind == "multi_hot" else "")
+            TableColumn(name, column.pooling if column.kind == "multi_hot" else "", column.fixed_rows)
             for name, column in self.columns.items()
-            if column.kind in ("categorical", "multi_hot")
+            if column.has_ids or column.kind == "multi_hot"
         )
 
     @property

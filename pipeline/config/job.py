@@ -23,7 +23,15 @@ from .sections import (
     ValidationSection,
     WatchSection,
 )
-from .tables import EmbeddingSection, ModelSection, TableSection, TableSettings, require_known, table_settings
+from .tables import (
+    EmbeddingSection,
+    ModelSection,
+    TableSection,
+    TableSettings,
+    require_fixed_rows,
+    require_known,
+    table_settings,
+)
 from .trainer import TrainerSection
 
 
@@ -53,13 +61,17 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
-        rows = self.model.table_rows
-        if isinstance(rows, list) and len(rows) != self.data.categorical_features:
+        rows, tables = self.model.table_rows, len(self.data.table_columns)
+        if isinstance(rows, list) and len(rows) != tables:
+            key = "data.columns" if self.data.columns else "data.categorical_features"
             raise ValueError(
                 f"model.table_rows: {len(rows)} numbers given; give one number, or one for each of the "
-                f"{self.data.categorical_features} tables (data.categorical_features)"
+                f"{tables} tables ({key})"
             )
         require_known(self.table_sections, self.data.table_columns)
+        require_fixed_rows(
+            self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
+        )
         if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":
             raise ValueError(
                 f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '

@@ -71,10 +71,12 @@ class TableColumn(NamedTuple):
     """A column of the input that has a table.
 
     `pooling` is "" for one row per example, otherwise how a bag of rows is combined: "sum" or "mean".
+    `fixed_rows` are the table's rows where the column determines them.
     """
 
     name: str
     pooling: str
+    fixed_rows: int | None = None
 
 
 def table_settings(
@@ -99,7 +101,7 @@ def table_settings(
         tables.append(
             TableSettings(
                 name=column.name,
-                rows=count if section.rows is None else section.rows,
+                rows=column.fixed_rows or (count if section.rows is None else section.rows),
                 dim=every.dim if section.dim is None else section.dim,
                 pooling=column.pooling,
                 optimizer=every.optimizer if section.optimizer is None else section.optimizer,
@@ -123,6 +125,24 @@ def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableC
             some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
             hint = f"did you mean {close[0]!r}?" if close else f"the tables are {some}"
             raise ValueError(f"tables.{name}: there is no table of this name; {hint}")
+
+
+def require_fixed_rows(
+    columns: Sequence[TableColumn], rows: Sequence[int] | None, sections: Mapping[str, TableSection]
+) -> None:
+    """Raise ValueError where a table is given other rows than its column determines.
+
+    `rows` are those of a list in `model.table_rows`, one for each column.
+    """
+    for at, column in enumerate(columns):
+        stated = {f"tables.{column.name}.rows": sections.get(column.name, TableSection()).rows}
+        stated["model.table_rows"] = None if rows is None else rows[at]
+        for key, given in stated.items():
+            if column.fixed_rows is not None and given not in (None, column.fixed_rows):
+                raise ValueError(
+                    f"{key}: {given} given; the table of column {column.name} has {column.fixed_rows} rows,"
+                    f" one for each of its values and one for a missing value"
+                )
 
 
 class EmbeddingSection(Section):

@@ -159,6 +159,16 @@ def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Arra
     return rows
 
 
+def hashes_of_rows(rows: IndexArray, table_rows: int) -> Uint64Array:
+    """Return hashes uint64 [k] for which `table_rows_of` gives these rows.
+
+    For values that have a row each, so that they are stored and counted as hashed ones are.
+    """
+    size = np.uint64(table_rows)
+    high = ((rows.astype(np.uint64) << np.uint64(32)) + (size - np.uint64(1))) // size
+    return high << np.uint64(32)
+
+
 def _start(column: int, length: int) -> int:
     """Return the h of a value before its first word."""
     return mix_one(

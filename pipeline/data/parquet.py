@@ -94,6 +94,16 @@ class RowGroups:
     sizes_bytes: list[int]
 
 
+def column_names(path: str) -> list[str]:
+    """Return the names of a Parquet file's columns, in order.
+
+    Raises DataError when it is not Parquet.
+    """
+    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
+        names: list[str] = file.schema_arrow.names
+    return names
+
+
 def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
     """Read the row groups' sizes from the end of a Parquet file.
 
@@ -239,7 +249,7 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
             raise DataError(
                 f"column {source} has type {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
             )
-        if ids is not None and column.kind in ("categorical", "multi_hot"):
+        if ids is not None and column.kind in ("categorical", "multi_hot") and not column.has_times:
             ids.add(path, name, kind)
 
 
@@ -280,6 +290,9 @@ def _examples(
 
 
 def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:
+    if column.has_times:
+        fits = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        return fits or is_number(kind) or is_text(kind), "times, dates, numbers or texts"
     if column.kind == "categorical":
         return is_text(kind) or pa.types.is_integer(kind), "texts or integers"
     if column.kind == "multi_hot":
@@ -287,7 +300,4 @@ def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:
         inner = plain_type(kind.value_type) if lists else kind
         fits = is_text(inner) or (lists and (pa.types.is_integer(inner) or pa.types.is_null(inner)))
         return fits, "lists of texts or integers, or delimited texts"
-    if column.kind == "timestamp" or column.transform == "time":
-        fits = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
-        return fits or is_number(kind) or is_text(kind), "times, dates, numbers or texts"
     return is_number(kind) or is_text(kind), "numbers, or texts that are numbers"

@@ -23,9 +23,10 @@ from .fields import (
     parse_number_column,
     parse_times,
 )
-from .hashing import column_number, table_rows_of
+from .hashing import column_number, hashes_of_rows, table_rows_of
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
+from .time_parts import out_of_years, rows_of_part
 
 # With weights up to this the sum over any batch, and products with the loss, are finite in float32.
 MAX_WEIGHT = 1e30
@@ -127,8 +128,9 @@ class RecordSchema:
                 labels = parser.label(name, section, self._expression)
             elif section.kind == "dense":
                 dense.append(parser.dense(name, section))
-            elif section.kind == "categorical":
-                ids.append((parser.ids(name), self._rows[name]))
+            elif section.has_ids:
+                hashed = parser.ids(name) if section.fixed_rows is None else parser.fixed(name, section)
+                ids.append((hashed, self._rows[name]))
             elif section.kind == "multi_hot":
                 hashed, lengths = parser.bags(name, section)
                 rows = table_rows_of(hashed[None], (self._rows[name],)).reshape(-1)
@@ -233,6 +235,26 @@ class _ChunkParser:
     def ids(self, name: str) -> Uint64Array:
         """Return hashes of ids, missing ones as the empty text."""
         self._hashes[name] = hash_ids(self._column(name), column_number(name))
+        return self._hashes[name]
+
+    def fixed(self, name: str, section: ColumnSection) -> Uint64Array:
+        """Return hashes that stand for rows of parts of times, or of buckets.
+
+        A missing value has a row of its own, the last one.
+        """
+        assert section.fixed_rows is not None
+        column = self._column(name)
+        if section.part is not None:
+            times = parse_times(column, section.format)
+            wrong = out_of_years(times) & ~null_mask(column)
+            self._time_fault(name, section, wrong)
+            rows = rows_of_part(np.where(wrong, np.nan, times), section.part)
+        else:
+            missing, numbers = null_mask(column), parse_number_column(column)
+            self._fault(name, "not numeric", np.isnan(numbers))
+            rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")
+            rows = np.where(missing, section.fixed_rows - 1, rows)
+        self._hashes[name] = hashes_of_rows(rows, section.fixed_rows)
         return self._hashes[name]
 
     def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array]:

@@ -37,17 +37,9 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
 
     Raises DataError when the header does not fit: a column of the schema is missing, or is there twice.
     """
-    data = schema.data
-    if not data.header:
+    if not schema.data.header:
         return schema.places
-    line = first_line(path, data.encoding)
-    parser = LineParser(["a"], ["a"], delimiter_of(data), data.quote)
-    try:
-        names = parser.split_line(line)
-    except ValueError as error:
-        raise DataError(f"the header has {error}: {printable(line)}", where=path) from error
-    if data.strip:
-        names = [name.strip() for name in names]
+    names = header_of(path, schema.data)
     for source in schema.sources:
         if fault := column_fault(source, names):
             raise DataError(
@@ -56,6 +48,20 @@ def columns_of(path: str, schema: RecordSchema) -> list[str]:
                 remedy="name the columns of [data.columns] as the file does, or set data.header = false",
             )
     return names
+
+
+def header_of(path: str, data: DataSection) -> list[str]:
+    """Return the names in the first line of a text file.
+
+    Raises DataError if it cannot be read or split.
+    """
+    line = first_line(path, data.encoding)
+    parser = LineParser(["a"], ["a"], delimiter_of(data), data.quote)
+    try:
+        names = parser.split_line(line)
+    except ValueError as error:
+        raise DataError(f"the header has {error}: {printable(line)}", where=path) from error
+    return [name.strip() for name in names] if data.strip else names
 
 
 def delimiter_of(data: DataSection) -> str:

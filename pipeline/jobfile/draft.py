@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -86,14 +87,30 @@ def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
 def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     left_out_names = sample.header or sample.format == "parquet"
     for column in columns:
-        key = column.name if _BARE.fullmatch(column.name) else json.dumps(column.name)
+        key = _key(column.name)
         if column.kind:
             yield f"{key} = {column.setting}  # {column.why}"
+            if column.kind == "timestamp":
+                yield from _parts_of_time(column)
         elif left_out_names:
             yield f"# {key} is left out: {column.why}"
         else:
             # The columns of a file without a header are found by their place.
             yield f'{key} = "ignored"  # {column.why}'
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name)
+
+
+def _parts_of_time(column: DraftColumn) -> Iterator[str]:
+    """Propose the hour and the weekday of a time as columns."""
+    of_time = tomllib.loads(f"column = {column.setting}")["column"]
+    form = of_time.get("format", "") if isinstance(of_time, dict) else ""
+    more = f", format = {json.dumps(form)}" if form else ""
+    for part in ("hour", "weekday"):
+        of = f'source = {json.dumps(column.name)}, part = "{part}"{more}'
+        yield f'# {_key(f"{column.name}_{part}")} = {{ kind = "categorical", {of} }}  # its {part}, in UTC'
 
 
 def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
@@ -114,7 +131,6 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     yield "patience = 3  # stops after so many validations without a better one"
     for column in columns:
         if column.table_rows:
-            key = column.name if _BARE.fullmatch(column.name) else json.dumps(column.name)
             yield ""
-            yield f"[tables.{key}]"
+            yield f"[tables.{_key(column.name)}]"
             yield f"rows = {column.table_rows}"

@@ -1,6 +1,7 @@
 """Loading and validation of job files.
 
-The steps are: TOML, `--set` overrides, keys of a prepared folder, then validation. Each failure is a
+The steps are: TOML, `--set` overrides, patterns of columns, keys of a prepared folder, then validation. Each
+failure is a
 JobFileError of one line.
 """
 
@@ -22,6 +23,8 @@ from ..config.job import Job
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
+from .boundaries import compute_boundaries, fill_boundaries
+from .patterns import expand_by_files, expand_patterns
 
 PATHS = ("path", "validation_path", "eval_path")
 """Keys of `[data]` that name files."""
@@ -44,12 +47,14 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
     Input globs, and the file of an algorithm or a model "./mine.py:Class", are made absolute against the
     folder of the job file; those given by an override, against the working directory, as a shell would.
     `run.name` defaults to the file's stem. With `data.prepared`, keys that the file leaves out come from the
-    folder's manifest.
+    folder's manifest. Patterns of `data.columns` are replaced by the names that they match,
+    and buckets by quantiles get their boundaries.
 
     Raises:
         JobFileError: the file does not exist, is not TOML, has a wrong key or value, or disagrees with its
             prepared folder.
-        DataError: the prepared folder has no usable manifest.
+        DataError: the prepared folder has no usable manifest, or the files of a job with patterns or
+            quantiles cannot be read.
     """
     file = Path(path)
     try:
@@ -144,16 +149,21 @@ def override_value(raw: str) -> Any:
     return tree["value"] if len(tree) == 1 else raw
 
 
-def fill_from_prepared(tree: dict[str, Any]) -> PreparedManifest | None:
+def fill_from_prepared(tree: dict[str, Any], where: str) -> PreparedManifest | None:
     """Fill in missing keys of a job file from its prepared folder.
 
-    `tree` is changed in place; it is not validated yet. Returns the folder's manifest; None, with nothing
-    changed, without `data.prepared`. Raises DataError as `read_prepared`.
+    `tree` is changed in place; it is not validated yet. Patterns of columns are compared with the folder's
+    columns. Returns the folder's manifest; None, with nothing changed, without `data.prepared`. Raises
+    DataError as `read_prepared`, JobFileError as `expand_patterns`.
     """
     data = tree.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("prepared"), str) or not data["prepared"]:
         return None
     manifest = read_prepared(data["prepared"])
+    if isinstance(data.get("columns"), dict):
+        # The source may lie nowhere any more.
+        data["columns"] = expand_patterns(data["columns"], _names_in_source(manifest), where)
+        fill_boundaries(data["columns"], manifest.order.data.get("columns", {}))
     given = {key: data[key] for key in ("columns", "categorical_features") if key in data}
     for key, value in manifest.order.data.items():
         data.setdefault(key, value)
@@ -178,7 +188,10 @@ def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[st
     run = tree.setdefault("run", {})
     if isinstance(run, dict):
         run.setdefault("name", name)
-    manifest = fill_from_prepared(tree)
+    manifest = fill_from_prepared(tree, where)
+    if manifest is None:
+        expand_by_files(tree.get("data"), where)
+        compute_boundaries(tree.get("data"))
     job = validate_job(tree, where=f"{where} and --set" if changed else where)
     if manifest is not None:
         check_agreement(job, manifest)
@@ -188,6 +201,12 @@ def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[st
 def _has_split(split: Any, role: str) -> bool:
     """Return whether this role's rows are part of the training files."""
     return isinstance(split, dict) and bool(split.get(role) or split.get(f"{role}_from") is not None)
+
+
+def _names_in_source(manifest: PreparedManifest) -> list[str]:
+    """Return the columns of the source that a preparation used."""
+    columns: dict[str, Any] = manifest.order.data.get("columns", {})
+    return list(dict.fromkeys(column.get("source") or name for name, column in columns.items()))
 
 
 def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
@@ -200,7 +219,7 @@ def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
         kinds = {
             name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
         }
-        tables = [name for name, kind in kinds.items() if kind in ("categorical", "multi_hot")]
+        tables = [name for name, kind in kinds.items() if kind in ("categorical", "bucket", "multi_hot")]
         return tables == list(manifest.order.tables)
     count: Any = given.get("categorical_features", len(manifest.order.tables))
     return bool(count == len(manifest.order.tables))

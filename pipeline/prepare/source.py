@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..config.columns import ColumnSection
+from ..config.columns import TIME_PARTS, ColumnSection
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.hashing import column_number
@@ -79,7 +79,7 @@ def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
         _column(name, section, rows.get(name))
         for kind in kinds
         for name, section in sections.items()
-        if section.kind == kind
+        if _stored_kind(section) == kind
     )
 
 
@@ -152,16 +152,21 @@ def _click_columns(job: Job) -> dict[str, ColumnSection]:
     return columns | {table.name: ColumnSection(kind="categorical") for table in job.tables}
 
 
+def _stored_kind(section: ColumnSection) -> str:
+    """Return the kind as which a column is stored; buckets are ids."""
+    return "categorical" if section.has_ids else section.kind
+
+
 def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColumn:
     stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
     return PreparedColumn(
         name=name,
-        kind=section.kind,
+        kind=_stored_kind(section),
         source=section.source or name,
-        stored=stored.get(section.kind, "float32"),
+        stored=stored.get(_stored_kind(section), "float32"),
         transform=_transform(section),
         table_rows=rows,
-        hash_column=None if rows is None else column_number(name),
+        hash_column=None if rows is None or section.fixed_rows else column_number(name),
         pooling=section.pooling if section.kind == "multi_hot" else "",
     )
 
@@ -169,6 +174,13 @@ def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColu
 def _transform(section: ColumnSection) -> str:
     if section.kind == "timestamp":
         return "seconds since 1970"
+    if section.part:
+        numbers = TIME_PARTS[section.part]
+        first, last = numbers[0], numbers[-1]
+        return f"{section.part} in UTC, {first} to {last}, less {first}; {len(numbers)} where missing"
+    if section.kind == "bucket":
+        boundaries = ", ".join(f"{number:g}" for number in section.boundaries)
+        return f"how many of {boundaries} are at most x; {len(section.boundaries) + 1} where missing"
     if section.kind != "dense":
         return ""
     shifted = section.shift or section.scale != 1.0

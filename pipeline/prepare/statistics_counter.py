@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ..config.columns import ColumnSection
 from ..config.job import Job
-from ..data.hashing import column_number, hash_bytes
+from ..data.hashing import column_number, hash_bytes, hashes_of_rows
 from ..text.format import percent
 from ..types import Float32Array, Mask
 from .source import TappedRows
@@ -49,8 +50,9 @@ class StatisticsCounter:
         self._numbers = {name: _NumberCounter(_without_prefix(saved, f"number {name}")) for name in dense}
         self._ids = {
             table.name: _IdCounter(
-                column_number(table.name),
+                _missing_hash(table.name, columns.get(table.name)),
                 self.counted,
+                hashed=table.name not in columns or columns[table.name].fixed_rows is None,
                 bagged=bool(table.pooling),
                 saved=_without_prefix(saved, f"id {table.name}"),
             )
@@ -277,13 +279,13 @@ class _NumberCounter(_ColumnCounter):
 class _IdCounter(_ColumnCounter):
     """Count hashes of a column's values.
 
-    `number` is the column number that they were hashed with.
+    `missing` is the hash of a missing value. Without `hashed` each value has a row of its own.
     """
 
-    def __init__(self, number: int, limit: int, *, bagged: bool, saved: Arrays) -> None:
+    def __init__(self, missing: np.uint64, limit: int, *, hashed: bool, bagged: bool, saved: Arrays) -> None:
         super().__init__(saved)
-        self._limit, self._bagged = limit, bagged
-        self._missing_hash = np.uint64(hash_bytes(number, b""))
+        self._limit, self._hashed, self._bagged = limit, hashed, bagged
+        self._missing_hash = missing
         # All values, and the longest bag.
         self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
         self._counts = _ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
@@ -328,11 +330,18 @@ class _IdCounter(_ColumnCounter):
             head={str(head): int(largest.head(head).sum()) / values if values else 0.0 for head in HEADS},
             head_short=min(1.0, HEADS[-1] * counts.short / values) if values else 0.0,
             table_rows=table_rows,
-            expected_shared=shared_rows(distinct, table_rows),
+            expected_shared=shared_rows(distinct, table_rows) if self._hashed else 0.0,
             mean_length=(values / rows if rows else 0.0) if self._bagged else 1.0,
             longest=longest if self._bagged else 1,
             **self.stated(),
         )
+
+
+def _missing_hash(name: str, section: ColumnSection | None) -> np.uint64:
+    """Return the hash of a column's missing values."""
+    if section is None or section.fixed_rows is None:
+        return np.uint64(hash_bytes(column_number(name), b""))
+    return np.uint64(hashes_of_rows(np.array([section.fixed_rows - 1]), section.fixed_rows)[0])
 
 
 def _with_prefix(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from ..atomic_file import atomic_folder, sha256_of
 from ..checkpoint.files import write_tensors
+from ..config.columns import TIME_PARTS
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
 from .model import SavedModel
@@ -53,6 +54,11 @@ _DENSE_RULE = [
 _ROW_RULE = [
     "pooling none: the vector of the one id in the column source; a missing id is hashed as the empty text"
     " (length 0, no words), which has a row like any other",
+    "a table with a part has no hash: x is the seconds since 1970 as for transform time, in UTC; the row is"
+    " the place of x's part in rows_of: hour, weekday (0 is Monday), day of the month, or month; a missing x"
+    " has the last row, rows - 1; a row whose x is no time of the years 1 to 9999 has no score",
+    "a table with boundaries has no hash: the row is how many of them are at most the number in the column"
+    " source; a missing number has the last row, rows - 1; a row whose number is not finite has no score",
 ]
 _BAG_RULE = [
     "pooling sum or mean: the column source has a list of ids, or a text that is cut at every delimiter; if"
@@ -139,7 +145,7 @@ def _write_parquet(table: Table, path: Path) -> None:
 
 
 def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[str, str]) -> dict[str, Any]:
-    integers = {_integer_rule(table) for table in model.tables.values()}
+    integers = {_integer_rule(table) for table in model.tables.values() if not _is_fixed(table)}
     return {
         "export_version": EXPORT_VERSION,
         "run": model.manifest.run,
@@ -188,8 +194,7 @@ def _table_entry(model: SavedModel, table: Table, written: dict[str, str]) -> di
         "rows": table.rows,
         "dim": table.dim,
         **_ids_of(model, table),
-        "hash_column": hex(table.column),
-        "integer": _integer_rule(table),
+        **({} if _is_fixed(table) else _hash_of(table)),
         "file": written.get(table.name),
     }
 
@@ -198,11 +203,26 @@ def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
     """Describe where an input row has the ids of a table."""
     column = model.job.data.columns.get(table.name)
     source = (column.source if column is not None else "") or table.name
+    if table.part is not None:
+        assert column is not None
+        times = {"part": table.part, "rows_of": list(TIME_PARTS[table.part])}
+        return {"source": source, "pooling": "none", **times, "format": column.format}
+    if table.boundaries:
+        return {"source": source, "pooling": "none", "boundaries": list(table.boundaries)}
     if not table.pooling:
         return {"source": source, "pooling": "none"}
     assert column is not None
     bag = {"delimiter": column.delimiter, "max_ids": column.max_ids}
     return {"source": source, "pooling": table.pooling, "empty_bag": "zeros"} | bag
+
+
+def _is_fixed(table: Table) -> bool:
+    """Return whether each value has a row of its own, without a hash."""
+    return table.part is not None or bool(table.boundaries)
+
+
+def _hash_of(table: Table) -> dict[str, Any]:
+    return {"hash_column": hex(table.column), "integer": _integer_rule(table)}
 
 
 def _integer_rule(table: Table) -> str:

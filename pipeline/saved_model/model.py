@@ -92,13 +92,15 @@ class SavedModel:
         job = validate_saved_job(manifest.job, where=str(folder))
         dense = load_dense(folder, manifest, job)
         loaded = LoadedTables(SavedTables(folder, manifest), job.tables)
-        classes = _id_classes(manifest, job)
+        classes, columns = _id_classes(manifest, job), job.data.columns
         tables = {
             table.name: Table(
                 table.name,
                 loaded.table(table.name),
                 table.pooling,
                 integers_as_text=classes.get(table.name) == "text",
+                part=columns[table.name].part if table.name in columns else None,
+                boundaries=columns[table.name].boundaries if table.name in columns else (),
             )
             for table in job.tables
         }
@@ -160,6 +162,8 @@ def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]
     """
     found: dict[str, IdClass] = {}
     for table in job.tables:
+        if table.name in job.data.columns and job.data.columns[table.name].fixed_rows:
+            continue
         stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
         if job.data.format != "parquet" or stated == "text":
             found[table.name] = "text"

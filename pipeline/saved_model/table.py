@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..config.columns import TIME_PARTS, TimePart
 from ..data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
 from ..types import Float32Array
 
-RawId = str | bytes | int | None
+RawId = str | bytes | int | float | None
 
 
 class Table:
@@ -26,15 +29,28 @@ class Table:
         column: number of the column in the hash (see `pipeline.data.hashing`).
         integers_as_text: whether an integer is hashed as its decimal digits, because training read texts;
             otherwise it is hashed as 8 bytes, as the integers of Parquet are.
+        part: part of a time that the rows stand for, one row each, without a hash; None for others.
+        boundaries: boundaries of the buckets that the rows stand for, without a hash; empty for others.
     """
 
-    def __init__(self, name: str, weights: Float32Array, pooling: str, *, integers_as_text: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        weights: Float32Array,
+        pooling: str,
+        *,
+        integers_as_text: bool,
+        part: TimePart | None = None,
+        boundaries: Sequence[float] = (),
+    ) -> None:
         self.name = name
         self.weights = weights.view()
         self.weights.flags.writeable = False
         self.pooling = pooling
         self.column = column_number(name)
         self.integers_as_text = integers_as_text
+        self.part: TimePart | None = part
+        self.boundaries = tuple(boundaries)
 
     @property
     def rows(self) -> int:
@@ -49,9 +65,14 @@ class Table:
     def hash(self, value: RawId) -> int:
         """Map a raw id to its row, as a reader does.
 
-        Text is hashed by its UTF-8 bytes, None (missing) as no bytes. Raises TypeError for another type,
-        ValueError for an integer that does not fit 64 bits.
+        Text is hashed by its UTF-8 bytes, None (missing) as no bytes. For a part of a time give its number,
+        such as the hour, and for a bucket the number that is cut. Raises TypeError for another type,
+        ValueError for an integer that does not fit 64 bits or is not a number of the part.
         """
+        if self.part is not None:
+            return self._row_of_part(value, self.part)
+        if self.boundaries:
+            return self._row_of_bucket(value)
         if value is None:
             value = b""
         elif isinstance(value, bool) or not isinstance(value, str | bytes | int | np.integer):
@@ -90,6 +111,25 @@ class Table:
         Raises as `hash` does.
         """
         return self.lookup([self.hash(value) for value in values])
+
+    def _row_of_part(self, value: RawId, part: TimePart) -> int:
+        numbers = TIME_PARTS[part]
+        if value is None:
+            return len(numbers)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"table {self.name}: {value!r} is not a {part}; give an integer or None")
+        if int(value) not in numbers:
+            raise ValueError(
+                f"table {self.name}: {value} is not a {part}; give {numbers.start} to {numbers.stop - 1}"
+            )
+        return numbers.index(int(value))
+
+    def _row_of_bucket(self, value: RawId) -> int:
+        if value is None:
+            return len(self.boundaries) + 1
+        if isinstance(value, bool | str | bytes) or not math.isfinite(value):
+            raise TypeError(f"table {self.name}: {value!r} is not a number; give a number or None")
+        return bisect_right(self.boundaries, value)
 
     def _row(self, hashes: NDArray[np.uint64]) -> int:
         return int(table_rows_of(hashes[None], (self.rows,))[0, 0])

@@ -77,6 +77,11 @@ COLUMNS = {
     "person": {"kind": "categorical", "source": "user"},
     "tags": {"kind": "multi_hot", "pooling": "mean", "max_ids": 3},
     "words": {"kind": "multi_hot", "delimiter": " "},
+    "years": {"kind": "bucket", "source": "age", "boundaries": [18, 25, 35.5]},
+    "cost": {"kind": "bucket", "source": "price", "quantiles": 10},
+    "hour": {"kind": "categorical", "source": "at", "part": "hour", "format": "%d/%m/%Y %H:%M"},
+    "weekday": {"kind": "categorical", "source": "at", "part": "weekday", "format": "%d/%m/%Y %H:%M"},
+    "month": {"kind": "categorical", "source": "at", "part": "month", "format": "%d/%m/%Y %H:%M"},
 }
 
 
@@ -91,6 +96,9 @@ def write_log(path: Path) -> Path:
         "age": [None if at % 4 == 0 else float(at % 80) for at in range(count)],
         "user": [None if at % 11 == 0 else f"u{at % 50}" for at in range(count)],
         "tags": [bags[at % len(bags)] for at in range(count)],
+        "at": [
+            None if at % 9 == 0 else f"{1 + at % 28}/{1 + at % 12}/2025 {at % 24}:30" for at in range(count)
+        ],
         "words": [("one two  three", "", "four")[at % 3] for at in range(count)],
     }
     pq.write_table(pa.table(columns), path)
@@ -117,6 +125,11 @@ def test_every_kind_of_input_is_as_the_manifest_says(starter: Starter, tmp_path:
     served, shuffled = _serve(tmp_path / "export", log, tmp_path)
     np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
     assert np.abs(shuffled - expected).max() > 0.01, "the control"
+    raw = model.predict(pq.read_table(log).slice(0, ROWS).drop_columns("clicked"))
+    np.testing.assert_allclose(raw, 1 / (1 + np.exp(-expected)), rtol=1e-4, atol=1e-5)
+    assert model.tables["month"].hash(12) == 11
+    assert len(model.tables["cost"].boundaries) == 9
+    assert [model.tables["years"].hash(value) for value in (17.9, 18, 40, None)] == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize("harm", ["truncated", "altered", "manifest", "missing"])

@@ -58,7 +58,7 @@ def test_a_table_finds_rows_as_the_readers_do(model: SavedModel) -> None:
         with pytest.raises(error):
             table.lookup([wrong])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="text, bytes, an integer or None"):
-        table.hash(1.5)  # type: ignore[arg-type]
+        table.hash(1.5)
     with pytest.raises(ValueError, match="read-only"):
         table.weights[0] = 0.0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,30 @@ def bag_of(value: str | None, table: dict[str, Any], data: dict[str, Any]) -> li
     return [one for one in ids if not is_missing(one, data)][: table["max_ids"]]
 
 
+def row_of_bucket(value: float | None, table: dict[str, Any], data: dict[str, Any]) -> int:
+    """The row of a bucket, by the manifest's row rule."""
+    if is_missing(value, data):
+        return int(table["rows"]) - 1
+    return sum(boundary <= float(value or 0) for boundary in table["boundaries"])
+
+
+def row_of_part(value: Any, table: dict[str, Any], data: dict[str, Any]) -> int:
+    """The row of a part of a time, by the manifest's row rule."""
+    if is_missing(value, data):
+        return int(table["rows"]) - 1
+    at = datetime.strptime(value, table["format"]).replace(tzinfo=UTC)
+    part = at.weekday() if table["part"] == "weekday" else getattr(at, table["part"])
+    return int(table["rows_of"].index(part))
+
+
 def vector_of(
     value: Any, table: dict[str, Any], manifest: dict[str, Any], weights: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """What the dense part gets of one field."""
+    if "part" in table:
+        return weights[row_of_part(value, table, manifest["data"])]  # type: ignore[no-any-return]
+    if "boundaries" in table:
+        return weights[row_of_bucket(value, table, manifest["data"])]  # type: ignore[no-any-return]
     seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
     data = manifest["data"]
     if table["pooling"] == "none":

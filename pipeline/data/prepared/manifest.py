@@ -86,12 +86,13 @@ class PreparedColumn(FrozenModel):
     """A column of the parts, described for readers without shadowsync.
 
     Attributes:
-        kind: kind as in [data.columns].
+        kind: kind as in [data.columns]; "categorical" for buckets.
         source: the column of the source.
         stored: its type in the parts.
-        transform: transformation of a number, in words; "" for none.
+        transform: transformation of a number or of a time to what is stored, in words; "" for none.
         table_rows: rows of its table; None without one.
-        hash_column: the number that its ids are hashed with; None without a table.
+        hash_column: the number that its ids are hashed with; None without a table, and for parts of
+            times and buckets, which have no hash.
         pooling: pooling of a multi-hot column.
     """
 

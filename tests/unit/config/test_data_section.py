@@ -45,7 +45,7 @@ def load(write_job: Callable[[str], Path]) -> Load:
 
 def test_columns_become_tables_and_numbers(load: Load) -> None:
     job = _job(load)
-    assert [tuple(column) for column in job.data.table_columns] == [("user", ""), ("tags", "mean")]
+    assert [tuple(column)[:2] for column in job.data.table_columns] == [("user", ""), ("tags", "mean")]
     assert job.data.dense_width == 2
     assert [table.name for table in job.tables] == ["user", "tags"]
     assert job.model_inputs == (2, [16, 16])
@@ -57,7 +57,7 @@ def test_columns_become_tables_and_numbers(load: Load) -> None:
 def test_without_columns_they_are_criteos(load: Load) -> None:
     text = '[data]\nformat = "parquet"\npath = "x"\n'
     job = load(text, "data.dense_features=2", "data.categorical_features=3")
-    assert [tuple(column) for column in job.data.table_columns] == [("C1", ""), ("C2", ""), ("C3", "")]
+    assert [column.name for column in job.data.table_columns] == ["C1", "C2", "C3"]
     assert job.data.dense_width == 2
 
 
@@ -85,6 +85,15 @@ def test_urls_are_left_as_they_are(load: Load, url: str) -> None:
     assert job.data.eval_path[0].startswith("/")
 
 
+HOUR = 'hour = { kind = "categorical", source = "at", part = "hour" }\n'
+
+
+def test_the_table_of_a_part_of_a_time_has_the_rows_of_the_part(load: Load) -> None:
+    assert _job(load, columns=COLUMNS.replace("hour =", "o =") + HOUR).table_rows == (100_000, 100_000, 25)
+    given = HOUR + "[model]\ntable_rows = [5, 6, 25]\n[tables.hour]\nrows = 25\ndim = 2\n"
+    assert _job(load, columns=COLUMNS.replace("hour =", "o =") + given).table_rows == (5, 6, 25)
+
+
 Y = '[data.columns]\ny = "label"\n'
 X = Y + 'x = "categorical"\n'
 
@@ -100,7 +109,24 @@ X = Y + 'x = "categorical"\n'
             "data.columns: t and u are of kind 'timestamp'; give at most one",
         ),
         (X + 't = "weight"\nu = "weight"\n', "data.columns: t and u are of kind 'weight'; give at most one"),
-        (Y, 'data.columns: no column is "categorical" or "multi_hot"; give at least one'),
+        (Y, 'data.columns: no column is "categorical", "bucket" or "multi_hot"; give at least one'),
+        (
+            X + HOUR + "[tables.hour]\nrows = 24",
+            "tables.hour.rows: 24 given; the table of column hour has 25 rows, one for each of its values",
+        ),
+        (X + HOUR + "[model]\ntable_rows = [9, 24]", "model.table_rows: 24 given; the table of column hour"),
+        (
+            X + HOUR.replace('"hour" }', '"minute" }'),
+            "data.columns.hour.part: 'minute' given; input should be 'hour', 'weekday', 'day' or 'month'",
+        ),
+        (
+            X + HOUR.replace("categorical", "timestamp"),
+            'data.columns.hour.part: given; it is for kind "categorical", this is "timestamp"',
+        ),
+        (
+            X + 'z = { kind = "categorical", format = "%Y" }',
+            'data.columns.z.format: given without a part; give part, such as part = "hour"',
+        ),
         (X + 'z = "numeric"\n', "data.columns.z.kind: 'numeric' given; input should be 'label', 'dense', "),
         (
             X + 'z = { kind = "dense", shfit = 1 }\n',
@@ -131,7 +157,6 @@ X = Y + 'x = "categorical"\n'
             X + 't = { kind = "timestamp", format = "%H:%M" }\n',
             "data.columns.t.format: '%H:%M' has no year; write it as in %Y-%m-%d %H:%M",
         ),
-        (X + 'z = { kind = "categorical", format = "%Y" }\n', "data.columns.z.format: given; it is for kind"),
     ],
 )
 def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -> None:

@@ -242,3 +242,17 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path) -> None:
     assert again.exit_code == 2
     assert "exists already; give another --out, or --force" in again.output
     assert init("--force").exit_code == 0
+
+
+def test_hour_and_weekday_are_proposed_and_the_proposal_runs(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{at % 2},u{at % 30},{1 + at % 28}/0{1 + at % 9}/2024 {10 + at % 9}:30\n" for at in range(300)
+    )
+    (tmp_path / "log.csv").write_text("clicked,user,time\n" + rows)
+    text = draft_job(str(tmp_path / "log.csv"), tmp_path, name="draft")
+    assert "\n# time_hour = {" in text
+    (tmp_path / "draft.toml").write_text(text.replace("# time_", "time_"))
+    job = load_job(tmp_path / "draft.toml")
+    assert [table.name for table in job.tables] == ["user", "time_hour", "time_weekday"]
+    assert job.data.columns["time_hour"].format == job.data.columns["time"].format != ""
+    assert read(job) == 300

@@ -147,3 +147,24 @@ def test_the_real_criteo_sample(tmp_path: Path) -> None:
         mine = examples_as_bytes(list(batches_of(job, getattr(want, name), window=0)))
         assert len(mine) > least
         assert mine == examples_as_bytes(list(batches_of(other, getattr(found, name), window=0)))
+
+
+def test_patterns_and_parts_of_times(tmp_path: Path) -> None:
+    """Columns that a pattern names, and the hour and weekday of a time, some of them missing."""
+    lines = ["y,f_b,f_a,at,user"]
+    lines += [f"{at % 2},{at % 7},{at % 5},{4001 * at if at % 11 else ''},u{at % 50}" for at in range(3000)]
+    (tmp_path / "log.csv").write_text("".join(f"{line}\n" for line in lines))
+    columns: Tree = {
+        part: {"kind": "categorical", "source": "at", "part": part} for part in ("hour", "weekday")
+    }
+    tree = csv_job(
+        tmp_path / "log.csv", columns={"y": "label", "user": "categorical", "f_*": "dense"} | columns
+    )
+    prepare_folder(job_of_tree(tree), tmp_path / "out")
+    source = list(batches_of(job_of_tree(tree)))
+    (tmp_path / "log.csv").unlink()
+    prepared = on_folder(tree, tmp_path / "out")
+    assert list(prepared.data.columns) == ["y", "user", "f_b", "f_a", "hour", "weekday"]
+    assert prepared.table_rows == (300, 25, 8)
+    assert {row for batch in source for row in batch.rows[1].tolist()} == set(range(25))
+    assert same_batches(source, list(batches_of(prepared)))

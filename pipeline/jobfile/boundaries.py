@@ -1,0 +1,120 @@
+"""Boundaries of buckets by quantiles, from a sample of the training part.
+
+They are computed once, when a job file is loaded, so that the run and its models have the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from ..config.columns import ColumnSection
+from ..config.data import DataSection
+from ..config.job import Job
+from ..errors import DataError
+from ..input.job_input import JobInput
+from ..input.plan import plan_input
+from ..input.sample import UnreportedBadRows
+
+SAMPLED_ROWS: Final = 1 << 17
+"""Most rows of the sample; they are the first ones of some spans."""
+_SAMPLED_SPANS: Final = 16
+
+
+def fill_boundaries(columns: Mapping[str, Any], prepared: Mapping[str, Any]) -> None:
+    """Give buckets by quantiles the boundaries of a prepared folder's columns.
+
+    `columns` are those of a job file, not validated yet; their values are changed in place.
+    """
+    for name, value in columns.items():
+        if _is_open(value) and (found := prepared.get(name, {}).get("boundaries")):
+            value["boundaries"] = found
+
+
+def compute_boundaries(data: Any) -> None:
+    """Give buckets by quantiles their boundaries, in place.
+
+    `data` is a [data] section that is not validated yet; it is left alone if it is not valid. Raises
+    DataError for files that cannot be used, and for a column whose values cannot be cut.
+    """
+    columns = data.get("columns") if isinstance(data, dict) else None
+    if not isinstance(columns, dict) or not any(map(_is_open, columns.values())):
+        return
+    try:
+        section = DataSection.model_validate(data)
+    except ValidationError:
+        # Validated again with the rest of the job, which says what is wrong.
+        return
+    wanted = {name: column for name, column in section.columns.items() if _is_open(columns[name])}
+    values = _sample(section, wanted)
+    for name, column in wanted.items():
+        assert column.quantiles is not None
+        found = quantile_boundaries(values[name], column.quantiles)
+        if not found:
+            said = "one value only" if len(values[name]) else "no value"
+            raise DataError(
+                f"column {column.source or name} has {said} in the sample of the training part: {name} cannot"
+                " be cut into buckets",
+                where=", ".join(section.path),
+                remedy="give boundaries, or leave the column out",
+            )
+        columns[name]["boundaries"] = found
+
+
+def quantile_boundaries(values: NDArray[np.float32], count: int) -> list[float]:
+    """Return the rising numbers that cut `values` into at most `count` buckets.
+
+    The buckets are about equal in size. Each number is one of the values, and none is the least. They are
+    the shortest decimals of float32.
+    """
+    if not len(values):
+        return []
+    cuts = np.unique(np.quantile(values, np.arange(1, count) / count, method="higher"))
+    return [float(str(np.float32(cut))) for cut in cuts if cut > values.min()]
+
+
+def _is_open(value: Any) -> bool:
+    """Return whether an entry of [data.columns] has quantiles and no boundaries."""
+    return isinstance(value, dict) and bool(value.get("quantiles")) and not value.get("boundaries")
+
+
+def _sample(data: DataSection, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[np.float32]]:
+    """Return the known values of the columns in some rows of the training part.
+
+    Bad rows are left out, as in training.
+    """
+    job = Job(data=_as_numbers(data, wanted))
+    source, spans = JobInput(job), plan_input(job).train
+    some = list(dict.fromkeys(len(spans) * at // _SAMPLED_SPANS for at in range(_SAMPLED_SPANS)))
+    limit = SAMPLED_ROWS // len(some)
+    parts: list[NDArray[np.float32]] = []
+    for at in some:
+        rows = 0
+        for chunk in source.chunks(spans[at], UnreportedBadRows()):
+            # The columns of _as_numbers are the last ones.
+            parts.append(chunk.examples.dense[: limit - rows, -2 * len(wanted) :].copy())
+            rows += len(parts[-1])
+            if rows >= limit:
+                break
+    dense = np.concatenate(parts) if parts else np.zeros((0, 2 * len(wanted)), np.float32)
+    found = zip(wanted, dense[:, ::2].T, dense[:, 1::2].T, strict=True)
+    return {name: values[(values != 0) | (shifted != 0)] for name, values, shifted in found}
+
+
+def _as_numbers(data: DataSection, wanted: Mapping[str, ColumnSection]) -> DataSection:
+    """Return a section with two more dense columns for each wanted one.
+
+    They are x and x + 1; a missing value is 0 in both.
+    """
+    cut = {name: column.model_copy(update={"boundaries": [0.0]}) for name, column in wanted.items()}
+    columns = dict(data.columns) | cut
+    for name, column in wanted.items():
+        for shift in (0.0, -1.0):
+            columns[f"{name} {shift}"] = ColumnSection(
+                kind="dense", source=column.source or name, transform="none", shift=shift
+            )
+    return data.model_copy(update={"columns": columns, "prepared": ""})

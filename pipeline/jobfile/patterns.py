@@ -1,0 +1,99 @@
+"""Patterns in [data.columns]: one entry for many columns of the files.
+
+`"affinity_*" = "dense"` stands for every column of the files whose name fits and that has no entry of its
+own. Patterns are replaced by the names when a job file is loaded, so runs and saved models have names only.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from ..config.columns import suggest
+from ..config.data import DataSection
+from ..data.parquet import column_names
+from ..data.paths import match_files
+from ..data.schema_check import header_of
+from ..errors import JobFileError
+
+_MAGIC: Final = frozenset("*?[")
+
+
+def expand_by_files(data: Any, where: str) -> None:
+    """Replace the patterns of a [data] section by the names of its files' columns.
+
+    `data` is changed in place; it is not validated yet, and left alone if it is not valid. Only `data.path`
+    counts, with the columns of all its files. Raises JobFileError for a pattern that cannot be used,
+    DataError for files that cannot be read.
+    """
+    columns = data.get("columns") if isinstance(data, dict) else None
+    if not isinstance(columns, dict) or not any(map(_is_pattern, columns, columns.values())):
+        return
+    try:
+        section = DataSection.model_validate(data)
+    except ValidationError:
+        # Validated again with the rest of the job, which says what is wrong.
+        return
+    if not section.header and section.format != "parquet":
+        # Columns are found by their place here, and a name may have any character but a star.
+        for name in columns:
+            if "*" in name and _is_pattern(name, columns[name]):
+                raise JobFileError(
+                    f"data.columns.{name}: a pattern given; with data.header = false the files have no names",
+                    where=where,
+                    remedy="name each column, in the order of the files",
+                )
+        return
+    data["columns"] = expand_patterns(columns, _names_of_files(section), where)
+
+
+def expand_patterns(columns: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:
+    """Return the entries of [data.columns] with the columns that each pattern matches.
+
+    They take the pattern's place, in the order of `names`, the columns of the files. An entry with the exact
+    name of a column wins over a pattern. Raises JobFileError for a pattern that matches no column, and for
+    two that match the same one.
+    """
+    expanded: dict[str, Any] = {}
+    pattern_of: dict[str, str] = {}
+    for key, value in columns.items():
+        if key in names or not _is_pattern(key, value):
+            expanded[key] = value
+            continue
+        fitting = [name for name in dict.fromkeys(names) if name and fnmatchcase(name, key)]
+        found = [name for name in fitting if name not in columns]
+        if not found:
+            why = "only columns that have an entry of their own" if fitting else "no column"
+            raise JobFileError(
+                f"data.columns.{key}: the pattern matches {why}; {suggest(key, list(names))}", where=where
+            )
+        for name in found:
+            if name in pattern_of:
+                raise JobFileError(
+                    f"data.columns: the patterns {pattern_of[name]!r} and {key!r} both match column {name!r}",
+                    where=where,
+                    remedy=f"give {name} an entry of its own, or make one of the patterns narrower",
+                )
+            pattern_of[name] = key
+            expanded[name] = copy.deepcopy(value)
+    return expanded
+
+
+def _is_pattern(name: str, value: Any) -> bool:
+    """Return whether an entry may stand for several columns.
+
+    One with a source names its column, whatever its own name.
+    """
+    return bool(_MAGIC & set(name)) and not (isinstance(value, dict) and value.get("source"))
+
+
+def _names_of_files(data: DataSection) -> list[str]:
+    names: dict[str, None] = {}
+    for path in match_files(data.path):
+        found: Iterable[str] = column_names(path) if data.format == "parquet" else header_of(path, data)
+        names |= dict.fromkeys(found)
+    return list(names)
