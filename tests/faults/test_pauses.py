@@ -70,7 +70,7 @@ def test_a_trainer_alone_is_given_up(processes: Callable[..., Cluster]) -> None:
     own.wait_for_batches(50)
     victim = own.nodes["trainer"][1]
     victim.suspend()
-    wait_until(lambda: own.run.logged("was silent for 2 s"), "the coordinator gives it up")
+    wait_until(lambda: own.run.logged(f"was silent for {TIMEOUT_SECONDS:g} s"), "the coordinator gives it up")
     victim.resume()
     assert own.wait(120.0) == 5, own.coordinator.text()
     assert own.run.report.ledger.adds_up
