@@ -17,6 +17,7 @@ from .sections import STRICT, Fraction, Positive, Rate, Section
 RowOptimizerName: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 RowStorageName: TypeAlias = Literal["float32", "bfloat16"]
 TableRows: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
+OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -188,6 +189,13 @@ class ModelSection(Section):
     )
     top: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256], description="Hidden layer widths of the MLP that computes the logit."
+    )
+    output_bias: Literal["label_rate", "drawn"] | OutputBias = Field(
+        default="label_rate",
+        description='First value of the bias of the logit: "label_rate": the log-odds of the label rate in a'
+        ' sample of the training rows, the same on every node; a number: that; "drawn": drawn at random, as'
+        " the other weights. Your own model gets it by a method `set_output_bias(logit)`, and is not changed"
+        " without one. A run that resumes or starts from a checkpoint keeps the bias that it loads.",
     )
     options: dict[str, JsonValue] = Field(
         default={},

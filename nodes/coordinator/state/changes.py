@@ -34,12 +34,13 @@ from .outcome import Scored, Stop
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """The coordinator started, with its address and table plan."""
+    """The coordinator started, with its address, table plan and label rate."""
 
     unix_seconds: Seconds
     bound: str
     plan: dict[str, Any]
     how: str
+    label_rate: Real | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,14 @@ class Effect:
 def _join(state: JobState, token: str, hello: Hello) -> Effect:
     known = state.members.find(token) is not None
     member = state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
-    plan, folder = state.placement.plan.to_body(), str(state.absolute_folder)
-    reply = HelloReply(member.info.name, member.info.index, folder, plan, late=not member.begun)
+    reply = HelloReply(
+        member.info.name,
+        member.info.index,
+        str(state.absolute_folder),
+        state.placement.plan.to_body(),
+        late=not member.begun,
+        label_rate=state.input.label_rate,
+    )
     return Effect(reply, lasts=not known)
 
 
