@@ -167,7 +167,8 @@ async def make_state(
     job = settings.job
     restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
     ledger = make_ledger(settings, plan.train, restored)
-    size = await asyncio.to_thread(estimate_input, plan.train, job.data.epochs, job.data.split)
+    data = job.data
+    size = await asyncio.to_thread(estimate_input, plan.train, data.epochs, data.split, data.negative_share)
     facts = InputFacts(size, plan.progressive, plan.id_classes)
     origin = restored.origin() if restored is not None else None
 

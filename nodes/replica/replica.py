@@ -134,8 +134,8 @@ class TrainerContext:
 
         `plan` is the coordinator's: which embedding node has which rows; so is `label_rate`. Replica,
         optimizer state and counters are placed in `memory`. In a worker process they have the values that the
-        trainer and its other workers have written since. Raises JobFileError for a model that cannot be built,
-        or for a missing device.
+        trainer and its other workers have written since. Raises JobFileError for a model that cannot be
+        built, or for a missing device.
         """
         memory = memory or PrivateMemory()
         device = find_device(job.trainer.device)

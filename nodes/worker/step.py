@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -218,7 +219,8 @@ class Stepper:
     ) -> None:
         """Add the batch's logits and labels to `sums`, without changing a weight.
 
-        Computes in float32, whatever the precision of training.
+        Computes in float32, whatever the precision of training. The logits are calibrated where negatives
+        were left out of training.
         """
         with torch.no_grad():
             vectors = self._context.router.assemble(requests, list(replies))
@@ -226,7 +228,8 @@ class Stepper:
             with self._stream.computing(staged):
                 logits = self._scorer(staged.dense, staged.embeddings)
                 pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
-        sums.add(pending.wait().logits, delivery.labels, _weights(delivery))
+        offset = np.float32(self._context.job.logit_offset)
+        sums.add(pending.wait().logits + offset, delivery.labels, _weights(delivery))
 
     def _stage(self, delivery: Delivery, vectors: BatchEmbeddings) -> Staged:
         return self._stream.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)

@@ -6,6 +6,7 @@ Every default here is the documented one; unknown keys are refused.
 from __future__ import annotations
 
 import hashlib
+import math
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -129,6 +130,14 @@ class Job(Section):
     def model_inputs(self) -> tuple[int, list[int]]:
         """Number of dense features, and the width of each embedding."""
         return self.data.dense_width, [table.dim for table in self.tables]
+
+    @property
+    def logit_offset(self) -> float:
+        """What calibrates a logit back where negatives were left out of training; else 0.
+
+        With a share w of the negatives, p / (p + (1 - p) / w) has the logit of p plus log(w).
+        """
+        return math.log(self.data.negative_share)
 
     @property
     def rows_warmup_examples(self) -> int:

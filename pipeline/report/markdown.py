@@ -122,6 +122,7 @@ def _ledger(report: Report) -> list[str]:
         ("in flight at the end", examples.in_flight),
         ("dropped", examples.dropped),
         ("bad rows", examples.bad_rows),
+        *wording.dropped_negatives(examples),
         *((f"of these: {why}", number) for why, number in examples.reasons.items()),
     ]
     identities = [

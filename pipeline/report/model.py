@@ -23,7 +23,8 @@ EARLY: Final = ("stopped: ", "finished early: ")
 class ExampleCounts(ResultModel):
     """Numbers of examples by what became of them, by the ledger.
 
-    `reasons` counts bad and dropped ones.
+    `reasons` counts bad and dropped ones. `dropped_negatives` were left out by `data.negative_share`, before
+    they were batched: they are in no other count.
     """
 
     read: NonNegativeInt
@@ -34,6 +35,7 @@ class ExampleCounts(ResultModel):
     in_flight: NonNegativeInt
     dropped: NonNegativeInt
     bad_rows: NonNegativeInt
+    dropped_negatives: NonNegativeInt = 0
     reasons: dict[str, NonNegativeInt] = {}
 
 

@@ -10,7 +10,7 @@ from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control
 from .ledger import Identity
-from .model import Evaluation, LinkTraffic, Report
+from .model import Evaluation, ExampleCounts, LinkTraffic, Report
 
 NOT_MEASURED = "not measured"
 ADDS_UP = "adds up"
@@ -216,3 +216,9 @@ def ledger(report: Report) -> str:
     if found.lost_dense_updates:
         text += f" {count(found.lost_dense_updates)} dense updates were lost with a dead trainer."
     return text
+
+
+def dropped_negatives(examples: ExampleCounts) -> list[tuple[str, int]]:
+    """Return the row of negatives that `data.negative_share` left out; empty if none was."""
+    number = examples.dropped_negatives
+    return [("negatives left out; scores are calibrated", number)] if number else []

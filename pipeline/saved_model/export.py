@@ -178,7 +178,17 @@ def _dense_entry(model: SavedModel, form: Format, names: list[str]) -> dict[str,
         ],
         "call": "forward(dense, [embedding of each table])" if form == "torch-export" else "by name",
         "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]},
-        "probability": "1 / (1 + exp(-logit))",
+        **_probability(model),
+    }
+
+
+def _probability(model: SavedModel) -> dict[str, Any]:
+    share = model.job.data.negative_share
+    if share == 1.0:
+        return {"probability": "1 / (1 + exp(-logit))"}
+    return {
+        "probability": "p / (p + (1 - p) / negative_share), with p = 1 / (1 + exp(-logit))",
+        "negative_share": share,
     }
 
 

@@ -194,7 +194,7 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
         state.ledger.replay_read(state.members.require(token).info.name, read.epoch, read.span)
         return Effect(Done())
     counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
-    state.ledger.span_read(read.epoch, read.span, **counts)
+    state.ledger.span_read(read.epoch, read.span, **counts, dropped_negatives=read.dropped_negatives)
     state.input.size.span_read(read.span, read.examples, read.bad_rows)
     return Effect(Done(), lambda tables: tables.span_read(read.epoch, read.span, **counts))
 

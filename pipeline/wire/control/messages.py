@@ -119,6 +119,7 @@ class SpanRead(Request[Done]):
 
     Attributes:
         first_bad_row: place of the reader's first malformed row, and its fault; "" for none.
+        dropped_negatives: negatives that were not kept; they are not in `examples`.
     """
 
     epoch: Count
@@ -128,6 +129,7 @@ class SpanRead(Request[Done]):
     bad_rows: Count
     replay: bool = False
     first_bad_row: str = ""
+    dropped_negatives: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,12 @@ def test_sample_weights_count(log: Path) -> None:
     assert rate_of(job_of(log, columns={"weight": "weight"})) == pytest.approx(expected)
 
 
+def test_negatives_that_training_leaves_out_do_not_count(log: Path) -> None:
+    positives, negatives = POSITIVES + ROWS // 4, ROWS - POSITIVES - ROWS // 4
+    expected = (positives + 0.5) / (positives + 0.1 * negatives + 1)
+    assert rate_of(job_of(log, data={"negative_share": 0.1})) == pytest.approx(expected)
+
+
 def test_when_there_is_none(log: Path) -> None:
     assert rate_of(job_of(log, model={"output_bias": "drawn"})) is None
     assert rate_of(job_of(log, model={"output_bias": -4.0})) is None
