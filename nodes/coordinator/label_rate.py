@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 def sampled_label_rate(job: Job, spans: Sequence[Span]) -> float | None:
     """Return the label's rate in a sample of the training rows.
 
-    It is that of the negatives that training keeps, weighted where the job has sample weights. Half a
-    positive and half a negative are added, so it is never 0 or 1. Returns None if `model.output_bias` does
-    not ask for it, for input that is sorted in memory (a sample of it would have rows of the test), and if no
-    example can be read. With `run.deterministic` the sample has no limit of time.
+    It is that of the negatives that training keeps, with the weights that training gives. Half a positive and
+    half a negative are added, so it is never 0 or 1. Returns None if `model.output_bias` does not ask for it,
+    for input that is sorted in memory (a sample of it would have rows of the test), and if no example can be
+    read. With `run.deterministic` the sample has no limit of time.
     """
     if job.model.output_bias != "label_rate":
         return None
@@ -40,7 +40,8 @@ def sampled_label_rate(job: Job, spans: Sequence[Span]) -> float | None:
 
     def add(batch: Batch) -> bool:
         weights = batch.weights if len(batch.weights) else np.ones_like(batch.labels)
-        weights = np.where(batch.labels == 1.0, weights, job.data.negative_share * weights)
+        factors = np.where(batch.labels == 1.0, job.model.positive_weight, job.data.negative_share)
+        weights = factors * weights
         sums[:] += len(batch), weights.sum(), (weights * batch.labels).sum()
         return True
 

@@ -84,6 +84,11 @@ class Job(Section):
                     'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '
                     'or sync.algorithm = "none"'
                 )
+        if self.model.loss == "focal" and self.data.negative_share != 1.0:
+            raise ValueError(
+                f"data.negative_share: {self.data.negative_share:g} given; scores of the focal loss cannot "
+                'be calibrated back: leave it out, or set model.loss = "log"'
+            )
         if self.trainer.balance == "updates":
             self._require_balanceable()
         return self
@@ -133,11 +138,12 @@ class Job(Section):
 
     @property
     def logit_offset(self) -> float:
-        """What calibrates a logit back where negatives were left out of training; else 0.
+        """What calibrates a logit back where training left out negatives or weighted positives; else 0.
 
-        With a share w of the negatives, p / (p + (1 - p) / w) has the logit of p plus log(w).
+        With a share s of the negatives and a weight w of positives, p / (p + (1 - p) w / s) has the logit of
+        p plus log(s / w).
         """
-        return math.log(self.data.negative_share)
+        return math.log(self.data.negative_share) + self.model.logit_offset
 
     @property
     def rows_warmup_examples(self) -> int:

@@ -183,12 +183,13 @@ def _dense_entry(model: SavedModel, form: Format, names: list[str]) -> dict[str,
 
 
 def _probability(model: SavedModel) -> dict[str, Any]:
-    share = model.job.data.negative_share
-    if share == 1.0:
+    job = model.job
+    if not job.logit_offset:
         return {"probability": "1 / (1 + exp(-logit))"}
     return {
-        "probability": "p / (p + (1 - p) / negative_share), with p = 1 / (1 + exp(-logit))",
-        "negative_share": share,
+        "probability": "p / (p + (1 - p) * positive_weight / negative_share), with p = 1 / (1 + exp(-logit))",
+        "negative_share": job.data.negative_share,
+        "positive_weight": job.model.positive_weight,
     }
 
 

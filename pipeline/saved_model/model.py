@@ -117,7 +117,7 @@ class SavedModel:
     def logits(self, batch: Batch) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels.
 
-        They are calibrated where negatives were left out of training (`data.negative_share`).
+        They are calibrated where training left out negatives or weighted positives.
         """
         with torch.inference_mode():
             embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)

@@ -77,7 +77,7 @@ def test_scores_are_calibrated_where_negatives_were_left_out(
     assert raw.mean() / truth > 2.5, "the control: as the model was trained"
     dense = export_model(model, tmp_path / "export", "torch-export", "none")["dense"]
     assert dense["negative_share"] == share
-    assert dense["probability"].startswith("p / (p + (1 - p) / negative_share)")
+    assert dense["probability"].startswith("p / (p + (1 - p) * positive_weight / negative_share)")
 
 
 def test_a_resumed_run_leaves_out_the_same_negatives(
@@ -92,3 +92,20 @@ def test_a_resumed_run_leaves_out_the_same_negatives(
     assert resumed.report.restored_examples == once.report.examples.distinct
     assert resumed.report.examples.distinct == once.report.examples.distinct
     assert resumed.report.examples.dropped_negatives == once.report.examples.dropped_negatives > 0
+
+
+def test_weighted_positives_are_calibrated_back_and_focal_scores_are_not(
+    cluster: Callable[..., InProcessCluster], rare_log: Path
+) -> None:
+    """The NE in training, too, is of the true probabilities."""
+    found: dict[str, tuple[float, float]] = {}
+    models: dict[str, dict[str, Any]] = {"weight": {"positive_weight": 8.0}, "focal": {"loss": "focal"}}
+    for name, model in models.items():
+        report = finished_run(cluster, of_log(rare_log, name, model=model)).report
+        assert report.eval is not None
+        assert report.eval.calibration is not None
+        assert report.train.ne_progressive is not None
+        found[name] = report.train.ne_progressive, report.eval.calibration
+    assert found["weight"][0] < 1.4, "8 times the odds would be far worse than the mean label"
+    assert 0.2 < found["weight"][1] < 3.0
+    assert found["focal"][1] > 1.5 * found["weight"][1], "focal scores lie nearer to even odds"

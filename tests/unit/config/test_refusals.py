@@ -33,8 +33,8 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ),
         (
             "[model]\nint = 2",
-            "model.int: unknown key; known here: bottom, embedding_dim, name, options, output_bias, "
-            "table_rows, top",
+            "model.int: unknown key; known here: bottom, embedding_dim, focal_gamma, loss, name, options, "
+            "output_bias, positive_weight, table_rows, top",
         ),
     ],
 )
@@ -290,6 +290,17 @@ def test_codecs_that_cannot_be_chosen(refusal: Refusal, text: str, said: str) ->
         (
             "[data]\nnegative_share = 1.5",
             "data.negative_share: 1.5 given; input should be less than or equal to 1",
+        ),
+        ("[model]\nfocal_gamma = 2.0", 'model.focal_gamma: 2 given; it needs model.loss = "focal"'),
+        ('[model]\nloss = "focal"\nfocal_gamma = -1.0', "model.focal_gamma"),
+        ("[model]\npositive_weight = 0.0", "model.positive_weight: 0.0 given"),
+        (
+            '[model]\nloss = "focal"\npositive_weight = 2.0',
+            "model.positive_weight: 2 given; the focal loss has its own weights",
+        ),
+        (
+            DATA + 'negative_share = 0.5\n[model]\nloss = "focal"',
+            "data.negative_share: 0.5 given; scores of the focal loss cannot be calibrated back",
         ),
     ],
 )
