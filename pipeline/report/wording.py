@@ -222,3 +222,14 @@ def dropped_negatives(examples: ExampleCounts) -> list[tuple[str, int]]:
     """Return the row of negatives that `data.negative_share` left out; empty if none was."""
     number = examples.dropped_negatives
     return [("negatives left out; scores are calibrated", number)] if number else []
+
+
+def ranking(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, str]]:
+    """Return the rows of PR-AUC, lift and calibration error; empty for a report of before."""
+    if evaluation.calibration_error is None:
+        return []
+    return [
+        (f"PR-AUC, {of}: average precision", number(evaluation.pr_auc)),
+        (f"lift of the top tenth, {of}", number(evaluation.lift)),
+        (f"expected calibration error, {of}", number(evaluation.calibration_error)),
+    ]
