@@ -212,9 +212,9 @@ class QualitySums:
         return float(np.dot(positives, 0.5 * negatives)) / pairs if pairs else None
 
     def histogram(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Return the used bins: negatives, positives and the probability at their middle, float64 [K] each.
+        """Return the used bins: negatives, positives, probability at the middle.
 
-        They are in the order of the logit. At 65,536 bins a probability is off by at most 0.0004 of itself
+        Each is float64 [K]. They are in the order of the logit. At 65,536 bins a probability is off by at most 0.0004 of itself
         down to a logit of -6. Raises DataError without examples.
         """
         self._counted()

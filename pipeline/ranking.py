@@ -31,7 +31,9 @@ class CurvePoint(NamedTuple):
 
 
 class RankingMetrics(NamedTuple):
-    """Metrics beside those of `QualitySums`; all but the last two are None without both labels.
+    """Metrics beside those of `QualitySums`.
+
+    The first two are None without both labels.
 
     Attributes:
         pr_auc: area under the curve of precision over recall, as the average precision: the sum of
@@ -88,7 +90,7 @@ def _lift(negatives: Float64Array, positives: Float64Array) -> float:
 
 
 def _below(values: Float64Array, weights: Float64Array, edges: Float64Array) -> Float64Array:
-    """Return the sums of values below each edge of the summed weights; within a bin in proportion."""
+    """Return the sums of values below each edge of the summed weights."""
     ends = np.concatenate([[0.0], np.cumsum(weights)])
     ends *= edges[-1] / ends[-1] if edges[-1] > ends[-1] else 1.0
     result: Float64Array = np.interp(edges, ends, np.concatenate([[0.0], np.cumsum(values)]))

@@ -1,6 +1,6 @@
-"""The rate of the label in a sample of the training rows, from which the output bias starts.
+"""The label rate in a sample of the training rows.
 
-Imports no torch.
+The output bias starts from it. Imports no torch.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class Job(Section):
 
     @property
     def logit_offset(self) -> float:
-        """What calibrates a logit back where training left out negatives or weighted positives; else 0.
+        """What calibrates a logit back; 0 where training needs no calibration.
 
         With a share s of the negatives and a weight w of positives, p / (p + (1 - p) w / s) has the logit of
         p plus log(s / w).

@@ -189,7 +189,7 @@ class WideDeep(nn.Module):
         self.deep = mlp([deep_width, *top, 1], last_relu=False)
 
     def set_output_bias(self, logit: float) -> None:
-        """Set the bias of the logit: that of the deep part, with 0 in the wide part."""
+        """Set the bias of the deep part; that of the wide part is 0."""
         set_bias_(self.deep[-1], logit)
         if self.wide is not None:
             set_bias_(self.wide, 0.0)

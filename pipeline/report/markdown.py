@@ -116,7 +116,7 @@ def _quality(report: Report) -> list[str]:
 
 
 def _calibration_curve(report: Report) -> list[str]:
-    """Return the table of equal parts of the held-out examples, of the model of the headline."""
+    """Return the calibration curve of the headline's model, as a table."""
     evaluation = report.eval_best or report.eval
     if evaluation is None or not evaluation.calibration_curve:
         return []

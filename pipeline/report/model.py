@@ -83,7 +83,7 @@ class Train(ResultModel):
 
 
 class CalibrationPart(ResultModel):
-    """An equal part of the held-out examples, by score: weight, mean prediction and mean label."""
+    """An equal part of the examples: weight, mean prediction, mean label."""
 
     examples: NonNegativeFloat
     predicted: NonNegativeFloat

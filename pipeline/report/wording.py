@@ -225,7 +225,10 @@ def dropped_negatives(examples: ExampleCounts) -> list[tuple[str, int]]:
 
 
 def ranking(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, str]]:
-    """Return the rows of PR-AUC, lift and calibration error; empty for a report of before."""
+    """Return the rows of PR-AUC, lift and calibration error.
+
+    Empty for a report of before.
+    """
     if evaluation.calibration_error is None:
         return []
     return [
