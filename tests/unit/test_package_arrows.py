@@ -59,7 +59,8 @@ COORDINATOR: Graph = {
     },
     "report": {"state", "ledger", "audit", "evaluation", "held_out"},
     "main": {
-        "state", "ledger", "planning", "label_rate", "server", "checkpoint", "monitoring", "recovery", "requests",
+        "state", "ledger", "planning", "label_rate", "server", "checkpoint", "monitoring", "recovery",
+        "requests",
         "controller", "report",
     },
 }  # fmt: skip
