@@ -53,10 +53,21 @@ def evaluate(
     if as_json:
         click.echo(json.dumps(scores if found is None else {**scores, "by": found.as_dict(slices)}))
         return
+    curve = scores.pop("calibration_curve")
     for key, value in scores.items():
-        click.echo(f"{key:>12}  {value:.6f}" if isinstance(value, float) else f"{key:>12}  {value}")
+        click.echo(f"{key:>17}  {value:.6f}" if isinstance(value, float) else f"{key:>17}  {value}")
+    _print_curve(curve)
     if found is not None:
         _print_slices(found, slices)
+
+
+def _print_curve(curve: list[dict[str, float]]) -> None:
+    from ..pipeline.text.format import count, number
+
+    click.echo(f"\n{'examples':>17}  {'predicted':>10}  {'label rate':>10}  (equal parts, by score)")
+    for part in curve:
+        shown = (number(part["predicted"], 6), number(part["rate"], 6))
+        click.echo(f"{count(round(part['examples'])):>17}  {shown[0]:>10}  {shown[1]:>10}")
 
 
 def _print_slices(found: Slices, most: int) -> None:
@@ -67,7 +78,7 @@ def _print_slices(found: Slices, most: int) -> None:
     from ..pipeline.text.format import count, number
 
     within = f"{count(found.gauc_slices)} of {count(len(found.slices))} values with both labels"
-    click.echo(f"{'gauc':>12}  {number(found.gauc, 6)} by {found.column}, over {within}")
+    click.echo(f"{'gauc':>17}  {number(found.gauc, 6)} by {found.column}, over {within}")
     table = Table(box=None, pad_edge=False)
     for name in (found.column, "examples", "rate", "NE", "AUC", "calibration"):
         table.add_column(name, justify="left" if name == found.column else "right", no_wrap=True)

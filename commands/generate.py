@@ -16,6 +16,13 @@ import click
 @click.option("--format", "data_format", default="parquet", type=click.Choice(["parquet", "criteo_tsv"]))
 @click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Training files.")
 @click.option("--compression", default="none", type=click.Choice(["none", "gz", "zst"]))
+@click.option(
+    "--click-rate",
+    default=0.25,
+    show_default=True,
+    type=click.FloatRange(0.0001, 0.5),
+    help="Mean of the true click probabilities.",
+)
 @click.option("--reuse", is_flag=True, help="Write nothing if the same log exists already.")
 def generate(directory: Path, reuse: bool, **options: Any) -> None:
     """Generate a Criteo-shaped click log with a planted teacher into DIRECTORY."""

@@ -211,6 +211,20 @@ class QualitySums:
         negatives, positives, pairs = self._pairs()
         return float(np.dot(positives, 0.5 * negatives)) / pairs if pairs else None
 
+    def histogram(self) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return the used bins: negatives, positives, probability at the middle.
+
+        Each is float64 [K]. They are in the order of the logit. At 65,536 bins a probability is off by at most
+        0.0004 of itself down to a logit of -6. Raises DataError without examples.
+        """
+        self._counted()
+        negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
+        used = np.flatnonzero(negatives + positives)
+        place = (used + 0.5) * (2.0 / self.bins) - 1.0
+        logits = _LOGIT_SCALE * place / (1.0 - np.abs(place))
+        probabilities = 1.0 / (1.0 + np.exp(-np.clip(logits, -700.0, 700.0)))
+        return negatives[used], positives[used], probabilities
+
     def to_array(self) -> Float64Array:
         """Return the sums, exactly, as float64 [7 + 3K].
 

@@ -8,6 +8,7 @@ from ...nodes.reader.deliveries import delivery_of
 from ...pipeline.config.job import Job
 from ...pipeline.data.bad_rows import BadRows
 from ...pipeline.data.batch import Batch
+from ...pipeline.data.negatives import NegativeSampler
 from ...pipeline.data.span import Span
 from ...pipeline.data.spans import span_order
 from ...pipeline.errors import JobFileError
@@ -77,11 +78,19 @@ class BatchSource:
 
     def _reader(self, spans: Sequence[Span], epoch: int) -> Iterator[Batch]:
         source = JobInput(self._job)
+        data = self._job.data
+        negatives = NegativeSampler(data.negative_share, data.split.seed)
         for span in spans:
-            yield from self._cut(source, span, epoch, self._job.data.shuffle_window, self._bad_rows)
+            yield from self._cut(source, span, epoch, data.shuffle_window, self._bad_rows, negatives)
 
     def _cut(
-        self, source: JobInput, span: Span, epoch: int, window: int, bad_rows: BadRows
+        self,
+        source: JobInput,
+        span: Span,
+        epoch: int,
+        window: int,
+        bad_rows: BadRows,
+        negatives: NegativeSampler | None = None,
     ) -> Iterator[Batch]:
         return source.batches(
             span,
@@ -90,6 +99,7 @@ class BatchSource:
             batch=self._job.trainer.batch,
             shuffle_window=window,
             bad_rows=bad_rows,
+            negatives=negatives,
         )
 
     def _delivery(self, batch: Batch, pass_number: int) -> Delivery:

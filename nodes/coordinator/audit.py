@@ -54,6 +54,7 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
         in_flight=total(outcome.trainers, "in_flight"),
         dropped=given_up + totals.untrained_examples,
         bad_rows=bad_rows,
+        dropped_negatives=totals.dropped_negatives,
         reasons=reasons,
     )
 

@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.resume import RestoredRun
 from .controller import JobController
+from .label_rate import sampled_label_rate
 from .ledger.ledger import LedgerState
 from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.monitoring import Monitoring
@@ -165,33 +167,37 @@ async def make_state(
     job = settings.job
     restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
     ledger = make_ledger(settings, plan.train, restored)
-    size = await asyncio.to_thread(estimate_input, plan.train, job.data.epochs, job.data.split)
+    data = job.data
+    size = await asyncio.to_thread(estimate_input, plan.train, data.epochs, data.split, data.negative_share)
     facts = InputFacts(size, plan.progressive, plan.id_classes)
     origin = restored.origin() if restored is not None else None
 
-    def state_in(folder: Path, placement: TablePlacement, clock: Callable[[], float]) -> JobState:
+    def state_in(
+        folder: Path, placement: TablePlacement, clock: Callable[[], float], label_rate: float | None
+    ) -> JobState:
         return JobState(
             job,
             folder,
             ledger,
             placement,
             absolute_folder=folder.resolve(),
-            input_facts=facts,
+            input_facts=replace(facts, label_rate=label_rate),
             origin=origin,
             clock=clock,
         )
 
     if takeover is not None:
         placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
-        state = state_in(takeover.folder, placement, takeover.clock)
+        state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rate)
         await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
     placement = await asyncio.to_thread(place_tables, job, plan.train, saved_plan)
+    rate = None if restored is not None else await asyncio.to_thread(sampled_label_rate, job, plan.train)
     folder = make_run_folder(settings)
     placement.record().write(folder)
     store = await asyncio.to_thread(LedgerStore, folder / LEDGER_FILE)
-    return state_in(folder, placement, time.monotonic), LedgerWriter(store), restored
+    return state_in(folder, placement, time.monotonic, rate), LedgerWriter(store), restored
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
@@ -205,8 +211,14 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         server.event("coordinator", f"died; another one took over after {trained}")
         return endpoint
     endpoint = server.listen()
-    plan = state.placement.plan.to_body()
-    began = JobBegan(time.time() - state.seconds(), server.bound, plan, state.placement.how)
+    placed = state.placement
+    began = JobBegan(
+        time.time() - state.seconds(),
+        server.bound,
+        placed.plan.to_body(),
+        placed.how,
+        state.input.label_rate,
+    )
     await server.journal.decided(began)
     if restored is not None:
         saved = restored.ledger

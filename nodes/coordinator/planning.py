@@ -43,18 +43,22 @@ FIRST_LINES_BYTES: Final = 1 << 18
 log = logging.getLogger(__name__)
 
 
-def estimate_input(spans: Sequence[Span], epochs: int, split: SplitSection) -> InputSize:
+def estimate_input(
+    spans: Sequence[Span], epochs: int, split: SplitSection, negative_share: float = 1.0
+) -> InputSize:
     """Estimate the number of examples from the files.
 
     Parquet states its rows; text is estimated from its first lines; compressed text stays unknown. A row
-    range counts as its length, a drawn part as its fraction of the rows.
+    range counts as its length, a drawn part as its fraction of the rows. Where negatives are left out, a
+    span must be read before the number is known.
 
     Opens each Parquet file once. A file that cannot be opened here stays unknown.
     """
     rows = _rows(spans)
     if rows is not None:
         weights = {span.number: _wanted(span, rows[span.number], split) for span in spans}
-        return InputSize(weights, epochs, 1.0, exact=all(_share(span, split) == 1 for span in spans))
+        exact = negative_share == 1.0 and all(_share(span, split) == 1 for span in spans)
+        return InputSize(weights, epochs, 1.0 if negative_share == 1.0 else None, exact=exact)
     per_byte = _examples_per_byte(spans)
     sizes = {span.number: float(max(1, span.stop - span.start)) for span in spans}
     if per_byte is None:
@@ -64,7 +68,7 @@ def estimate_input(spans: Sequence[Span], epochs: int, split: SplitSection) -> I
         weights = {
             span.number: _wanted(span, sizes[span.number] * per_byte, split) / per_byte for span in spans
         }
-    return InputSize(weights, epochs, per_byte, exact=False)
+    return InputSize(weights, epochs, per_byte if negative_share == 1.0 else None, exact=False)
 
 
 def _share(span: Span, split: SplitSection) -> float:

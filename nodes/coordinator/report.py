@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...pipeline.checkpoint.best import BEST
-from ...pipeline.data.generator.manifest import teacher_ne
-from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.errors import ExitCode
-from ...pipeline.metrics import gain_ratio
 from ...pipeline.report.adaptation import choices_of
 from ...pipeline.report.ledger import Ledger
 from ...pipeline.report.model import (
     Checkpoints,
     Curves,
-    Evaluation,
     Event,
     ExampleCounts,
     LinkTraffic,
@@ -40,9 +36,10 @@ from ...pipeline.report.write import describe_hardware, versions
 from ...pipeline.text.format import counted
 from .audit import examples_of, ledger_of, total
 from .evaluation import progressive_report
+from .held_out import held_out_quality
 from .ledger.store import StoredTotals
 from .state.job import JobState
-from .state.outcome import CountsByNode, Outcome, SavedCheckpoints, Score
+from .state.outcome import CountsByNode, Outcome, SavedCheckpoints
 
 
 def sync_report(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Sync:
@@ -137,8 +134,8 @@ def build_report(
         examples=examples,
         throughput=_throughput(state, outcome),
         train=_train(state, outcome, trainers),
-        eval=_evaluation(outcome.score, eval_files),
-        eval_best=_evaluation(outcome.best_score, eval_files),
+        eval=held_out_quality(outcome.score, eval_files),
+        eval_best=held_out_quality(outcome.best_score, eval_files),
         validation=_validation(outcome.saved_checkpoints),
         checkpoints=_checkpoints(outcome.saved_checkpoints),
         bad_batches=state.bad_batches.report(),
@@ -249,26 +246,6 @@ def _throughput(state: JobState, outcome: Outcome) -> Throughput:
     )
 
 
-def _evaluation(score: Score | None, eval_files: list[str]) -> Evaluation | None:
-    """Return one model's sums, or the mean over replicas; None if nothing was scored."""
-    found = [sums for sums in score.sums if sums.examples] if score is not None else []
-    if score is None or not found:
-        return None
-    teacher = teacher_ne(source_files(eval_files))
-    ne = _mean([sums.ne for sums in found])
-    return Evaluation(
-        model=score.model,
-        ne=ne,
-        auc=_mean([sums.auc for sums in found]),
-        auc_error=_mean([sums.auc_error for sums in found]),
-        logloss=sum(sums.logloss for sums in found) / len(found),
-        calibration=_mean([sums.calibration for sums in found]),
-        examples=found[0].examples,
-        teacher_ne=teacher,
-        gain_ratio=gain_ratio(ne, teacher),
-    )
-
-
 def _validation(saved: SavedCheckpoints | None) -> Validation | None:
     state = saved.validation if saved is not None else None
     if saved is None or state is None:
@@ -290,11 +267,6 @@ def _checkpoints(saved: SavedCheckpoints | None) -> Checkpoints | None:
     if saved is None or not saved.checkpoints + saved.failed_checkpoints:
         return None
     return Checkpoints(written=saved.checkpoints, failed=saved.failed_checkpoints)
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _trainer_counts(state: JobState, outcome: Outcome) -> CountsByNode:

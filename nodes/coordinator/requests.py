@@ -233,7 +233,8 @@ class RequestHandler:
 
     def _after_span_read(self, member: Member, request: SpanRead, reply: Reply) -> None:  # noqa: ARG002
         totals, data = self._state.ledger.totals, self._state.job.data
-        text = too_many_bad_rows(totals.bad_rows, totals.parsed_examples + totals.bad_rows, data)
+        rows = totals.parsed_examples + totals.bad_rows + totals.dropped_negatives
+        text = too_many_bad_rows(totals.bad_rows, rows, data)
         if text:
             remedy = "correct the rows or the job file's [data], or allow more"
             whole = f"{text}; the first is {request.first_bad_row}; {remedy}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ...pipeline.config.job import Job
 from ...pipeline.data.bad_rows import BadRows
 from ...pipeline.data.batch import Batch
+from ...pipeline.data.negatives import NegativeSampler
 from ...pipeline.data.span import Span
 from ...pipeline.input.job_input import JobInput
 from ..runtime.process import tune_malloc
@@ -39,12 +40,16 @@ class ReadSpan:
 
 @dataclass(frozen=True, slots=True)
 class SpanTotals:
-    """Totals of a whole span; they follow its last batch."""
+    """Totals of a whole span; they follow its last batch.
+
+    `examples` are without the negatives that were dropped.
+    """
 
     work: ReadSpan
     batches: int
     examples: int
     bad_rows: int
+    dropped_negatives: int = 0
 
 
 Parsed = tuple[int, Batch] | SpanTotals
@@ -119,6 +124,7 @@ class Parser(Service):
         bad_rows = self._train_bad_rows if counted else BadRows(data.max_bad_rows)
         bad_before = bad_rows.count
         batches = examples = 0
+        negatives = NegativeSampler(data.negative_share, data.split.seed) if training else None
         batches_of_span = self._input.batches(
             work.span,
             epoch=work.epoch,
@@ -126,6 +132,7 @@ class Parser(Service):
             batch=self._job.trainer.batch,
             shuffle_window=data.shuffle_window if training else 0,
             bad_rows=bad_rows,
+            negatives=negatives,
         )
         for batch in self._timed(batches_of_span):
             if self.stopping or (training and self._dropping):
@@ -134,7 +141,8 @@ class Parser(Service):
             examples += len(batch)
             if batch.id.number not in work.skip:
                 self._put((work.pass_number, replace(batch, replay=True) if work.replay else batch))
-        self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before))
+        dropped = negatives.dropped if negatives is not None else 0
+        self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before, dropped))
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while True:

@@ -157,6 +157,7 @@ class ReaderRole(Role):
             totals.examples,
             totals.bad_rows,
             replay=work.replay,
+            dropped_negatives=totals.dropped_negatives,
             first_bad_row=str(next(iter(self._parser.bad_rows.first), "")),
         )
         if totals.bad_rows:

@@ -123,17 +123,23 @@ class TrainerContext:
     micro_batches: MicroBatchSetting
 
     @classmethod
-    def build(cls, job: Job, plan: TablePlan, memory: ReplicaMemory | None = None) -> TrainerContext:
+    def build(
+        cls,
+        job: Job,
+        plan: TablePlan,
+        memory: ReplicaMemory | None = None,
+        label_rate: float | None = None,
+    ) -> TrainerContext:
         """Build the context from the job.
 
-        `plan` is the coordinator's: which embedding node has which rows. Replica, optimizer state and
-        counters are placed in `memory`. In a worker process they have the values that the trainer and its
-        other workers have written since. Raises JobFileError for a model that cannot be built, or for a
-        missing device.
+        `plan` is the coordinator's: which embedding node has which rows; so is `label_rate`. Replica,
+        optimizer state and counters are placed in `memory`. In a worker process they have the values that the
+        trainer and its other workers have written since. Raises JobFileError for a model that cannot be
+        built, or for a missing device.
         """
         memory = memory or PrivateMemory()
         device = find_device(job.trainer.device)
-        template = build_model(job)
+        template = build_model(job, label_rate)
         layout = FlatLayout(template)
         names = STATE_NAMES[job.trainer.optimizer]
         # Weights and state are in one buffer, so that both can be synchronized as one.

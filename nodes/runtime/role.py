@@ -33,6 +33,7 @@ class NodeContext:
 
     Attributes:
         late: whether it joins a running job.
+        label_rate: the rate of the label in a sample of the training rows; None if it was not needed.
     """
 
     job: Job
@@ -45,6 +46,7 @@ class NodeContext:
     plan: TablePlan
     fail: Callable[[BaseException], None]
     late: bool = False
+    label_rate: float | None = None
 
     @property
     def patience_seconds(self) -> float:

@@ -13,7 +13,7 @@ from ...pipeline.metrics import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck
-from ..replica.buffer import SharedMemory
+from ..replica.buffer import ReplicaMemory, SharedMemory
 from ..replica.replica import TrainerContext
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
@@ -149,13 +149,17 @@ class WorkerPool(ABC):
         ended = [worker.join(timeout_seconds) for worker in self.workers]
         return all(ended)
 
+    async def _build(self, memory: ReplicaMemory | None) -> TrainerContext:
+        node = self._node
+        return await asyncio.to_thread(TrainerContext.build, self._job, node.plan, memory, node.label_rate)
+
 
 class ThreadWorkerPool(WorkerPool):
     """Workers that are threads of the trainer."""
 
     async def prepare(self) -> TrainerContext:
         """Build what the workers share; see `WorkerPool.prepare`."""
-        self._context = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan)
+        self._context = await self._build(None)
         return self._context
 
     def connect(
@@ -195,7 +199,7 @@ class ProcessWorkerPool(WorkerPool):
 
     async def prepare(self) -> TrainerContext:
         """Start the processes, and wait until each has built its model."""
-        context = await asyncio.to_thread(TrainerContext.build, self._job, self._node.plan, self._memory)
+        context = await self._build(self._memory)
         scored = self._memory.scratch(context.layout.numel)
         node = self._node
         waits: list[asyncio.Future[None]] = []

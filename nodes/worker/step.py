@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.metrics import QualitySums
 from ...pipeline.models.flat import BFloat16Weights
 from ...pipeline.models.layers import clip_, mean_log_loss
+from ...pipeline.models.loss import TrainingLoss
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..replica.device import Computed, PendingResult, Staged, StepResult
@@ -86,6 +88,7 @@ class Stepper:
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
         self._settings = context.job.trainer
+        self._loss = TrainingLoss(context.job.model)
         self.ahead = 0 if context.job.run.deterministic else context.device.steps_ahead
         device = context.device.torch_device
         self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
@@ -144,12 +147,12 @@ class Stepper:
         with self._precision():
             logits = self._module(inputs.dense, inputs.embeddings)
         logits = logits.float()
-        loss = mean_log_loss(logits, inputs.labels, inputs.weights)
+        loss, log_loss = self._losses(logits, inputs)
         if not self.ahead and not math.isfinite(loss.detach()):
             step.left_out = LOSS_NOT_FINITE
             return
         self._backward(loss)
-        reported_loss = self._check_finite(step, inputs.leaves or step.vectors.leaves, loss.detach())
+        reported_loss = self._check_finite(step, inputs.leaves or step.vectors.leaves, log_loss)
         if step.left_out:
             return
         limit = self._settings.clip_norm
@@ -176,10 +179,12 @@ class Stepper:
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
         """Wait for the step's results; return its loss and each embedding node's gradients.
 
-        The loss is the batch's mean log loss before the update, weighted if the job has sample weights. The
-        gradients are those of the mean loss, float32 [N, dim]. For a batch that is left out (`step.left_out`)
-        the loss is 0, without gradients. The logits before the update are added to `progressive` if given. If
-        the batch is cut, "before the update" is before each micro-batch's own update.
+        The loss is the batch's mean log loss before the update, weighted if the job has sample weights, with
+        the logits of true probabilities where the job weights positives. The gradients are those of the mean
+        loss that the job minimizes, float32 [N, dim]. For a batch that is left out (`step.left_out`) the loss
+        is 0, without gradients. The logits before the update, likewise of true probabilities, are added to
+        `progressive` if given. If the batch is cut, "before the update" is before each micro-batch's own
+        update.
         """
         result = None if step.left_out else self._result(step)
         if result is None:
@@ -187,7 +192,8 @@ class Stepper:
         limit = self._settings.clip_norm
         self.clipped_steps += limit is not None and result.norm > limit
         if progressive is not None:
-            progressive.add(result.logits, step.delivery.labels, _weights(step.delivery))
+            logits = result.logits + np.float32(self._loss.logit_offset)
+            progressive.add(logits, step.delivery.labels, _weights(step.delivery))
         return result.loss, self._gradients(step, result)
 
     def train(
@@ -218,7 +224,8 @@ class Stepper:
     ) -> None:
         """Add the batch's logits and labels to `sums`, without changing a weight.
 
-        Computes in float32, whatever the precision of training.
+        Computes in float32, whatever the precision of training. The logits are calibrated where negatives
+        were left out of training.
         """
         with torch.no_grad():
             vectors = self._context.router.assemble(requests, list(replies))
@@ -226,7 +233,17 @@ class Stepper:
             with self._stream.computing(staged):
                 logits = self._scorer(staged.dense, staged.embeddings)
                 pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
-        sums.add(pending.wait().logits, delivery.labels, _weights(delivery))
+        offset = np.float32(self._context.job.logit_offset)
+        sums.add(pending.wait().logits + offset, delivery.labels, _weights(delivery))
+
+    def _losses(self, logits: torch.Tensor, inputs: Staged) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss to minimize and, without a graph, the log loss to report."""
+        if self._loss.is_plain:
+            loss = mean_log_loss(logits, inputs.labels, inputs.weights)
+            return loss, loss.detach()
+        calibrated = logits.detach() + self._loss.logit_offset
+        reported = mean_log_loss(calibrated, inputs.labels, inputs.weights)
+        return self._loss.mean(logits, inputs.labels, inputs.weights), reported
 
     def _stage(self, delivery: Delivery, vectors: BatchEmbeddings) -> Staged:
         return self._stream.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)

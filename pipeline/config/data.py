@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, Field, model_validator
 
 from .columns import ColumnSection, check_columns
-from .sections import STRICT, Positive
+from .sections import STRICT, Fraction, Positive
 from .tables import TableColumn
 
 Share: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -134,6 +134,13 @@ class DataSection(BaseModel):
     missing: list[str] = Field(default=[""], description="With `columns`: texts that count as missing.")
     strip: bool = Field(default=False, description="csv, tsv: remove the blanks around a field.")
     split: SplitSection = SplitSection()
+    negative_share: Fraction = Field(
+        default=1.0,
+        description="Share of the training part's negatives that is trained on, with all positives. Which"
+        " ones is a function of (split.seed, file, place of the row). Scores are calibrated back: a"
+        " probability p becomes p / (p + (1 - p) / negative_share), which adds log(negative_share)"
+        " to the logit.",
+    )
     order: Literal["file", "time"] = Field(
         default="file",
         description='Order of training: that of the files, shuffled, or ("time") that of the timestamp'

@@ -6,6 +6,7 @@ Every default here is the documented one; unknown keys are refused.
 from __future__ import annotations
 
 import hashlib
+import math
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -95,6 +96,11 @@ class Job(Section):
                     'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '
                     'or sync.algorithm = "none"'
                 )
+        if self.model.loss == "focal" and self.data.negative_share != 1.0:
+            raise ValueError(
+                f"data.negative_share: {self.data.negative_share:g} given; scores of the focal loss cannot "
+                'be calibrated back: leave it out, or set model.loss = "log"'
+            )
         if self.trainer.balance == "updates":
             self._require_balanceable()
         return self
@@ -141,6 +147,15 @@ class Job(Section):
     def model_inputs(self) -> tuple[int, list[int]]:
         """Number of dense features, and the width of each embedding."""
         return self.data.dense_width, [table.dim for table in self.tables]
+
+    @property
+    def logit_offset(self) -> float:
+        """What calibrates a logit back; 0 where training needs no calibration.
+
+        With a share s of the negatives and a weight w of positives, p / (p + (1 - p) w / s) has the logit of
+        p plus log(s / w).
+        """
+        return math.log(self.data.negative_share) + self.model.logit_offset
 
     @property
     def rows_warmup_examples(self) -> int:

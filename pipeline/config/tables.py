@@ -6,17 +6,19 @@ They describe the model, its tables, and the nodes that hold the tables.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from .sections import STRICT, Fraction, Positive, Rate, Section
 
 RowOptimizerName: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 RowStorageName: TypeAlias = Literal["float32", "bfloat16"]
 TableRows: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
+OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -209,8 +211,52 @@ class ModelSection(Section):
     top: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256], description="Hidden layer widths of the MLP that computes the logit."
     )
+    output_bias: Literal["label_rate", "drawn"] | OutputBias = Field(
+        default="label_rate",
+        description='First value of the bias of the logit: "label_rate": the log-odds of the label rate in a'
+        ' sample of the training rows, the same on every node; a number: that; "drawn": drawn at random, as'
+        " the other weights. Your own model gets it by a method `set_output_bias(logit)`, and is not changed"
+        " without one. A run that resumes or starts from a checkpoint keeps the bias that it loads.",
+    )
+    loss: Literal["log", "focal"] = Field(
+        default="log",
+        description='What training minimizes: "log", the log loss; "focal", the log loss times (1 - p) to the'
+        " power of `focal_gamma`, with the probability p of the true label. Focal scores are ranks: they are"
+        " not calibrated.",
+    )
+    focal_gamma: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = Field(
+        default=None, description='loss = "focal": the power; 2.0 if it is left out.'
+    )
+    positive_weight: Rate = Field(
+        default=1.0,
+        description='loss = "log": factor of the loss of positives. Scores are calibrated back: log of it is'
+        " taken from the logit.",
+    )
     options: dict[str, JsonValue] = Field(
         default={},
         description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
         ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel").',
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSection:
+        if self.loss == "log" and self.focal_gamma is not None:
+            raise ValueError(f'model.focal_gamma: {self.focal_gamma:g} given; it needs model.loss = "focal"')
+        if self.loss == "focal" and self.positive_weight != 1.0:
+            raise ValueError(
+                f"model.positive_weight: {self.positive_weight:g} given; the focal loss has its own weights: "
+                'leave it out, or set model.loss = "log"'
+            )
+        return self
+
+    @property
+    def gamma(self) -> float | None:
+        """The power of the focal loss; None for the log loss."""
+        if self.loss == "log":
+            return None
+        return 2.0 if self.focal_gamma is None else self.focal_gamma
+
+    @property
+    def logit_offset(self) -> float:
+        """What calibrates a logit back where positives were weighted in training; else 0."""
+        return -math.log(self.positive_weight)

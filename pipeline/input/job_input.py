@@ -10,6 +10,7 @@ from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
 from ..data.cutter import cut_into_batches, read_examples
+from ..data.negatives import NegativeSampler
 from ..data.parquet import IdClasses
 from ..data.record_schema import RecordSchema
 from ..data.records import RecordChunk, read_records
@@ -85,13 +86,24 @@ class JobInput:
         return rows_of_range(lambda reported: self._of_part(span, reported), span, bad_rows)
 
     def batches(
-        self, span: Span, *, epoch: int, seed: int, batch: int, shuffle_window: int, bad_rows: BadRows
+        self,
+        span: Span,
+        *,
+        epoch: int,
+        seed: int,
+        batch: int,
+        shuffle_window: int,
+        bad_rows: BadRows,
+        negatives: NegativeSampler | None = None,
     ) -> Iterator[Batch]:
         """Yield the batches of a span, as `cut_into_batches` does.
 
-        Raises as `chunks` does.
+        With `negatives`, of those rows that it keeps. Raises as `chunks` does.
         """
-        examples = (chunk.examples for chunk in self.chunks(span, bad_rows))
+        chunks = self.chunks(span, bad_rows)
+        if negatives is not None:
+            chunks = negatives.kept(span, chunks)
+        examples = (chunk.examples for chunk in chunks)
         # Reused from span to span; a second iterator at the same time finds none, and makes its own.
         memory = self._memory.pop() if self._memory else WindowMemory()
         try:

@@ -52,8 +52,9 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
     chosen = list(dict.fromkeys(some))
     for span in chosen:
         wanted = -(-examples // len(chosen))
-        # From its first row: skipping the rows before a range would need reading them.
-        whole = replace(span, first=0, last=-1)
+        # From its first row: skipping the rows before a range would need reading them. The rows after it may
+        # be of another part.
+        whole = replace(span, first=0)
         batches = source.batches(
             whole,
             epoch=0,

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from .layers import PairProducts, mlp
+from .layers import PairProducts, mlp, set_bias_
 
 ALIGNMENT: Final = 8
 """Products of matrices whose widths are multiples of it are up to a sixth faster than others."""
@@ -79,6 +79,10 @@ class DCNv2(nn.Module):
         deep_width = top[-1] if top else width
         self.last = nn.Linear(deep_width + (width if self._parallel else 0), 1)
 
+    def set_output_bias(self, logit: float) -> None:
+        """Set the bias of the logit."""
+        set_bias_(self.last, logit)
+
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Return float32 logits [B] from dense [B, D] and T [B, K_t]."""
         first = torch.cat([dense, *embeddings], dim=1)
@@ -136,6 +140,10 @@ class DLRM(nn.Module):
         narrow = {str(t): nn.Linear(k, dim, bias=False) for t, k in enumerate(embedding_dims) if k != dim}
         self.projections = nn.ModuleDict(narrow)
 
+    def set_output_bias(self, logit: float) -> None:
+        """Set the bias of the logit."""
+        set_bias_(self.top[-1], logit)
+
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Return float32 logits [B] from dense [B, D] and T [B, K_t]."""
         below = [] if self.bottom is None else [self.bottom(dense)]
@@ -179,6 +187,12 @@ class WideDeep(nn.Module):
             )
         self.wide = nn.Linear(dense_features, 1) if dense_features else None
         self.deep = mlp([deep_width, *top, 1], last_relu=False)
+
+    def set_output_bias(self, logit: float) -> None:
+        """Set the bias of the deep part; that of the wide part is 0."""
+        set_bias_(self.deep[-1], logit)
+        if self.wide is not None:
+            set_bias_(self.wide, 0.0)
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Return float32 logits [B] from dense [B, D] and T [B, K_t]."""

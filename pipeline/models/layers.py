@@ -110,6 +110,12 @@ def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def set_bias_(layer: nn.Module, value: float) -> None:
+    """Set all biases of a linear layer, in place."""
+    with torch.no_grad():
+        layer.get_parameter("bias").fill_(value)
+
+
 def _products(vectors: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
     return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
 

@@ -13,11 +13,15 @@ to the job file:
 torch's own generator only, which is seeded from `run.seed` so that every trainer starts from the same
 weights. Several workers run `forward` on modules of their own whose parameters share memory, so a module
 keeps no state between calls but its parameters (no batch normalization).
+
+A model may offer `set_output_bias(self, logit: float)`. It is called once, after `__init__`, with the first
+value that `model.output_bias` gives to the bias of the logit, and must draw no random number.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -61,10 +65,11 @@ def load_custom_model(name: str) -> Any:
         ) from error
 
 
-def build_model(job: Job) -> nn.Module:
+def build_model(job: Job, label_rate: float | None = None) -> nn.Module:
     """Return the job's dense model with its first weights, drawn from `run.seed`.
 
-    Any thread may call this.
+    With `model.output_bias = "label_rate"` and a `label_rate`, between 0 and 1, the bias of the logit is its
+    log-odds. Any thread may call this.
 
     Raises:
         JobFileError: the name is unknown, cannot be imported, or the class cannot be made or is unfit.
@@ -98,6 +103,7 @@ def build_model(job: Job) -> nn.Module:
             ) from error
         finally:
             torch.random.set_rng_state(generator)
+    _set_output_bias(job, module, label_rate)
     _check_contract(job, module)
     return module
 
@@ -124,6 +130,36 @@ def find_model(name: str) -> Callable[..., nn.Module]:
             remedy="give a model's class",
         )
     return found
+
+
+def log_odds(rate: float) -> float:
+    """Return the logit of a probability strictly between 0 and 1."""
+    return math.log(rate) - math.log1p(-rate)
+
+
+def _set_output_bias(job: Job, module: nn.Module, label_rate: float | None) -> None:
+    given = job.model.output_bias
+    setter = getattr(module, "set_output_bias", None)
+    if not isinstance(given, str):
+        if setter is None:
+            raise JobFileError(
+                f"{given:g} given; {job.model.name} has no method set_output_bias",
+                where="model.output_bias",
+                remedy='add the method, or set "drawn"',
+            )
+        bias = given
+    elif given == "label_rate" and label_rate is not None and setter is not None:
+        bias = log_odds(label_rate)
+    else:
+        return
+    try:
+        setter(bias)
+    except Exception as error:
+        raise JobFileError(
+            f"{job.model.name}.set_output_bias failed: {type(error).__name__}: {error}",
+            where="model.name",
+            remedy="set_output_bias(logit: float) sets the bias of the logit",
+        ) from error
 
 
 def _check_contract(job: Job, module: nn.Module) -> None:

@@ -91,6 +91,9 @@ def _quality(report: Report) -> list[str]:
             ("logloss, held-out", wording.number(report.eval.logloss)),
             ("calibration, held-out: mean prediction / mean label", wording.number(report.eval.calibration)),
         ]
+        table += wording.ranking(report.eval)
+    if report.eval_best is not None:
+        table += wording.ranking(report.eval_best, "held-out, of the best checkpoint")
     if report.eval is not None and report.eval.teacher_ne is not None:
         table += [
             ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),
@@ -107,8 +110,22 @@ def _quality(report: Report) -> list[str]:
         "",
         note,
         "",
+        *_calibration_curve(report),
         picture,
     ]
+
+
+def _calibration_curve(report: Report) -> list[str]:
+    """Return the calibration curve of the headline's model, as a table."""
+    evaluation = report.eval_best or report.eval
+    if evaluation is None or not evaluation.calibration_curve:
+        return []
+    rows = [
+        (wording.count(round(part.examples)), wording.number(part.predicted), wording.number(part.rate))
+        for part in evaluation.calibration_curve
+    ]
+    head = ("examples, by ascending score", "mean prediction", "mean label")
+    return [plain(f"Calibration of {evaluation.model}, held-out:"), "", *markdown_table(head, rows), ""]
 
 
 def _ledger(report: Report) -> list[str]:
@@ -122,6 +139,7 @@ def _ledger(report: Report) -> list[str]:
         ("in flight at the end", examples.in_flight),
         ("dropped", examples.dropped),
         ("bad rows", examples.bad_rows),
+        *wording.dropped_negatives(examples),
         *((f"of these: {why}", number) for why, number in examples.reasons.items()),
     ]
     identities = [

@@ -23,7 +23,8 @@ EARLY: Final = ("stopped: ", "finished early: ")
 class ExampleCounts(ResultModel):
     """Numbers of examples by what became of them, by the ledger.
 
-    `reasons` counts bad and dropped ones.
+    `reasons` counts bad and dropped ones. `dropped_negatives` were left out by `data.negative_share`, before
+    they were batched: they are in no other count.
     """
 
     read: NonNegativeInt
@@ -34,6 +35,7 @@ class ExampleCounts(ResultModel):
     in_flight: NonNegativeInt
     dropped: NonNegativeInt
     bad_rows: NonNegativeInt
+    dropped_negatives: NonNegativeInt = 0
     reasons: dict[str, NonNegativeInt] = {}
 
 
@@ -80,11 +82,21 @@ class Train(ResultModel):
     dense_updates: dict[str, NonNegativeInt] = {}
 
 
+class CalibrationPart(ResultModel):
+    """An equal part of the examples: weight, mean prediction, mean label."""
+
+    examples: NonNegativeFloat
+    predicted: NonNegativeFloat
+    rate: NonNegativeFloat
+
+
 class Evaluation(ResultModel):
     """Quality on the held-out files, of the model that `model` names.
 
-    `ne`, `auc` and `calibration` are None where all labels are the same. `auc_error` bounds what the
-    histogram can have cost `auc`. `teacher_ne` and `gain_ratio` exist for generated logs only.
+    `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None where all labels are the same. `auc_error` bounds
+    what the histogram can have cost `auc`. `pr_auc`, `lift` (of the tenth with the highest scores),
+    `calibration_error` and the curve are those of `pipeline.ranking`; reports of before have none.
+    `teacher_ne` and `gain_ratio` exist for generated logs only.
     """
 
     model: str
@@ -94,6 +106,10 @@ class Evaluation(ResultModel):
     logloss: NonNegativeFloat
     calibration: NonNegativeFloat | None
     examples: Annotated[int, Field(ge=1)]
+    pr_auc: NonNegativeFloat | None = None
+    lift: NonNegativeFloat | None = None
+    calibration_error: NonNegativeFloat | None = None
+    calibration_curve: list[CalibrationPart] = []
     teacher_ne: NonNegativeFloat | None = None
     gain_ratio: float | None = None
 

@@ -47,7 +47,7 @@ def bad_row_warnings(examples: ExampleCounts) -> list[str]:
     """Return a warning if rows were malformed, and so skipped."""
     if not examples.bad_rows:
         return []
-    share = percent(examples.bad_rows / (examples.bad_rows + examples.read), 1)
+    share = percent(examples.bad_rows / (examples.bad_rows + examples.read + examples.dropped_negatives), 1)
     return [
         f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped: the readers' logs show the first."
         " Correct them, or [data] of the job file."

@@ -102,6 +102,7 @@ def _examples_facts(report: Report) -> list[tuple[str, str]]:
         ("trained", f"{count(examples.trained)} ({count(examples.replayed)} replayed)"),
         ("returned, in flight", f"{count(examples.returned)}, {count(examples.in_flight)}"),
         ("dropped, bad rows", f"{count(examples.dropped)}, {count(examples.bad_rows)}"),
+        *((name, count(number)) for name, number in wording.dropped_negatives(examples)),
         ("NE in training", wording.number(report.train.ne_progressive)),
     ]
     if report.eval is not None:

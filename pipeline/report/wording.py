@@ -10,7 +10,7 @@ from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control
 from .ledger import Identity
-from .model import Evaluation, LinkTraffic, Report
+from .model import Evaluation, ExampleCounts, LinkTraffic, Report
 
 NOT_MEASURED = "not measured"
 ADDS_UP = "adds up"
@@ -216,3 +216,23 @@ def ledger(report: Report) -> str:
     if found.lost_dense_updates:
         text += f" {count(found.lost_dense_updates)} dense updates were lost with a dead trainer."
     return text
+
+
+def dropped_negatives(examples: ExampleCounts) -> list[tuple[str, int]]:
+    """Return the row of negatives that `data.negative_share` left out; empty if none was."""
+    number = examples.dropped_negatives
+    return [("negatives left out; scores are calibrated", number)] if number else []
+
+
+def ranking(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, str]]:
+    """Return the rows of PR-AUC, lift and calibration error.
+
+    Empty for a report of before.
+    """
+    if evaluation.calibration_error is None:
+        return []
+    return [
+        (f"PR-AUC, {of}: average precision", number(evaluation.pr_auc)),
+        (f"lift of the top tenth, {of}", number(evaluation.lift)),
+        (f"expected calibration error, {of}", number(evaluation.calibration_error)),
+    ]

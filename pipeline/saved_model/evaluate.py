@@ -14,6 +14,7 @@ from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
 from ..metrics import QualitySums, gain_ratio
+from ..ranking import ranking_metrics
 from .model import SavedModel
 
 SCORE_BATCH = 4096
@@ -35,7 +36,8 @@ class SpanScores:
 def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
     """Compute the quality of a saved model on files.
 
-    The files have the job's format; the figures are NE, AUC, logloss and calibration. Raises DataError.
+    The files have the job's format; the figures are NE, AUC, logloss, calibration and `RankingMetrics`.
+    Raises DataError.
     """
     spans = spans_of(model, patterns)
     scores = score_spans(model, spans)
@@ -46,6 +48,7 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
             where=", ".join(patterns),
             remedy="give files with rows that fit the job's [data]",
         )
+    ranking = ranking_metrics(sums)
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
     # Of generated logs only.
     taught = {} if teacher is None else {"teacher_ne": teacher, "gain_ratio": gain_ratio(sums.ne, teacher)}
@@ -57,6 +60,10 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
         "auc": sums.auc,
         "logloss": sums.logloss,
         "calibration": sums.calibration,
+        "pr_auc": ranking.pr_auc,
+        "lift": ranking.lift,
+        "calibration_error": ranking.calibration_error,
+        "calibration_curve": [point._asdict() for point in ranking.curve],
         **taught,
     }
 

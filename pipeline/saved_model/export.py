@@ -184,7 +184,18 @@ def _dense_entry(model: SavedModel, form: Format, names: list[str]) -> dict[str,
         ],
         "call": "forward(dense, [embedding of each table])" if form == "torch-export" else "by name",
         "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]},
-        "probability": "1 / (1 + exp(-logit))",
+        **_probability(model),
+    }
+
+
+def _probability(model: SavedModel) -> dict[str, Any]:
+    job = model.job
+    if not job.logit_offset:
+        return {"probability": "1 / (1 + exp(-logit))"}
+    return {
+        "probability": "p / (p + (1 - p) * positive_weight / negative_share), with p = 1 / (1 + exp(-logit))",
+        "negative_share": job.data.negative_share,
+        "positive_weight": job.model.positive_weight,
     }
 
 

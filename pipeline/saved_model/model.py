@@ -62,7 +62,8 @@ class SavedModel:
         manifest: its manifest; `manifest.model` says which model this is (a center, a mean, a replica).
         job: the job that trained it.
         dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
-            [B, dim]) -> logits [B]`, the embeddings in the order of `tables`.
+            [B, dim]) -> logits [B]`, the embeddings in the order of `tables`. Add `job.logit_offset` to
+            calibrate its logits.
         tables: the embedding tables by the name of their column.
         id_classes: whether training read texts or integers as the ids of each column, where it read any.
     """
@@ -116,11 +117,14 @@ class SavedModel:
         return f"{self.manifest.model}, {trained}, the best by validation ({note.metric} {note.value:.4f})"
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Compute the logits of a batch, float32 [B], without its labels."""
+        """Compute the logits of a batch, float32 [B], without its labels.
+
+        They are calibrated where training left out negatives or weighted positives.
+        """
         with torch.inference_mode():
             embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
             logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
-        return logits
+        return logits + np.float32(self.job.logit_offset)
 
     def predict(self, data: Any) -> Float32Array:
         """Compute probabilities, float32 [n], one per row, in order.

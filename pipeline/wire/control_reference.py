@@ -105,7 +105,7 @@ def _words(hint: Any, records: dict[type[Any], None]) -> str:
         return f"list of {_words(arguments[0], records)}"
     if origin is tuple:
         return f"({', '.join(_words(argument, records) for argument in arguments)})"
-    if isinstance(hint, types.UnionType):
+    if origin in (typing.Union, types.UnionType):
         return f"{_words(arguments[0], records)} or null"
     if issubclass(hint, enum.Enum):
         return "exit code"

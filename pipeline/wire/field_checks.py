@@ -84,7 +84,7 @@ def check_of(hint: Any) -> Check:
         return functools.partial(_items, check_of(arguments[0]), MAX_ITEMS)
     if origin is tuple:
         return functools.partial(_fixed, tuple(map(check_of, arguments)))
-    if isinstance(hint, types.UnionType) and types.NoneType in arguments:
+    if origin in (typing.Union, types.UnionType) and types.NoneType in arguments:
         inner = check_of(next(argument for argument in arguments if argument is not types.NoneType))
         return lambda value: None if value is None else inner(value)
     if hint == int | float:

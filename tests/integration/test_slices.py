@@ -119,3 +119,25 @@ def test_what_cannot_be_sliced_is_told(model: SavedModel, files: str, tmp_path: 
     pl.read_parquet(files).drop("label").write_parquet(tmp_path / "none.parquet")
     with pytest.raises(DataError, match="no row has a label and a score"):
         score_slices(model, [str(tmp_path / "none.parquet")], "site")
+
+
+def test_eval_has_ranking_and_calibration_as_scikit_learn(
+    saved_run: Path, files: str, predicted: pl.DataFrame
+) -> None:
+    from sklearn.metrics import average_precision_score
+
+    arguments = ["eval", str(saved_run), "--data", files]
+    found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    labels, logits = predicted["label"].to_numpy(), predicted["logit"].to_numpy()
+    assert found["pr_auc"] == pytest.approx(average_precision_score(labels, logits), abs=1e-3)
+    top = np.argsort(-logits)[: len(logits) // 10]
+    assert found["lift"] == pytest.approx(labels[top].mean() / labels.mean(), rel=0.02)
+    curve = found["calibration_curve"]
+    assert sum(part["examples"] for part in curve) == pytest.approx(len(logits))
+    gaps = [part["examples"] * abs(part["predicted"] - part["rate"]) for part in curve]
+    assert found["calibration_error"] == pytest.approx(sum(gaps) / len(logits))
+    text = CliRunner().invoke(main, arguments).stdout
+    assert f"calibration_error  {found['calibration_error']:.6f}" in text
+    rows = text.partition("(equal parts, by score)\n")[2].splitlines()
+    assert len(rows) == len(curve) == 20
+    assert [float(row.split()[2]) for row in rows] == pytest.approx([p["rate"] for p in curve], abs=1e-5)

@@ -151,6 +151,9 @@ def test_eval_of_the_checkpoint_gives_the_scores_of_the_report(
     assert scores["auc"] == pytest.approx(reported.eval.auc, abs=1e-6)
     assert scores["logloss"] == pytest.approx(reported.eval.logloss, abs=1e-6)
     assert scores["gain_ratio"] == pytest.approx(reported.eval.gain_ratio, abs=1e-5)
+    for key in ("pr_auc", "lift", "calibration_error"):
+        assert scores[key] == pytest.approx(getattr(reported.eval, key), abs=1e-5)
+    assert len(scores["calibration_curve"]) == len(reported.eval.calibration_curve) == 20
     # The control: other examples score otherwise.
     with starting(tmp_path) as starter:
         files = str(click_log / "train-000.parquet")

@@ -133,6 +133,7 @@ def test_generate_where_nothing_can_be_written(refuse: Callable[..., str]) -> No
         (["eval", "runs/latest"], "Missing option '--data'"),
         (["generate"], "Missing argument 'DIRECTORY'"),
         (["generate", "log", "--examples", "0"], "0 is not in the range x>=1"),
+        (["generate", "log", "--click-rate", "0"], "0.0 is not in the range 0.0001<=x<=0.5"),
         (["generate", "log", "--format", "csv"], "'csv' is not one of 'parquet', 'criteo_tsv'"),
     ],
 )

@@ -40,6 +40,8 @@ COORDINATOR: Graph = {
     "sessions": set(),
     "state": {"ledger", "control"},
     "planning": {"state"},
+    "label_rate": set(),
+    "held_out": {"state"},
     "journal": {"state", "ledger"},
     "audit": {"state", "ledger"},
     "server": {"state", "ledger", "journal", "sessions", "audit"},
@@ -55,9 +57,10 @@ COORDINATOR: Graph = {
     "controller": {
         "state", "ledger", "server", "checkpoint", "validation", "monitoring", "evaluation", "shutdown",
     },
-    "report": {"state", "ledger", "audit", "evaluation"},
+    "report": {"state", "ledger", "audit", "evaluation", "held_out"},
     "main": {
-        "state", "ledger", "planning", "server", "checkpoint", "monitoring", "recovery", "requests",
+        "state", "ledger", "planning", "label_rate", "server", "checkpoint", "monitoring", "recovery",
+        "requests",
         "controller", "report",
     },
 }  # fmt: skip

@@ -156,9 +156,10 @@ class LedgerState:
             if span.batches is not None and span.examples is not None:
                 self.totals.parsed_examples -= span.examples - span.restored_examples
                 self.totals.bad_rows -= span.bad_rows
+                self.totals.dropped_negatives -= span.dropped_negatives
                 unread.append(UnreadSpan(key[1], span.examples))
             span.batches = span.examples = None
-            span.bad_rows = 0
+            span.bad_rows = span.dropped_negatives = 0
         return unread
 
     def has_unread_of(self, reader: str) -> bool:
@@ -202,7 +203,16 @@ class LedgerState:
         """Return the known examples from a reader to a trainer."""
         return self._known_deliveries[reader, trainer]
 
-    def span_read(self, epoch: int, number: int, *, batches: int, examples: int, bad_rows: int) -> None:
+    def span_read(
+        self,
+        epoch: int,
+        number: int,
+        *,
+        batches: int,
+        examples: int,
+        bad_rows: int,
+        dropped_negatives: int = 0,
+    ) -> None:
         """Record that a span's reader has cut all of it.
 
         Raises ValueError for a span that no reader has.
@@ -217,9 +227,11 @@ class LedgerState:
                 f"span {number} of epoch {epoch} has {batches} batches, but its batch {span.last} was trained"
             )
         span.batches, span.examples, span.bad_rows = batches, examples, bad_rows
+        span.dropped_negatives = dropped_negatives
         self.spans_read_of[span.reader] += 1
         self.totals.parsed_examples += examples - span.restored_examples
         self.totals.bad_rows += bad_rows
+        self.totals.dropped_negatives += dropped_negatives
         if span.complete:
             self._complete(epoch)
 

@@ -31,6 +31,7 @@ class LedgerTotals:
     untrained_examples: int = 0
     parsed_examples: int = 0
     bad_rows: int = 0
+    dropped_negatives: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class OpenSpan:
     batches: int | None = None
     examples: int | None = None
     bad_rows: int = 0
+    dropped_negatives: int = 0
     done: dict[int, int] = field(default_factory=dict)
     left_out: dict[int, int] = field(default_factory=dict)
     done_examples: int = 0

@@ -34,12 +34,13 @@ from .outcome import Scored, Stop
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """The coordinator started, with its address and table plan."""
+    """The coordinator started, with its address, table plan and label rate."""
 
     unix_seconds: Seconds
     bound: str
     plan: dict[str, Any]
     how: str
+    label_rate: Real | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,14 @@ class Effect:
 def _join(state: JobState, token: str, hello: Hello) -> Effect:
     known = state.members.find(token) is not None
     member = state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
-    plan, folder = state.placement.plan.to_body(), str(state.absolute_folder)
-    reply = HelloReply(member.info.name, member.info.index, folder, plan, late=not member.begun)
+    reply = HelloReply(
+        member.info.name,
+        member.info.index,
+        str(state.absolute_folder),
+        state.placement.plan.to_body(),
+        late=not member.begun,
+        label_rate=state.input.label_rate,
+    )
     return Effect(reply, lasts=not known)
 
 
@@ -187,7 +194,7 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
         state.ledger.replay_read(state.members.require(token).info.name, read.epoch, read.span)
         return Effect(Done())
     counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
-    state.ledger.span_read(read.epoch, read.span, **counts)
+    state.ledger.span_read(read.epoch, read.span, **counts, dropped_negatives=read.dropped_negatives)
     state.input.size.span_read(read.span, read.examples, read.bad_rows)
     return Effect(Done(), lambda tables: tables.span_read(read.epoch, read.span, **counts))
 

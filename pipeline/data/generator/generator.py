@@ -32,7 +32,7 @@ from .manifest import (
     read_manifest_file,
     write_manifest,
 )
-from .teacher import Teacher
+from .teacher import LARGEST_CLICK_RATE, LEAST_CLICK_RATE, MEAN_LABEL, Teacher
 from .writer import TableMaker, data_file_suffix, open_writer
 
 __all__ = ["LogManifest", "generate_log", "read_manifest"]
@@ -53,6 +53,7 @@ def generate_log(
     data_format: DataFormat,
     files: int = 1,
     compression: LogCompression = "none",
+    click_rate: float = MEAN_LABEL,
     reuse: bool = False,
     progress: ProgressCallback | None = None,
 ) -> LogManifest:
@@ -66,6 +67,7 @@ def generate_log(
         seed: 0 to 2**63 - 1. The same seed gives the same bytes.
         files: number of files of the train part; the eval part is one file.
         compression: compression of the whole file for text, inside the file for Parquet.
+        click_rate: mean of the true probabilities, LEAST_CLICK_RATE to LARGEST_CLICK_RATE.
         reuse: if log.json states the same request and its files have the stated sizes, write nothing and
             return it with `reused` set.
         progress: called in this thread with rows done and rows in all, at most every `CHUNK_EXAMPLES` rows.
@@ -79,7 +81,9 @@ def generate_log(
         ResourceError: the disk is full.
         After an error or an interrupt the folder has no log.json, and none of the files begun.
     """
-    request = _LogRequest(Path(directory), examples, eval_examples, seed, data_format, files, compression)
+    request = _LogRequest(
+        Path(directory), examples, eval_examples, seed, data_format, files, compression, click_rate
+    )
     found = read_manifest_file(request.directory / MANIFEST_NAME) if reuse else None
     if found and request.is_satisfied_by(found):
         return found.model_copy(update={"reused": True})
@@ -131,6 +135,7 @@ class _LogRequest:
     data_format: DataFormat
     files: int
     compression: LogCompression
+    click_rate: float
 
     def __post_init__(self) -> None:
         for name, given, least, most in (
@@ -138,6 +143,7 @@ class _LogRequest:
             ("eval_examples", self.eval_examples, 0, _LARGEST_SEED),
             ("seed", self.seed, 0, _LARGEST_SEED),
             ("files", self.files, 1, self.examples),
+            ("click_rate", self.click_rate, LEAST_CLICK_RATE, LARGEST_CLICK_RATE),
         ):
             if not least <= given <= most:
                 raise JobFileError(f"{given} given", where=name, remedy=f"give {least} to {most}")
@@ -162,8 +168,8 @@ class _LogRequest:
 
     def is_satisfied_by(self, manifest: LogManifest) -> bool:
         """Return whether the manifest and its files' sizes fit this request."""
-        stated = (manifest.version, manifest.seed, manifest.data_format, manifest.compression)
-        if stated != (GENERATOR_VERSION, self.seed, self.data_format, self.compression):
+        stated = (*_settings(manifest), manifest.version)
+        if stated != (*_settings(self), GENERATOR_VERSION):
             return False
         for part, rows in ((manifest.train, self.names("train")), (manifest.eval, self.names("eval"))):
             if [(file.name, file.examples) for file in part.files] != [(n, len(r)) for n, r in rows]:
@@ -178,7 +184,7 @@ class _Generation:
 
     def __init__(self, request: _LogRequest, progress: ProgressCallback | None) -> None:
         self._request, self._progress = request, progress
-        self._teacher = Teacher(request.seed)
+        self._teacher = Teacher(request.seed, request.click_rate)
         self._tables = TableMaker(request.seed)
         self._done = 0
 
@@ -192,6 +198,7 @@ class _Generation:
             manifest = LogManifest(
                 version=GENERATOR_VERSION,
                 seed=request.seed,
+                click_rate=request.click_rate,
                 data_format=request.data_format,
                 compression=request.compression,
                 train=train,
@@ -224,6 +231,10 @@ class _Generation:
         self._done += examples
         if self._progress:
             self._progress(self._done, self._request.examples + self._request.eval_examples)
+
+
+def _settings(of: _LogRequest | LogManifest) -> tuple[object, ...]:
+    return of.seed, of.click_rate, of.data_format, of.compression
 
 
 def _remove_older(directory: Path) -> None:

@@ -18,6 +18,7 @@ from ...atomic_file import atomic_file
 from ...errors import DataError
 from ...types import FrozenModel, first_fault
 from .columns import ID_COLUMNS
+from .teacher import MEAN_LABEL
 
 MANIFEST_NAME: Final = "log.json"
 GENERATOR_VERSION: Final = 1
@@ -82,12 +83,14 @@ class LogManifest(FrozenModel):
 
     Attributes:
         version: version of the generator; another version makes other rows from the same seed.
+        click_rate: mean of the teacher's probabilities.
         reused: the log was there already and nothing was written. Not stored.
     """
 
     generator: Literal["shadowsync"] = "shadowsync"
     version: Annotated[int, Field(ge=1)]
     seed: NonNegativeInt
+    click_rate: float = MEAN_LABEL
     data_format: DataFormat
     compression: LogCompression
     train: PartManifest

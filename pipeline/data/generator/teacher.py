@@ -23,12 +23,16 @@ from .columns import COUNT_COLUMNS, ID_COLUMNS, IdColumn, draw_block, ids_of_ran
 
 LATENT_DIM: Final = 2
 MEAN_LABEL: Final = 0.25
+LEAST_CLICK_RATE: Final = 0.0001
+LARGEST_CLICK_RATE: Final = 0.5
 EXPECTED_NE: Final = 0.74
 _RARE_RANK: Final = 100.0
 _WEIGHTS: Final = (0.55, 0.8, 0.2)
 _CALIBRATION_BLOCKS: Final = 4
 _HALVINGS: Final = 16
 _NEWTON_STEPS: Final = 5
+# A rare click is far from where the steps begin, and each of them goes at most about 1.
+_RARE_NEWTON_STEPS: Final = 40
 _LOGISTIC_DEVIATION: Final = 1.81
 
 
@@ -39,13 +43,14 @@ class Teacher:
 
     Args:
         seed: at least 0; another seed gives other ids, other latent vectors and other rows.
+        click_rate: mean of the probabilities. Another rate changes labels alone.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, click_rate: float = MEAN_LABEL) -> None:
         self._latents = [_latents(seed, place, column) for place, column in enumerate(ID_COLUMNS)]
         drawn = [draw_block(seed, "calibration", block) for block in range(_CALIBRATION_BLOCKS)]
         parts = np.concatenate([self._parts(rows.counts, rows.ranks) for rows in drawn], axis=1)
-        self._calibration = _calibrate(parts)
+        self._calibration = _calibrate(parts, click_rate)
 
     def probabilities(self, counts: Float64Array, ranks: Int32Array) -> Float64Array:
         """Return the true click probabilities.
@@ -128,32 +133,30 @@ def _weighted(parts: Float64Array) -> Float64Array:
     return total
 
 
-def _calibrate(parts: Float64Array) -> _Calibration:
-    """Fit bias and scale to MEAN_LABEL and EXPECTED_NE."""
+def _calibrate(parts: Float64Array, rate: float) -> _Calibration:
+    """Fit bias and scale to the click rate and EXPECTED_NE."""
     means, deviations = parts.mean(axis=1), parts.std(axis=1)
     raw = _weighted((parts - means[:, None]) / deviations[:, None])
     low, high = 0.5, 4.0
     for _ in range(_HALVINGS):
         scale = (low + high) / 2
-        chances = _sigmoid(_bias(raw, scale) + scale * raw)
-        if float(expected_logloss(chances).mean()) > EXPECTED_NE * float(
-            expected_logloss(np.array(MEAN_LABEL))
-        ):
+        chances = _sigmoid(_bias(raw, scale, rate) + scale * raw)
+        if float(expected_logloss(chances).mean()) > EXPECTED_NE * float(expected_logloss(np.array(rate))):
             low = scale
         else:
             high = scale
-    return _Calibration(means, deviations, scale, _bias(raw, scale))
+    return _Calibration(means, deviations, scale, _bias(raw, scale, rate))
 
 
-def _bias(raw: Float64Array, scale: float) -> float:
-    """Return the bias that gives the mean label, by Newton's method.
+def _bias(raw: Float64Array, scale: float, rate: float) -> float:
+    """Return the bias that gives the click rate, by Newton's method.
 
     The mean of sigmoids is smooth and rising.
     """
-    bias = math.log(MEAN_LABEL / (1.0 - MEAN_LABEL))
-    for _ in range(_NEWTON_STEPS):
+    bias = math.log(rate / (1.0 - rate))
+    for _ in range(_NEWTON_STEPS if rate == MEAN_LABEL else _RARE_NEWTON_STEPS):
         chances = _sigmoid(bias + scale * raw)
-        bias -= (float(chances.mean()) - MEAN_LABEL) / float((chances * (1.0 - chances)).mean())
+        bias -= (float(chances.mean()) - rate) / float((chances * (1.0 - chances)).mean())
     return bias
 
 

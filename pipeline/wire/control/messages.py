@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from ...data.span import Span
 from ...errors import ExitCode
 from ...types import BatchId
-from ..field_checks import Count, Items, Real, Seconds
+from ..field_checks import Bounds, Count, Items, Real, Seconds
 from .base import MAX_BATCHES, Done, Reply, Request
 
 BatchIds: TypeAlias = Annotated[tuple[BatchId, ...], Items(MAX_BATCHES)]
@@ -28,9 +28,10 @@ class Hello(Request["HelloReply"]):
 
 @dataclass(frozen=True, slots=True)
 class HelloReply(Reply):
-    """Name and place of the node, and the table plan.
+    """Name and place of the node, the table plan, and the label's rate.
 
-    With `late` the job already runs; an embedding node then replaces a dead one.
+    With `late` the job already runs; an embedding node then replaces a dead one. `label_rate` is of a sample
+    of the training rows, between 0 and 1; None if no model's output bias starts from it.
     """
 
     name: str
@@ -38,6 +39,7 @@ class HelloReply(Reply):
     folder: str
     plan: dict[str, Any]
     late: bool = False
+    label_rate: Annotated[float, Bounds(0, 1)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class SpanRead(Request[Done]):
 
     Attributes:
         first_bad_row: place of the reader's first malformed row, and its fault; "" for none.
+        dropped_negatives: negatives that were not kept; they are not in `examples`.
     """
 
     epoch: Count
@@ -126,6 +129,7 @@ class SpanRead(Request[Done]):
     bad_rows: Count
     replay: bool = False
     first_bad_row: str = ""
+    dropped_negatives: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ OTHER: dict[str, Any] = {
     "data.epochs": 2,
     "data.shuffle_window": 1,
     "data.max_bad_rows": 1,
+    "data.negative_share": 0.5,
     "data.max_bad_fraction": 0.5,
     "data.readers": 2,
     "data.span_bytes": 1 << 20,
@@ -57,6 +58,10 @@ OTHER: dict[str, Any] = {
     "model.name": "other",
     "model.embedding_dim": 8,
     "model.table_rows": 99,
+    "model.output_bias": -3.0,
+    "model.loss": "focal",
+    "model.focal_gamma": 1.5,
+    "model.positive_weight": 4.0,
     "model.bottom": [8],
     "model.top": [8],
     "model.options": {"x": 1},
@@ -137,6 +142,7 @@ OTHER: dict[str, Any] = {
 }
 # What another value of a setting needs beside it.
 NEEDED = {
+    "model.focal_gamma": ("model.loss=focal",),
     "run.deterministic": ("sync.mode=fixed",),
     "data.order": (
         'data.columns={y="label", x="categorical", t="timestamp"}',

@@ -33,7 +33,8 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ),
         (
             "[model]\nint = 2",
-            "model.int: unknown key; known here: bottom, embedding_dim, name, options, table_rows, top",
+            "model.int: unknown key; known here: bottom, embedding_dim, focal_gamma, loss, name, options, "
+            "output_bias, positive_weight, table_rows, top",
         ),
     ],
 )
@@ -278,3 +279,30 @@ def test_a_control_that_cannot_be(refusal: Refusal, sync: str, said: str) -> Non
 )
 def test_codecs_that_cannot_be_chosen(refusal: Refusal, text: str, said: str) -> None:
     assert refusal(f"{DATA}{text}").startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('[model]\noutput_bias = "rate"', "model.output_bias"),
+        ("[model]\noutput_bias = 31.0", "model.output_bias"),
+        ("[data]\nnegative_share = 0.0", "data.negative_share: 0.0 given; input should be greater than 0"),
+        (
+            "[data]\nnegative_share = 1.5",
+            "data.negative_share: 1.5 given; input should be less than or equal to 1",
+        ),
+        ("[model]\nfocal_gamma = 2.0", 'model.focal_gamma: 2 given; it needs model.loss = "focal"'),
+        ('[model]\nloss = "focal"\nfocal_gamma = -1.0', "model.focal_gamma"),
+        ("[model]\npositive_weight = 0.0", "model.positive_weight: 0.0 given"),
+        (
+            '[model]\nloss = "focal"\npositive_weight = 2.0',
+            "model.positive_weight: 2 given; the focal loss has its own weights",
+        ),
+        (
+            DATA + 'negative_share = 0.5\n[model]\nloss = "focal"',
+            "data.negative_share: 0.5 given; scores of the focal loss cannot be calibrated back",
+        ),
+    ],
+)
+def test_rare_click_keys_that_cannot_be_used(refusal: Refusal, line: str, said: str) -> None:
+    assert said in refusal(line)

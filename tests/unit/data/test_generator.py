@@ -251,3 +251,15 @@ def test_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="choose another directory"):
         generate(tmp_path / "file", examples=10)
+
+
+def test_the_click_rate_is_stated_and_changes_labels_alone(tmp_path: Path) -> None:
+    frequent, rare = generate(tmp_path / "a"), generate(tmp_path / "b", click_rate=0.002)
+    assert (frequent.click_rate, rare.click_rate) == (0.25, 0.002)
+    assert 0 < rare.train.positives < 0.01 * rare.train.examples
+    rows = [read(tmp_path / name / "train-000.parquet") for name in "ab"]
+    assert rows[0].drop("label").equals(rows[1].drop("label"), null_equal=True)
+    assert generate(tmp_path / "b", click_rate=0.002, reuse=True).reused
+    assert not generate(tmp_path / "b", reuse=True).reused, "another rate is another log"
+    with pytest.raises(JobFileError, match=r"click_rate: 0\.9 given; give 0\.0001 to 0\.5"):
+        generate(tmp_path / "c", click_rate=0.9)

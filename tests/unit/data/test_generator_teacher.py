@@ -185,3 +185,11 @@ def test_ids_have_long_tails_and_gaps(sample: Sample) -> None:
         assert there.max() < column.cardinality
         times = np.bincount(there, minlength=column.cardinality)[:3] / len(there)
         np.testing.assert_allclose(times, popularity(column)[:3], atol=0.01)
+
+
+def test_a_rare_click_has_its_rate_and_as_much_to_learn(sample: Sample) -> None:
+    rare = Teacher(SEED, 0.002).probabilities(sample.rows.counts, sample.rows.ranks)
+    assert rare.mean() == pytest.approx(0.002, rel=0.1)
+    ne = expected_logloss(rare).mean() / expected_logloss(np.array(rare.mean()))
+    assert ne == pytest.approx(EXPECTED_NE, abs=0.06), "tails are heavy: a few rows weigh"
+    assert np.corrcoef(np.argsort(np.argsort(rare)), np.argsort(np.argsort(sample.chances)))[0, 1] > 0.999

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from shadowsync.pipeline.config.tables import ModelSection
 from shadowsync.pipeline.models.layers import clip_, mean_log_loss
+from shadowsync.pipeline.models.loss import TrainingLoss, focal_loss
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -60,3 +62,48 @@ def test_clipping_is_torchs(limit: float) -> None:
     torch.testing.assert_close(norm, expected)
     torch.testing.assert_close(gradient, torch.cat([p.grad for p in parameters if p.grad is not None]))
     assert torch.equal(gradient, before) == (limit > float(norm))
+
+
+def test_the_positive_weight_is_torchs() -> None:
+    logits, labels, weights = _batch()
+    loss = TrainingLoss(ModelSection(positive_weight=7.0))
+    expected = binary_cross_entropy_with_logits(logits, labels, pos_weight=torch.tensor(7.0))
+    assert float(loss.mean(logits, labels)) == pytest.approx(float(expected), rel=1e-6)
+    weighted = weights * (1 + 6 * labels)
+    expected = mean_log_loss(logits, labels, weighted) * weighted.sum() / weights.sum()
+    assert float(loss.mean(logits, labels, weights)) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_the_best_constant_under_a_positive_weight_is_calibrated_back() -> None:
+    labels = (torch.arange(1000) % 20 == 0).float()
+    loss, logit = TrainingLoss(ModelSection(positive_weight=5.0)), torch.zeros((), requires_grad=True)
+    optimizer = torch.optim.LBFGS([logit], max_iter=100)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = loss.mean(logit.expand(1000), labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    assert float(torch.sigmoid(logit.detach() + loss.logit_offset)) == pytest.approx(0.05, abs=1e-4)
+    assert float(torch.sigmoid(logit.detach())) > 0.2, "the control"
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+def test_the_focal_loss_is_its_formula(gamma: float) -> None:
+    logits, labels, _ = _batch()
+    p = torch.sigmoid(logits.double())
+    true = torch.where(labels == 1.0, p, 1 - p)
+    expected = -((1 - true) ** gamma) * true.log()
+    torch.testing.assert_close(focal_loss(logits, labels, gamma).double(), expected, rtol=1e-5, atol=1e-6)
+    mean = TrainingLoss(ModelSection(loss="focal", focal_gamma=gamma)).mean(logits, labels)
+    assert float(mean) == pytest.approx(float(expected.mean()), rel=1e-5)
+
+
+def test_the_focal_loss_has_a_gradient_where_an_example_is_certain() -> None:
+    logits = torch.tensor([200.0, -200.0, 200.0], requires_grad=True)
+    focal_loss(logits, torch.tensor([1.0, 0.0, 0.0]), 0.5).sum().backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert logits.grad[2] == pytest.approx(1.0), "certain and wrong"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from shadowsync.pipeline.report.markdown import render_markdown
-from shadowsync.pipeline.report.model import Event, Report
+from shadowsync.pipeline.report.model import CalibrationPart, Event, Report
 
 
 def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None:
@@ -94,3 +94,27 @@ def test_tables_are_whole(full_report: Report) -> None:
     for block in blocks:
         cells = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(cells) == 1, block
+
+
+def test_ranking_and_calibration_of_the_last_and_of_the_best(full_report: Report) -> None:
+    assert full_report.eval is not None
+    assert "PR-AUC" not in render_markdown(full_report), "a report of before has none"
+    curve = [CalibrationPart(examples=50_000.0, predicted=0.0123, rate=rate) for rate in (0.0171, 0.0319)]
+    figures = {"pr_auc": 0.1234, "lift": 3.4567, "calibration_error": 0.0078, "calibration_curve": curve}
+    last = full_report.eval.model_copy(update=figures)
+    best = last.model_copy(update={"pr_auc": 0.2345, "model": "the best one"})
+    text = render_markdown(full_report.model_copy(update={"eval": last, "eval_best": best}))
+    assert "| PR-AUC, held-out: average precision | 0.1234 |" in text
+    assert "| PR-AUC, held-out, of the best checkpoint: average precision | 0.2345 |" in text
+    assert "| lift of the top tenth, held-out | 3.4567 |" in text
+    assert "| expected calibration error, held-out | 0.0078 |" in text
+    assert "Calibration of the best one, held-out:" in text
+    assert "| 50,000 | 0.0123 | 0.0171 |" in text
+    assert "| 50,000 | 0.0123 | 0.0319 |" in text
+
+
+def test_negatives_that_were_left_out_are_a_figure(full_report: Report) -> None:
+    assert "negatives left out" not in render_markdown(full_report)
+    examples = full_report.examples.model_copy(update={"dropped_negatives": 123_456})
+    text = render_markdown(full_report.model_copy(update={"examples": examples}))
+    assert "| negatives left out; scores are calibrated | 123,456 |" in text

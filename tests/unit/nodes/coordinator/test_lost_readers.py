@@ -57,6 +57,15 @@ def test_what_was_cut_is_as_if_it_had_not_been() -> None:
     assert (state.spans_read_of["reader-0"], state.spans_read_of["reader-1"]) == (1, 1)
 
 
+def test_negatives_that_were_left_out_are_counted_with_their_span() -> None:
+    state = _ledger()
+    state.grant("reader-0")
+    state.span_read(0, 0, batches=3, examples=3 * EXAMPLES, bad_rows=0, dropped_negatives=70)
+    assert (state.totals.parsed_examples, state.totals.dropped_negatives) == (3 * EXAMPLES, 70)
+    state.lose_reader("reader-0")
+    assert state.totals.dropped_negatives == 0, "they are counted when the span is read again"
+
+
 def test_a_complete_span_stays() -> None:
     state = _ledger()
     state.grant("reader-0")

@@ -1,0 +1,55 @@
+"""The label rate in a sample of the training rows.
+
+The output bias starts from it. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ...pipeline.config.job import Job
+from ...pipeline.data.batch import Batch
+from ...pipeline.data.span import Span
+from ...pipeline.input.sample import take_sample
+from ...pipeline.text.format import count
+
+RATE_EXAMPLES: Final = 65_536
+RATE_SECONDS: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def sampled_label_rate(job: Job, spans: Sequence[Span]) -> float | None:
+    """Return the label's rate in a sample of the training rows.
+
+    It is that of the negatives that training keeps, with the weights that training gives. Half a positive and
+    half a negative are added, so it is never 0 or 1. Returns None if `model.output_bias` does not ask for it,
+    for input that is sorted in memory (a sample of it would have rows of the test), and if no example can be
+    read. With `run.deterministic` the sample has no limit of time.
+    """
+    if job.model.output_bias != "label_rate":
+        return None
+    if any(span.kind == "sorted" for span in spans):
+        log.info("the output bias is drawn: input sorted in memory has no sample of training alone")
+        return None
+    sums = np.zeros(3)
+
+    def add(batch: Batch) -> bool:
+        weights = batch.weights if len(batch.weights) else np.ones_like(batch.labels)
+        factors = np.where(batch.labels == 1.0, job.model.positive_weight, job.data.negative_share)
+        weights = factors * weights
+        sums[:] += len(batch), weights.sum(), (weights * batch.labels).sum()
+        return True
+
+    seconds = None if job.run.deterministic else RATE_SECONDS
+    take_sample(job, spans, add, examples=RATE_EXAMPLES, seconds=seconds)
+    examples, weight, positives = (float(value) for value in sums)
+    if not weight:
+        return None
+    rate = (positives + 0.5) / (weight + 1.0)
+    log.info("the label rate is %.4g in a sample of %s examples", rate, count(int(examples)))
+    return rate

@@ -1,0 +1,97 @@
+"""Metrics of ranking and calibration, from the histogram of `QualitySums`.
+
+All count an example by its sample weight. They need no memory beside the histogram.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from .metrics import QualitySums
+from .types import Float64Array
+
+CURVE_BINS: Final = 20
+TOP_SHARE: Final = 0.1
+
+
+class CurvePoint(NamedTuple):
+    """An equal part of the examples, by their score.
+
+    Attributes:
+        examples: weight of its examples.
+        predicted: mean probability.
+        rate: mean label.
+    """
+
+    examples: float
+    predicted: float
+    rate: float
+
+
+class RankingMetrics(NamedTuple):
+    """Metrics beside those of `QualitySums`.
+
+    The first two are None without both labels.
+
+    Attributes:
+        pr_auc: area under the curve of precision over recall, as the average precision: the sum of
+            precisions, each times the growth of recall at its threshold.
+        lift: label rate of the tenth with the highest scores, over that of all.
+        calibration_error: expected calibration error: the weighted mean of |predicted - rate| over the curve.
+        curve: up to CURVE_BINS equal parts of the examples, by ascending score.
+    """
+
+    pr_auc: float | None
+    lift: float | None
+    calibration_error: float
+    curve: tuple[CurvePoint, ...]
+
+
+def ranking_metrics(sums: QualitySums) -> RankingMetrics:
+    """Compute the metrics; raises DataError without examples, or without any weight."""
+    negatives, positives, probabilities = sums.histogram()
+    curve = calibration_curve(negatives, positives, probabilities)
+    error = sum(part.examples * abs(part.predicted - part.rate) for part in curve) / sum(
+        part.examples for part in curve
+    )
+    if not (negatives.sum() > 0.0 and positives.sum() > 0.0):
+        return RankingMetrics(None, None, error, curve)
+    above = np.cumsum(positives[::-1])
+    precision = above / np.cumsum((negatives + positives)[::-1])
+    pr_auc = float(np.dot(positives[::-1] / above[-1], precision))
+    return RankingMetrics(pr_auc, _lift(negatives, positives), error, curve)
+
+
+def calibration_curve(
+    negatives: Float64Array, positives: Float64Array, probabilities: Float64Array, bins: int = CURVE_BINS
+) -> tuple[CurvePoint, ...]:
+    """Cut the examples into `bins` parts of equal weight, by ascending score.
+
+    A bin of the histogram across a cut is shared out. Parts without examples are left out.
+    """
+    every = negatives + positives
+    total = float(every.sum())
+    edges = np.linspace(0.0, total, bins + 1)
+    parts = [np.diff(_below(values, every, edges)) for values in (every, every * probabilities, positives)]
+    return tuple(
+        CurvePoint(float(weight), min(1.0, float(predicted / weight)), min(1.0, float(label / weight)))
+        for weight, predicted, label in zip(*parts, strict=True)
+        if weight > 0.0
+    )
+
+
+def _lift(negatives: Float64Array, positives: Float64Array) -> float:
+    every = negatives + positives
+    total, clicks = float(every.sum()), float(positives.sum())
+    below = float(_below(positives, every, np.array([(1.0 - TOP_SHARE) * total]))[0])
+    return (clicks - below) / (TOP_SHARE * clicks)
+
+
+def _below(values: Float64Array, weights: Float64Array, edges: Float64Array) -> Float64Array:
+    """Return the sums of values below each edge of the summed weights."""
+    ends = np.concatenate([[0.0], np.cumsum(weights)])
+    ends *= edges[-1] / ends[-1] if edges[-1] > ends[-1] else 1.0
+    result: Float64Array = np.interp(edges, ends, np.concatenate([[0.0], np.cumsum(values)]))
+    return result

@@ -1,0 +1,72 @@
+"""The label rate that the coordinator finds before the job starts, and hands to every node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from shadowsync.nodes.coordinator.label_rate import sampled_label_rate
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.pipeline.jobfile.load import job_of_tree
+
+ROWS, POSITIVES = 8_000, 40
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rare positives in the first half; in the last quarter, by time, all are positive."""
+    path = tmp_path_factory.mktemp("rare") / "log.parquet"
+    labels = [int(n < ROWS // 2 and n % (ROWS // 2 // POSITIVES) == 0) for n in range(ROWS)]
+    labels[3 * ROWS // 4 :] = [1] * (ROWS // 4)
+    columns: dict[str, Any] = {"label": labels, "at": list(range(ROWS)), "id": [n % 9 for n in range(ROWS)]}
+    columns["weight"] = [2.0 if label else 1.0 for label in labels]
+    pq.write_table(pa.table(columns), path, row_group_size=1000)
+    return path
+
+
+def job_of(path: Path, *, columns: dict[str, str] | None = None, **sections: Any) -> Job:
+    named = {"label": "label", "at": "timestamp", "id": "categorical", **(columns or {})}
+    data = {"format": "parquet", "path": str(path), "columns": named, **sections.pop("data", {})}
+    return job_of_tree(
+        {
+            "data": data,
+            "trainer": {"batch": 100},
+            "run": {"deterministic": True},
+            "sync": {"algorithm": "none"},
+            **sections,
+        }
+    )
+
+
+def rate_of(job: Job) -> float | None:
+    return sampled_label_rate(job, plan_input(job).train)
+
+
+def test_the_rate_is_that_of_the_training_rows(log: Path) -> None:
+    split = {"by": "time", "test_from": 3 * ROWS // 4}
+    job = job_of(log, data={"order": "time", "split": split})
+    assert rate_of(job) == pytest.approx((POSITIVES + 0.5) / (3 * ROWS // 4 + 1))
+    assert rate_of(job_of(log)) == pytest.approx((POSITIVES + ROWS // 4 + 0.5) / (ROWS + 1)), "the control"
+
+
+def test_sample_weights_count(log: Path) -> None:
+    positives = 2.0 * (POSITIVES + ROWS // 4)
+    negatives = ROWS - POSITIVES - ROWS // 4
+    expected = (positives + 0.5) / (positives + negatives + 1)
+    assert rate_of(job_of(log, columns={"weight": "weight"})) == pytest.approx(expected)
+
+
+def test_negatives_that_training_leaves_out_do_not_count(log: Path) -> None:
+    positives, negatives = POSITIVES + ROWS // 4, ROWS - POSITIVES - ROWS // 4
+    expected = (positives + 0.5) / (positives + 0.1 * negatives + 1)
+    assert rate_of(job_of(log, data={"negative_share": 0.1})) == pytest.approx(expected)
+
+
+def test_when_there_is_none(log: Path) -> None:
+    assert rate_of(job_of(log, model={"output_bias": "drawn"})) is None
+    assert rate_of(job_of(log, model={"output_bias": -4.0})) is None
+    assert sampled_label_rate(job_of(log), []) is None
