@@ -214,8 +214,8 @@ class QualitySums:
     def histogram(self) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return the used bins: negatives, positives, probability at the middle.
 
-        Each is float64 [K]. They are in the order of the logit. At 65,536 bins a probability is off by at most
-        0.0004 of itself down to a logit of -6. Raises DataError without examples.
+        Each is float64 [K], in the order of the logit. At 65,536 bins a probability is off by at most 0.0004
+        of itself down to a logit of -6. Raises DataError without examples.
         """
         self._counted()
         negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
