@@ -11,6 +11,7 @@ import torch
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
 from ...nodes.coordinator.control.sync_control import SampledReplica, control_of
 from ...nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
+from ...nodes.coordinator.label_rate import sampled_label_rate
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.coordinator.state.bad_batches import BadBatchCounter
 from ...nodes.runtime.process import HEARTBEAT_SECONDS
@@ -49,6 +50,8 @@ class VirtualJob:
         self._source = BatchSource(job, own_files=timing.own_files)
         self._tables = VirtualTables(job, timing)
         self._bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
+        # Of all rows of the sample, however long that takes: the same bytes every time.
+        label_rate = sampled_label_rate(job, self._source.plan.train, seconds=None)
         self._trainers = [
             VirtualTrainer(
                 index,
@@ -56,6 +59,7 @@ class VirtualJob:
                 timing,
                 self._source,
                 self._tables,
+                label_rate,
                 self._algorithm(),
                 self._count,
                 self._leave_out,

@@ -56,12 +56,13 @@ class VirtualTrainer:
         timing: Timing,
         source: BatchSource,
         tables: VirtualTables,
+        label_rate: float | None,
         algorithm: Algorithm,
         trained: Callable[[Float32Array, float], None],
         left_out: Callable[[LeftOut], None],
     ) -> None:
         self.index = index
-        self.context = TrainerContext.build(job, tables.plan)
+        self.context = TrainerContext.build(job, tables.plan, label_rate=label_rate)
         self.algorithm = algorithm
         self.rounds = RoundCounter(self.context.total_iterations)
         self.progressive = QualitySums()

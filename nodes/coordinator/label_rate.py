@@ -23,13 +23,13 @@ RATE_SECONDS: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-def sampled_label_rate(job: Job, spans: Sequence[Span]) -> float | None:
+def sampled_label_rate(job: Job, spans: Sequence[Span], seconds: float | None = RATE_SECONDS) -> float | None:
     """Return the label's rate in a sample of the training rows.
 
     It is that of the negatives that training keeps, with the weights that training gives. Half a positive and
     half a negative are added, so it is never 0 or 1. Returns None if `model.output_bias` does not ask for it,
     for input that is sorted in memory (a sample of it would have rows of the test), and if no example can be
-    read. With `run.deterministic` the sample has no limit of time.
+    read. It reads for at most `seconds`; with None, and with `run.deterministic`, without a limit of time.
     """
     if job.model.output_bias != "label_rate":
         return None
@@ -45,7 +45,7 @@ def sampled_label_rate(job: Job, spans: Sequence[Span]) -> float | None:
         sums[:] += len(batch), weights.sum(), (weights * batch.labels).sum()
         return True
 
-    seconds = None if job.run.deterministic else RATE_SECONDS
+    seconds = None if job.run.deterministic else seconds
     take_sample(job, spans, add, examples=RATE_EXAMPLES, seconds=seconds)
     examples, weight, positives = (float(value) for value in sums)
     if not weight:

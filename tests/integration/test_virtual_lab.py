@@ -22,7 +22,10 @@ def emulated(job_file: JobMaker, settings: Settings, step_seconds: float) -> Vir
     "changes",
     [
         pytest.param({"sync": {"algorithm": "none"}}, marks=pytest.mark.matrix),
-        {"sync": {"algorithm": "easgd", "mode": "fixed", "every": 7}},
+        {
+            "sync": {"algorithm": "easgd", "mode": "fixed", "every": 7},
+            "model": {"output_bias": "label_rate"},
+        },
         pytest.param(
             {
                 "sync": {"algorithm": "bmuf", "mode": "fixed", "every": 5},

@@ -94,7 +94,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(arguments[0]), max_size=3).map(tuple)
     if origin is tuple:
         return st.tuples(*map(values, arguments))
-    if isinstance(hint, types.UnionType):
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
         return st.none() | values(arguments[0])
     if issubclass(hint, enum.Enum):
         return st.sampled_from(list(hint))

@@ -16,6 +16,7 @@ from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import JobFileError, ResourceError
+from shadowsync.pipeline.text.format import data_size
 from shadowsync.pipeline.types import Int32Array
 from shadowsync.pipeline.wire.control.orders import (
     WriteCheckpointReply,
@@ -117,7 +118,9 @@ def test_without_memory_for_a_copy_a_running_checkpoint_is_refused(
         available = int(needed / 0.8) - 1
         monkeypatch.setattr(shard_checkpoints, "available_memory_bytes", lambda: available)
         most = int(available * 0.8)
-        said = rf"a copy of the rows .* {needed:,} bytes, more than {most:,}, 0.8 of the {available:,} bytes"
+        assert needed == most + 1
+        sizes = [data_size(size) for size in (needed, most, available)]
+        said = "a copy of the rows .* {}, more than {}: 0.8 of {}".format(*sizes)
         with pytest.raises(ResourceError, match=said):
             node.checkpoint(tmp_path, running=True).result(ENOUGH_SECONDS)
         assert list(tmp_path.iterdir()) == []
