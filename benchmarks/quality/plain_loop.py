@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from shadowsync.lab.virtual.source import BatchSource
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.wire.messages import Delivery
 from torch.nn.functional import binary_cross_entropy_with_logits

@@ -18,7 +18,7 @@ from ...nodes.runtime.process import HEARTBEAT_SECONDS
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.types import Float32Array
 from ...sync_algos.base import Algorithm, ModelOrigin
 from ...sync_algos.catalog.registry import make_algorithm

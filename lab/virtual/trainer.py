@@ -16,7 +16,7 @@ from ...nodes.worker.connections import MAX_PENDING_PUSHES
 from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.request import LookupPlan
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
 from ...sync_algos.base import Algorithm

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.report.model import Progressive
 from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race

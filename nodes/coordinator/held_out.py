@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
-from ...pipeline.metrics import QualitySums, gain_ratio
-from ...pipeline.ranking import ranking_metrics
+from ...pipeline.metrics.quality import QualitySums, gain_ratio
+from ...pipeline.metrics.ranking import calibration_curve, ranking_metrics
 from ...pipeline.report.model import CalibrationPart, Evaluation
 from .state.outcome import Score
 
@@ -18,9 +18,6 @@ def held_out_quality(score: Score | None, eval_files: list[str]) -> Evaluation |
     teacher = teacher_ne(source_files(eval_files))
     ne = _mean([sums.ne for sums in found])
     rankings = [ranking_metrics(sums) for sums in found]
-    together = QualitySums()
-    for sums in found:
-        together.merge(sums)
     return Evaluation(
         model=score.model,
         ne=ne,
@@ -31,11 +28,18 @@ def held_out_quality(score: Score | None, eval_files: list[str]) -> Evaluation |
         pr_auc=_mean([ranking.pr_auc for ranking in rankings]),
         lift=_mean([ranking.lift for ranking in rankings]),
         calibration_error=_mean([ranking.calibration_error for ranking in rankings]),
-        calibration_curve=[CalibrationPart(**p._asdict()) for p in ranking_metrics(together).curve],
+        calibration_curve=_curve(found),
         examples=found[0].examples,
         teacher_ne=teacher,
         gain_ratio=gain_ratio(ne, teacher),
     )
+
+
+def _curve(found: list[QualitySums]) -> list[CalibrationPart]:
+    together = QualitySums()
+    for sums in found:
+        together.merge(sums)
+    return [CalibrationPart(**part._asdict()) for part in calibration_curve(*together.histogram())]
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.control.profile import ProcessTrace
 

@@ -21,7 +21,7 @@ import zmq
 from ...pipeline.data.span import from_runs
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ExitCode, ShadowSyncError
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.sockets import Waker
 from ...pipeline.wire.worker_messages import (

@@ -17,7 +17,7 @@ import zmq
 
 from ...pipeline.data.span import to_runs
 from ...pipeline.errors import ExitCode, ShadowSyncError
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.control.profile import ProcessTrace

@@ -15,7 +15,7 @@ from torch import nn
 from ...pipeline.config.trainer import warmup_factor
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.models.flat import BFloat16Weights
 from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.models.loss import TrainingLoss

@@ -12,7 +12,7 @@ import torch
 import zmq
 
 from ...pipeline.errors import JobFileError
-from ...pipeline.metrics import QualitySums
+from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.worker_messages import BatchAck

@@ -95,7 +95,7 @@ class Evaluation(ResultModel):
 
     `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None where all labels are the same. `auc_error` bounds
     what the histogram can have cost `auc`. `pr_auc`, `lift` (of the tenth with the highest scores),
-    `calibration_error` and the curve are those of `pipeline.ranking`; reports of before have none.
+    `calibration_error` and the curve are those of `pipeline.metrics.ranking`; reports of before have none.
     `teacher_ne` and `gain_ratio` exist for generated logs only.
     """
 

@@ -13,8 +13,8 @@ from ..data.prepared.manifest import source_files
 from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
-from ..metrics import QualitySums, gain_ratio
-from ..ranking import ranking_metrics
+from ..metrics.quality import QualitySums, gain_ratio
+from ..metrics.ranking import ranking_metrics
 from .model import SavedModel
 
 SCORE_BATCH = 4096

@@ -13,7 +13,7 @@ from ....pipeline.checkpoint.best import BEST, BestNote, adopt_best, drop, drop_
 from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ShadowSyncError
-from ....pipeline.metrics import QualitySums
+from ....pipeline.metrics.quality import QualitySums
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointScored

@@ -10,7 +10,7 @@ and `left_out` deliveries of batches whose loss or gradients were not finite, wh
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from ....pipeline.data.span import to_runs
@@ -44,11 +44,16 @@ class LedgerState:
         shuffled: bool,
         restored: SavedLedger | None = None,
     ) -> None:
-        self._spans = list(spans)
+        self._spans = {span.number: span for span in spans}
         self.restored = restored if restored is not None else SavedLedger(seed)
         self.restored_batches, self.restored_examples = self.restored.batches, self.restored.examples
         self.restored_left_out_examples = self.restored.left_out_examples
-        self._order = self._grants(epochs, seed, shuffled)
+        self._order = (
+            (epoch, spans[place])
+            for epoch in range(epochs)
+            for place in span_order(len(spans), epoch, seed, shuffled)
+            if (epoch, spans[place].number) not in self.restored.complete
+        )
         self._next = next(self._order, None)
         self._open: dict[tuple[int, int], OpenSpan] = {}
         # Spans of dead readers, to be handed out again.
@@ -71,11 +76,11 @@ class LedgerState:
     @property
     def spans(self) -> tuple[Span, ...]:
         """Return the plan of one epoch."""
-        return tuple(self._spans)
+        return tuple(self._spans.values())
 
     def path_of(self, number: int) -> str:
         """Return a span's file; empty for an unknown number."""
-        return next((span.path for span in self._spans if span.number == number), "")
+        return self._spans[number].path if number in self._spans else ""
 
     @property
     def complete(self) -> bool:
@@ -124,9 +129,8 @@ class LedgerState:
         if found is None:
             return None
         (epoch, number), wanted = found
-        span = next(span for span in self._spans if span.number == number)
         batches = self._open[epoch, number].batches or 0
-        return Replay(epoch, span, [batch for batch in range(batches) if batch not in wanted])
+        return Replay(epoch, self._spans[number], [batch for batch in range(batches) if batch not in wanted])
 
     @property
     def has_replays(self) -> bool:
@@ -158,8 +162,7 @@ class LedgerState:
                 self.totals.bad_rows -= span.bad_rows
                 self.totals.dropped_negatives -= span.dropped_negatives
                 unread.append(UnreadSpan(key[1], span.examples))
-            span.batches = span.examples = None
-            span.bad_rows = span.dropped_negatives = 0
+            span.forget_counts()
         return unread
 
     def has_unread_of(self, reader: str) -> bool:
@@ -190,12 +193,11 @@ class LedgerState:
         Call it when no trainer has an unsettled batch of this reader, since settled batches are not sent
         again. Returns the spans' epochs and numbers.
         """
-        by_number = {span.number: span for span in self._spans}
         self.owed.release(reader)
         keys = [key for key, span in self._open.items() if span.reader == reader and not span.complete]
         for key in keys:
             self._open[key].reader = ""
-            self._again.append((key[0], by_number[key[1]]))
+            self._again.append((key[0], self._spans[key[1]]))
         self._read_again.update(keys)
         return keys
 
@@ -251,10 +253,7 @@ class LedgerState:
             self.totals.replayed_examples += examples
         else:
             was_complete = span.complete
-            if (before := span.left_out.pop(batch.number, None)) is not None:
-                self.totals.untrained_examples -= before
-            span.done[batch.number] = examples
-            span.done_examples += examples
+            self.totals.untrained_examples -= span.train(batch.number, examples)
             self.totals.distinct_examples += examples
             self.totals.distinct_batches += 1
             if span.complete and not was_complete:
@@ -399,9 +398,3 @@ class LedgerState:
             return self._open[epoch, number]
         except KeyError:
             raise ValueError(f"span {number} of epoch {epoch} was not handed out") from None
-
-    def _grants(self, epochs: int, seed: int, shuffled: bool) -> Iterator[tuple[int, Span]]:
-        for epoch in range(epochs):
-            for place in span_order(len(self._spans), epoch, seed, shuffled):
-                if (epoch, self._spans[place].number) not in self.restored.complete:
-                    yield epoch, self._spans[place]

@@ -133,6 +133,17 @@ class OpenSpan:
     left_out: dict[int, int] = field(default_factory=dict)
     done_examples: int = 0
 
+    def train(self, number: int, examples: int) -> int:
+        """Record a trained batch; return its examples if it was left out before, or 0."""
+        self.done[number] = examples
+        self.done_examples += examples
+        return self.left_out.pop(number, 0)
+
+    def forget_counts(self) -> None:
+        """Forget what its reader has reported, since another reader has to cut it."""
+        self.batches = self.examples = None
+        self.bad_rows = self.dropped_negatives = 0
+
     @property
     def skipped(self) -> list[int]:
         """Return the batches that a reader must not send, ascending."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ....pipeline.config.sections import ValidationSection
 from ....pipeline.errors import ExitCode
-from ....pipeline.metrics import QualitySums
+from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.performance.document import Profile
 from ....pipeline.types import BatchId
 from ....pipeline.wire.control.messages import NodeFacts

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ....pipeline.data.parquet import IdClass
-from ....pipeline.metrics import Buckets
+from ....pipeline.metrics.buckets import Buckets
 from ....pipeline.types import BatchId
 
 FIRST_PERIOD_SECONDS: Final = 1.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ClusterError
-from ....pipeline.metrics import QualitySums
+from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 

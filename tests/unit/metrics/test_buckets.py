@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shadowsync.pipeline.metrics import Buckets
+from shadowsync.pipeline.metrics.buckets import Buckets
 
 EVENTS = st.lists(st.tuples(st.floats(0, 5000), st.integers(-5, 5), st.integers(0, 9)), max_size=80)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.metrics import BINS, QualitySums, gain_ratio
+from shadowsync.pipeline.metrics.quality import BINS, QualitySums, gain_ratio
 from sklearn.metrics import log_loss, roc_auc_score
 
 Float32Array = NDArray[np.float32]

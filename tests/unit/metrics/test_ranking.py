@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.metrics import QualitySums
-from shadowsync.pipeline.ranking import CURVE_BINS, ranking_metrics
+from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.metrics.ranking import CURVE_BINS, ranking_metrics
 from shadowsync.pipeline.types import Float32Array
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import average_precision_score

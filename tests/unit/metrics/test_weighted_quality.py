@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.metrics.quality import QualitySums
 from sklearn.metrics import log_loss, roc_auc_score
 
 Float32Array = NDArray[np.float32]

@@ -106,7 +106,7 @@ def test_the_coordinator_gets_all_of_this_without_torch() -> None:
         "import sys\n"
         "import shadowsync.pipeline.report.write, shadowsync.pipeline.report.terminal\n"
         "import shadowsync.pipeline.checkpoint.manifest, shadowsync.pipeline.checkpoint.reader\n"
-        "import shadowsync.pipeline.metrics\n"
+        "import shadowsync.pipeline.metrics.quality\n"
         "from shadowsync.pipeline.report.write import versions\n"
         "versions()\n"
         "print([name for name in ('torch', 'matplotlib') if name in sys.modules])\n"

@@ -18,7 +18,7 @@ from shadowsync.pipeline.checkpoint.best import CANDIDATE, BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
-from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.wire.control.base import Reply
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id

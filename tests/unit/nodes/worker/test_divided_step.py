@@ -13,7 +13,7 @@ from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import LOSS_NOT_FINITE, STEP_NOT_FINITE, Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.fake_streams import FakeStreams

@@ -16,7 +16,7 @@ from shadowsync.nodes.replica.cuda import DeviceReplica
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.worker.step import Step, Stepper
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.sync_algos.base import Slice

@@ -21,7 +21,7 @@ from shadowsync.nodes.worker.step import (
 )
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.tables import EmbeddingSection
-from shadowsync.pipeline.metrics import QualitySums
+from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import THIN_ELEMENTS
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from .metrics import QualitySums
-from .types import Float64Array
+from ..types import Float64Array
+from .quality import QualitySums
 
 CURVE_BINS: Final = 20
 TOP_SHARE: Final = 0.1

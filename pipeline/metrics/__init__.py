@@ -1,0 +1,1 @@
+"""Figures of a model's quality, and sums over a growing axis."""

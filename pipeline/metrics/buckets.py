@@ -1,0 +1,40 @@
+"""Sums over a growing axis, in bounded memory: the curves of a run."""
+
+from __future__ import annotations
+
+
+class Buckets:
+    """Sum `values` by position; when `limit` buckets are full, join neighbours.
+
+    Used by one thread. Memory is bounded for any length of the run.
+
+    Args:
+        width: initial width of a bucket, in the unit of the axis; doubled as often as needed.
+        values: number of sums per bucket.
+        limit: the largest number of buckets; even.
+    """
+
+    def __init__(self, width: float, values: int, limit: int = 128) -> None:
+        self.width = width
+        self._values = values
+        self._limit = limit
+        self._sums: list[list[float]] = []
+
+    def add(self, position: float, *values: float) -> None:
+        """Add to the bucket at `position` (at least 0)."""
+        while position >= self.width * self._limit:
+            self._join()
+        at = int(position / self.width)
+        while len(self._sums) <= at:
+            self._sums.append([0.0] * self._values)
+        for number, value in enumerate(values):
+            self._sums[at][number] += value
+
+    def sums(self) -> list[tuple[float, list[float]]]:
+        """Return (end of the bucket, its sums), in order; a copy."""
+        return [((at + 1) * self.width, list(sums)) for at, sums in enumerate(self._sums)]
+
+    def _join(self) -> None:
+        pairs = [self._sums[at : at + 2] for at in range(0, len(self._sums), 2)]
+        self._sums = [[sum(column) for column in zip(*pair, strict=True)] for pair in pairs]
+        self.width *= 2
