@@ -134,7 +134,7 @@ class OpenSpan:
     done_examples: int = 0
 
     def train(self, number: int, examples: int) -> int:
-        """Record a trained batch; return its examples if it was left out before, or 0."""
+        """Record a trained batch; return its examples if it was left out, else 0."""
         self.done[number] = examples
         self.done_examples += examples
         return self.left_out.pop(number, 0)
