@@ -32,54 +32,40 @@ def check_error(process: Process, code: int, *words: str, seconds: float = SECON
 
 
 @pytest.fixture
-def run(starter: Starter, job_file: JobMaker) -> Callable[..., Process]:
-    """`shadowsync run` of the small job with changes."""
+def coordinator(starter: Starter, job_file: JobMaker) -> Callable[..., Process]:
+    """The coordinator of the small job with changes; it reads the first lines of the input."""
 
     def start(changes: dict[str, dict[str, object]]) -> Process:
-        return starter.fork("run", str(job_file(changes)))
+        return starter.fork("coordinator", str(job_file(changes)), "--bind", "127.0.0.1:0")
 
     return start
 
 
 @pytest.mark.light
-def test_a_missing_file(run: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_missing_file(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
+    """Told by `shadowsync run`, whose coordinator finds it."""
     missing = str(tmp_path / "none-*.parquet")
-    check_error(run({"data": {"path": missing}}), 3, missing)
+    check_error(starter.fork("run", str(job_file({"data": {"path": missing}}))), 3, missing)
 
 
 @pytest.mark.light
-def test_an_empty_file(run: Callable[..., Process], tmp_path: Path) -> None:
+def test_an_empty_file(coordinator: Callable[..., Process], tmp_path: Path) -> None:
     empty = tmp_path / "empty.tsv"
     empty.touch()
-    check_error(run({"data": TEXT | {"path": str(empty)}}), 3, str(empty), "empty")
+    check_error(coordinator({"data": TEXT | {"path": str(empty)}}), 3, str(empty), "empty")
 
 
 @pytest.mark.light
-def test_a_wrong_number_of_columns(run: Callable[..., Process], tmp_path: Path) -> None:
+def test_a_wrong_number_of_columns(coordinator: Callable[..., Process], tmp_path: Path) -> None:
     short = tmp_path / "short.tsv"
     short.write_text("1\t2\t3\n" * 100)
-    check_error(run({"data": TEXT | {"path": str(short)}}), 3, str(short), "40")
+    check_error(coordinator({"data": TEXT | {"path": str(short)}}), 3, str(short), "40")
 
 
 @pytest.mark.light
-def test_a_parquet_file_named_as_text(run: Callable[..., Process], click_log: Path) -> None:
+def test_a_parquet_file_named_as_text(coordinator: Callable[..., Process], click_log: Path) -> None:
     path = str(click_log / "train-000.parquet")
-    check_error(run({"data": TEXT | {"path": path}}), 3, path, 'data.format = "parquet"')
-
-
-@pytest.mark.light
-def test_an_unknown_model(run: Callable[..., Process]) -> None:
-    check_error(run({"model": {"name": "dlmr"}}), 2, "model.name", "'dlmr'", "dlrm")
-
-
-@pytest.mark.light
-def test_an_unknown_algorithm(run: Callable[..., Process]) -> None:
-    check_error(run({"sync": {"algorithm": "eagsd"}}), 2, "sync.algorithm", "'eagsd'", "easgd")
-
-
-@pytest.mark.light
-def test_no_sync_node(run: Callable[..., Process]) -> None:
-    check_error(run({"sync": {"nodes": 0}}), 2, "sync.nodes", "0")
+    check_error(coordinator({"data": TEXT | {"path": path}}), 3, path, 'data.format = "parquet"')
 
 
 @pytest.mark.light

@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import Settings, small_job, write_job
+from shadowsync.tests.support.runs import Settings
 from shadowsync.tests.support.serve_export import ROWS
 
 pytestmark = pytest.mark.light
@@ -105,7 +107,9 @@ def write_log(path: Path) -> Path:
     return path
 
 
-def test_every_kind_of_input_is_as_the_manifest_says(starter: Starter, tmp_path: Path) -> None:
+def test_every_kind_of_input_is_as_the_manifest_says(
+    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path
+) -> None:
     log = write_log(tmp_path / "log.parquet")
     data = {"format": "parquet", "path": str(log), "eval_path": None, "columns": COLUMNS}
     changes: Settings = {
@@ -113,10 +117,9 @@ def test_every_kind_of_input_is_as_the_manifest_says(starter: Starter, tmp_path:
         "embedding": {"lr": 0.2, "nodes": 1},
         "trainer": {"count": 1, "batch": 64},
     }
-    job = write_job(tmp_path / "job.toml", small_job(tmp_path, tmp_path / "runs"), changes)
-    process = starter.fork("run", str(job))
-    assert process.wait() == 0, process.text()
-    run = tmp_path / "runs" / "small"
+    own = cluster(changes).start()
+    assert own.wait() == 0, own.coordinator.text()
+    run = own.run.folder
     process = starter.fork("export", str(run), "--out", str(tmp_path / "export"))
     assert process.wait() == 0, process.text()
     model = SavedModel.open(run)

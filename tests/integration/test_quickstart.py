@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import shadowsync
 from shadowsync.pipeline.report.write import read_report
-from shadowsync.tests.support.page_blocks import blocks_of, run_block, run_blocks
+from shadowsync.tests.support.page_blocks import Block, blocks_of, run_block, run_blocks
 
 pytestmark = pytest.mark.processes
 
@@ -45,7 +45,7 @@ def test_every_block_of_the_page(tmp_path: Path) -> None:
 
 def test_a_block_that_fails_is_seen(tmp_path: Path) -> None:
     """The control of the test above: neither a shell nor Python goes on after an error."""
-    for language in ("python", "bash"):
-        block = next(one for one in blocks_of(PAGE) if one.language == language and "runs/" in one.text)
-        broken = type(block)(block.language, "", block.text.replace("runs/", "nothing/"))
-        assert run_block(broken, tmp_path, 60.0).returncode != 0
+    for language, text in (("python", "1 / 0\nprint('on')"), ("bash", "cat nothing\necho on")):
+        done = run_block(Block(language, "", text), tmp_path, 60.0)
+        assert done.returncode != 0
+        assert "on" not in done.stdout.split()

@@ -162,13 +162,12 @@ def test_sample_weights_are_in_the_loss_and_in_every_figure(cluster: MakeCluster
 
 
 @pytest.mark.light
-@pytest.mark.parametrize("device", ["cuda:99", "cuda:100"])
-def test_a_device_that_is_not_there(starter: Starter, job_file: JobMaker, device: str) -> None:
-    process = starter.fork("run", str(job_file({"trainer": {"device": device}})))
+def test_a_device_that_is_not_there(starter: Starter, job_file: JobMaker) -> None:
+    process = starter.fork("run", str(job_file({"trainer": {"device": "cuda:99"}})))
     wait_until(lambda: process.poll() is not None, "it ends")
     assert process.code == 2, process.text()
     (line,) = process.text().strip().splitlines()
-    assert f"trainer.device: '{device}' given; this machine has: cpu" in line
+    assert "trainer.device: 'cuda:99' given; this machine has: cpu" in line
     assert not (job_file().parent / "runs").exists(), "nothing was started"
 
 

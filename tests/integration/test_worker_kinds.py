@@ -77,7 +77,7 @@ def test_a_deterministic_job_gives_the_same_bytes(cluster: Clusters, sync: dict[
 @pytest.mark.parametrize(
     ("algorithm", "trainers"),
     [
-        ("easgd", 1),
+        pytest.param("easgd", 1, marks=pytest.mark.matrix),
         pytest.param("easgd", 2, marks=pytest.mark.matrix),
         pytest.param("ma", 2, marks=pytest.mark.matrix),
         pytest.param("downpour", 2, marks=pytest.mark.matrix),

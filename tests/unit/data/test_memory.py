@@ -65,6 +65,15 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def nothing_but_what_a_test_makes() -> Iterator[None]:
+    """Leave earlier objects out of `gc.get_objects`, which then takes a hundredth of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @dataclass
 class Held:
     """What was held at most while batches were made.
