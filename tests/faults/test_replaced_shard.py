@@ -100,9 +100,12 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
     # Long enough for a checkpoint in the middle.
     data = CHANGES["data"] | {"epochs": 2}
     slowed = Slowed(60)
-    changes = _changed(data=data, checkpoint={"every_examples": 3_000})
+    # The next one is due when twice as many batches are trained.
+    changes = _changed(data=data, checkpoint={"every_examples": 6_000})
     own = in_process(changes, faults=(slowed,)).start()
     wait_until(lambda: (own.run.folder / "checkpoint").exists(), "a checkpoint is written")
+    # Batches that its rows lack, beside those that the ledger did not have yet.
+    own.wait_for_batches(own.run.batches() + 16)
     _replace(own)
     slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
