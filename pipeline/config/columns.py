@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 from .sections import STRICT
 
 Kind: TypeAlias = Literal[
-    "label", "dense", "categorical", "bucket", "multi_hot", "timestamp", "weight", "ignored"
+    "label", "dense", "categorical", "bucket", "cross", "multi_hot", "timestamp", "weight", "ignored"
 ]
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Value: TypeAlias = str | int | float | bool
@@ -35,6 +35,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "dense": ("transform", "shift", "scale", "format"),
     "categorical": ("part", "format"),
     "bucket": ("boundaries", "quantiles"),
+    "cross": ("columns",),
     "timestamp": ("format",),
     "multi_hot": ("delimiter", "pooling", "max_ids"),
 }
@@ -101,6 +102,11 @@ class ColumnSection(BaseModel):
         description="bucket: without boundaries they are quantiles that cut a sample of the training part"
         " into this many buckets, or fewer where values repeat. The run's job has them.",
     )
+    columns: list[str] = Field(
+        default=[],
+        description="cross: two or more other entries of kind categorical or bucket. Each combination of"
+        " their values is an id.",
+    )
     delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
         default="|", description="multi_hot: separator of the ids in a text field; Parquet may have lists."
     )
@@ -129,7 +135,12 @@ class ColumnSection(BaseModel):
     @property
     def has_ids(self) -> bool:
         """Whether an example has one row of the column's table."""
-        return self.kind in ("categorical", "bucket")
+        return self.kind in ("categorical", "bucket", "cross")
+
+    @property
+    def in_file(self) -> bool:
+        """Whether the column is read from the file; a cross is not."""
+        return self.kind != "cross"
 
     @property
     def has_times(self) -> bool:
@@ -146,6 +157,8 @@ def _check_options(name: str, column: ColumnSection) -> None:
             raise ValueError(f'{where}.{option}: given; it is for kind "{owner}", this is "{column.kind}"')
     if column.kind == "bucket":
         _check_boundaries(where, column)
+    if column.kind == "cross" and column.source:
+        raise ValueError(f"{where}.source: given; a cross is made of the entries in columns")
     if column.format:
         _check_format(name, column)
     rules = [rule for rule in _LABEL_RULES if getattr(column, rule) not in (None, [], "")]
@@ -163,6 +176,20 @@ def _check_boundaries(where: str, column: ColumnSection) -> None:
     for before, after in pairwise(column.boundaries):
         if after <= before:
             raise ValueError(f"{where}.boundaries: {after:g} after {before:g}; give rising numbers")
+
+
+def _check_cross(name: str, columns: Mapping[str, ColumnSection]) -> None:
+    where, parts = f"data.columns.{name}.columns", columns[name].columns
+    if len(parts) < 2 or len(set(parts)) < len(parts):
+        raise ValueError(f"{where}: {parts} given; give two or more different columns")
+    for part in parts:
+        if part not in columns:
+            raise ValueError(f"{where}: {part!r} is not in data.columns; {suggest(part, list(columns))}")
+        if columns[part].kind not in ("categorical", "bucket"):
+            raise ValueError(
+                f'{where}: {part!r} is of kind "{columns[part].kind}"; give columns of kind "categorical" or'
+                ' "bucket"'
+            )
 
 
 def _check_format(name: str, column: ColumnSection) -> None:
@@ -199,19 +226,26 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
             raise ValueError(
                 f"data.columns: {' and '.join(by_kind[kind])} are of kind {kind!r}; give at most one"
             )
+    for name in by_kind.get("cross", []):
+        _check_cross(name, columns)
     if not any(column.has_ids or column.kind == "multi_hot" for column in columns.values()):
         raise ValueError(
             'data.columns: no column is "categorical", "bucket" or "multi_hot"; give at least one'
         )
     if header:
         return
-    in_file = [name for name, column in columns.items() if column.source in ("", name)]
+    in_file = places_of(columns)
     for name, column in columns.items():
         if column.source and column.source not in in_file:
             raise ValueError(
                 f"data.columns.{name}.source: {column.source!r} is not a column; "
                 f"{suggest(column.source, in_file)}"
             )
+
+
+def places_of(columns: Mapping[str, ColumnSection]) -> list[str]:
+    """Return the columns of a file without a header, in order."""
+    return [name for name, column in columns.items() if column.in_file and column.source in ("", name)]
 
 
 def column_fault(name: str, names: list[str]) -> str:

@@ -18,6 +18,7 @@ The package's one `mix`: the first values of rows, stochastic rounding and the g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,18 @@ def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
     h: Uint64Array = values.astype(np.int64 if signed else np.uint64).view(np.uint64)
     h ^= np.uint64(_start(column, 8))
     return mix(h)
+
+
+def hash_combinations(column: int, parts: Sequence[Uint64Array]) -> Uint64Array:
+    """Return hashes uint64 [k] of combinations of numbers, uint64 [k] each.
+
+    A combination is hashed as the little-endian bytes of its numbers, one after the other.
+    """
+    h = np.full(len(parts[0]), _start(column, 8 * len(parts)), np.uint64)
+    for part in parts:
+        h ^= part
+        mix(h)
+    return h
 
 
 def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Array:

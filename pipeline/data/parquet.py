@@ -238,7 +238,7 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
     `ids` records the ids of this file; with it, also raises for ids of another class than in an earlier file.
     """
     for name, column in schema.data.columns.items():
-        if column.kind == "ignored":
+        if column.kind == "ignored" or not column.in_file:
             continue
         source = schema.source_of(name)
         if fault := column_fault(source, arrow.names):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..config.columns import ColumnSection
+from ..config.columns import ColumnSection, places_of
 from ..config.data import DataSection
 from ..errors import JobFileError
-from ..types import Float32Array, Float64Array, Int32Array, Mask, Uint64Array
+from ..types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
 from .batch import Bags, no_weights
 from .fields import (
     TextRules,
@@ -23,7 +23,7 @@ from .fields import (
     parse_number_column,
     parse_times,
 )
-from .hashing import column_number, hashes_of_rows, table_rows_of
+from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
 from .time_parts import out_of_years, rows_of_part
@@ -104,13 +104,14 @@ class RecordSchema:
     @property
     def sources(self) -> list[str]:
         """Return the columns of the file that are used, each once."""
-        used = [name for name, column in self.data.columns.items() if column.kind != "ignored"]
+        columns = self.data.columns.items()
+        used = [name for name, column in columns if column.in_file and column.kind != "ignored"]
         return list(dict.fromkeys(self.source_of(name) for name in used))
 
     @property
     def places(self) -> list[str]:
         """Return the columns of a file without a header, in order."""
-        return [name for name, column in self.data.columns.items() if column.source in ("", name)]
+        return places_of(self.data.columns)
 
     def records(self, raw: Mapping[str, pa.Array]) -> Records:
         """Return the rows of a chunk.
@@ -121,16 +122,15 @@ class RecordSchema:
         count = len(next(iter(columns.values())))
         parser = _ChunkParser(self, columns, count)
         labels = np.zeros(count)
-        dense, ids, bag_rows, bag_lengths = [], [], [], []
+        dense, bag_rows, bag_lengths = [], [], []
         weights, times = no_weights(), np.zeros(0)
         for name, section in self.data.columns.items():
             if section.kind == "label":
                 labels = parser.label(name, section, self._expression)
             elif section.kind == "dense":
                 dense.append(parser.dense(name, section))
-            elif section.has_ids:
-                hashed = parser.ids(name) if section.fixed_rows is None else parser.fixed(name, section)
-                ids.append((hashed, self._rows[name]))
+            elif section.kind in ("categorical", "bucket"):
+                parser.ids(name, section)
             elif section.kind == "multi_hot":
                 hashed, lengths = parser.bags(name, section)
                 rows = table_rows_of(hashed[None], (self._rows[name],)).reshape(-1)
@@ -143,7 +143,7 @@ class RecordSchema:
         examples = Examples(
             labels.astype(np.float32),
             np.stack(dense, axis=1) if dense else np.zeros((count, 0), np.float32),
-            _table_rows(ids, count),
+            self._table_rows(parser, count),
             weights,
             Bags(np.concatenate(bag_rows), np.stack(bag_lengths)) if bag_rows else Bags(),
         )
@@ -155,11 +155,16 @@ class RecordSchema:
             parser.show(self._tap, ~bad)
         return Records(examples, times, faults, bad)
 
-
-def _table_rows(ids: list[tuple[Uint64Array, int]], count: int) -> Int32Array:
-    if not ids:
-        return np.zeros((0, count), np.int32)
-    return table_rows_of(np.stack([h for h, _ in ids]), tuple(rows for _, rows in ids))
+    def _table_rows(self, parser: _ChunkParser, count: int) -> Int32Array:
+        """Return int32 [T, n], the rows of ids, in the order of the schema."""
+        for name, section in self.data.columns.items():
+            if section.kind == "cross":
+                parser.cross(name, section)
+        names = [name for name, section in self.data.columns.items() if section.has_ids]
+        if not names:
+            return np.zeros((0, count), np.int32)
+        hashes = np.stack([parser.hashes[name] for name in names])
+        return table_rows_of(hashes, tuple(self._rows[name] for name in names))
 
 
 class _ChunkParser:
@@ -168,7 +173,9 @@ class _ChunkParser:
     def __init__(self, schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> None:
         self._schema, self._columns, self._count = schema, columns, count
         self.faults: list[ColumnFault] = []
-        self._hashes: dict[str, Uint64Array] = {}
+        self.hashes: dict[str, Uint64Array] = {}
+        # What a cross combines: hashes, or rows of a table that has one for each value.
+        self._keys: dict[str, Uint64Array] = {}
         self._bag_lengths: dict[str, Int32Array] = {}
         self._missing: dict[str, Mask] = {}
 
@@ -232,30 +239,39 @@ class _ChunkParser:
         self._fault(name, "beyond the range of float32", ~np.isfinite(seen))
         return seen
 
-    def ids(self, name: str) -> Uint64Array:
-        """Return hashes of ids, missing ones as the empty text."""
-        self._hashes[name] = hash_ids(self._column(name), column_number(name))
-        return self._hashes[name]
+    def ids(self, name: str, section: ColumnSection) -> None:
+        """Hash ids, missing ones as the empty text.
 
-    def fixed(self, name: str, section: ColumnSection) -> Uint64Array:
-        """Return hashes that stand for rows of parts of times, or of buckets.
-
-        A missing value has a row of its own, the last one.
+        Parts of times and buckets have hashes that stand for their rows.
         """
-        assert section.fixed_rows is not None
+        if section.fixed_rows is None:
+            hashed = hash_ids(self._column(name), column_number(name))
+            self.hashes[name] = self._keys[name] = hashed
+            return
+        rows = self._fixed_rows(name, section, section.fixed_rows)
+        self._keys[name] = rows.astype(np.uint64)
+        self.hashes[name] = hashes_of_rows(rows, section.fixed_rows)
+
+    def cross(self, name: str, section: ColumnSection) -> None:
+        """Hash the combinations of the columns of a cross, whose ids are read."""
+        parts = [self._keys[part] for part in section.columns]
+        self.hashes[name] = hash_combinations(column_number(name), parts)
+
+    def _fixed_rows(self, name: str, section: ColumnSection, count: int) -> IndexArray:
+        """Return the rows of parts of times, or of buckets.
+
+        A missing value has the last row.
+        """
         column = self._column(name)
         if section.part is not None:
             times = parse_times(column, section.format)
             wrong = out_of_years(times) & ~null_mask(column)
             self._time_fault(name, section, wrong)
-            rows = rows_of_part(np.where(wrong, np.nan, times), section.part)
-        else:
-            missing, numbers = null_mask(column), parse_number_column(column)
-            self._fault(name, "not numeric", np.isnan(numbers))
-            rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")
-            rows = np.where(missing, section.fixed_rows - 1, rows)
-        self._hashes[name] = hashes_of_rows(rows, section.fixed_rows)
-        return self._hashes[name]
+            return rows_of_part(np.where(wrong, np.nan, times), section.part)
+        missing, numbers = null_mask(column), parse_number_column(column)
+        self._fault(name, "not numeric", np.isnan(numbers))
+        rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")
+        return np.where(missing, count - 1, rows)
 
     def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array]:
         """Return hashes and lengths of bags."""
@@ -266,7 +282,7 @@ class _ChunkParser:
             max_ids=section.max_ids,
             number=column_number(name),
         )
-        self._hashes[name], self._bag_lengths[name] = found
+        self.hashes[name], self._bag_lengths[name] = found
         return found
 
     def show(self, tap: ColumnTap, good: Mask) -> None:
@@ -274,7 +290,7 @@ class _ChunkParser:
         tap.show(
             {
                 name: h[np.repeat(good, self._bag_lengths[name]) if name in self._bag_lengths else good]
-                for name, h in self._hashes.items()
+                for name, h in self.hashes.items()
             },
             {name: missing[good] for name, missing in self._missing.items()},
         )

@@ -206,7 +206,8 @@ def _has_split(split: Any, role: str) -> bool:
 def _names_in_source(manifest: PreparedManifest) -> list[str]:
     """Return the columns of the source that a preparation used."""
     columns: dict[str, Any] = manifest.order.data.get("columns", {})
-    return list(dict.fromkeys(column.get("source") or name for name, column in columns.items()))
+    read = {name: column for name, column in columns.items() if column.get("kind") != "cross"}
+    return list(dict.fromkeys(column.get("source") or name for name, column in read.items()))
 
 
 def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
@@ -219,7 +220,9 @@ def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
         kinds = {
             name: value.get("kind") if isinstance(value, dict) else value for name, value in columns.items()
         }
-        tables = [name for name, kind in kinds.items() if kind in ("categorical", "bucket", "multi_hot")]
+        tables = [
+            name for name, kind in kinds.items() if kind in ("categorical", "bucket", "cross", "multi_hot")
+        ]
         return tables == list(manifest.order.tables)
     count: Any = given.get("categorical_features", len(manifest.order.tables))
     return bool(count == len(manifest.order.tables))

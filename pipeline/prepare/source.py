@@ -153,7 +153,7 @@ def _click_columns(job: Job) -> dict[str, ColumnSection]:
 
 
 def _stored_kind(section: ColumnSection) -> str:
-    """Return the kind as which a column is stored; buckets are ids."""
+    """Return the kind as which a column is stored; buckets and crosses are ids."""
     return "categorical" if section.has_ids else section.kind
 
 
@@ -162,7 +162,7 @@ def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColu
     return PreparedColumn(
         name=name,
         kind=_stored_kind(section),
-        source=section.source or name,
+        source=(section.source or name) if section.in_file else "",
         stored=stored.get(_stored_kind(section), "float32"),
         transform=_transform(section),
         table_rows=rows,
@@ -181,6 +181,8 @@ def _transform(section: ColumnSection) -> str:
     if section.kind == "bucket":
         boundaries = ", ".join(f"{number:g}" for number in section.boundaries)
         return f"how many of {boundaries} are at most x; {len(section.boundaries) + 1} where missing"
+    if section.kind == "cross":
+        return f"combination of {', '.join(section.columns)}"
     if section.kind != "dense":
         return ""
     shifted = section.shift or section.scale != 1.0

@@ -57,6 +57,8 @@ _ROW_RULE = [
     "a table with a part has no hash: x is the seconds since 1970 as for transform time, in UTC; the row is"
     " the place of x's part in rows_of: hour, weekday (0 is Monday), day of the month, or month; a missing x"
     " has the last row, rows - 1; a row whose x is no time of the years 1 to 9999 has no score",
+    "a table with a cross has no source: its id is that of a combination, the 8 bytes, little-endian, of each"
+    " table that the cross names, one after the other: h of a hashed table, the row of one without a hash",
     "a table with boundaries has no hash: the row is how many of them are at most the number in the column"
     " source; a missing number has the last row, rows - 1; a row whose number is not finite has no score",
 ]
@@ -145,7 +147,8 @@ def _write_parquet(table: Table, path: Path) -> None:
 
 
 def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[str, str]) -> dict[str, Any]:
-    integers = {_integer_rule(table) for table in model.tables.values() if not _is_fixed(table)}
+    hashed = [table for table in model.tables.values() if not (table.is_fixed or table.parts)]
+    integers = {_integer_rule(table) for table in hashed}
     return {
         "export_version": EXPORT_VERSION,
         "run": model.manifest.run,
@@ -205,13 +208,15 @@ def _table_entry(model: SavedModel, table: Table, written: dict[str, str]) -> di
         "rows": table.rows,
         "dim": table.dim,
         **_ids_of(model, table),
-        **({} if _is_fixed(table) else _hash_of(table)),
+        **({} if table.is_fixed else _hash_of(table)),
         "file": written.get(table.name),
     }
 
 
 def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
     """Describe where an input row has the ids of a table."""
+    if table.parts:
+        return {"cross": [part.name for part in table.parts], "pooling": "none"}
     column = model.job.data.columns.get(table.name)
     source = (column.source if column is not None else "") or table.name
     if table.part is not None:
@@ -227,13 +232,9 @@ def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
     return {"source": source, "pooling": table.pooling, "empty_bag": "zeros"} | bag
 
 
-def _is_fixed(table: Table) -> bool:
-    """Return whether each value has a row of its own, without a hash."""
-    return table.part is not None or bool(table.boundaries)
-
-
 def _hash_of(table: Table) -> dict[str, Any]:
-    return {"hash_column": hex(table.column), "integer": _integer_rule(table)}
+    integer = {} if table.parts else {"integer": _integer_rule(table)}
+    return {"hash_column": hex(table.column)} | integer
 
 
 def _integer_rule(table: Table) -> str:

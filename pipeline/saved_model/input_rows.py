@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..config.columns import ColumnSection, column_fault
+from ..config.columns import ColumnSection, column_fault, places_of
 from ..config.data import DataSection
 from ..config.job import Job
 from ..data.bad_rows import printable
@@ -69,7 +69,7 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
         inputs=RecordSchema(data.model_copy(update={"columns": needed}), job.table_rows),
         label=RecordSchema(data.model_copy(update={"columns": {label: data.columns[label]}}), ()),
         label_source=data.columns[label].source or label,
-        file_columns=[name for name, column in data.columns.items() if column.source in ("", name)],
+        file_columns=places_of(data.columns),
         data=data,
         id_classes={data.columns[name].source or name: found for name, found in id_classes.items()},
     )

@@ -94,17 +94,20 @@ class SavedModel:
         dense = load_dense(folder, manifest, job)
         loaded = LoadedTables(SavedTables(folder, manifest), job.tables)
         classes, columns = _id_classes(manifest, job), job.data.columns
-        tables = {
-            table.name: Table(
+        tables: dict[str, Table] = {}
+        # A cross refers to the tables of its columns.
+        for table in sorted(job.tables, key=lambda table: _parts_of(job, table.name) != []):
+            column = columns.get(table.name)
+            tables[table.name] = Table(
                 table.name,
                 loaded.table(table.name),
                 table.pooling,
                 integers_as_text=classes.get(table.name) == "text",
-                part=columns[table.name].part if table.name in columns else None,
-                boundaries=columns[table.name].boundaries if table.name in columns else (),
+                part=column.part if column else None,
+                boundaries=column.boundaries if column else (),
+                parts=[tables[part] for part in _parts_of(job, table.name)],
             )
-            for table in job.tables
-        }
+        tables = {table.name: tables[table.name] for table in job.tables}
         return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
 
     @property
@@ -159,6 +162,11 @@ def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
             )
 
 
+def _parts_of(job: Job, name: str) -> list[str]:
+    """Return the columns of a cross; none for another column."""
+    return job.data.columns[name].columns if name in job.data.columns else []
+
+
 def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
     """Find each column's type of ids, as the manifest states it.
 
@@ -166,7 +174,8 @@ def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]
     """
     found: dict[str, IdClass] = {}
     for table in job.tables:
-        if table.name in job.data.columns and job.data.columns[table.name].fixed_rows:
+        column = job.data.columns.get(table.name)
+        if column and (column.fixed_rows or not column.in_file):
             continue
         stated = manifest.plan.get("tables", {}).get(table.name, {}).get("ids")
         if job.data.format != "parquet" or stated == "text":

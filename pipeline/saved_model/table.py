@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from ..config.columns import TIME_PARTS, TimePart
-from ..data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
+from ..data.hashing import column_number, hash_bytes, hash_combinations, hash_integers, table_rows_of
 from ..types import Float32Array
 
 RawId = str | bytes | int | float | None
+Values = RawId | Sequence[RawId]
+"""A raw id, or of a cross the raw ids of its columns."""
 
 
 class Table:
@@ -31,6 +33,7 @@ class Table:
             otherwise it is hashed as 8 bytes, as the integers of Parquet are.
         part: part of a time that the rows stand for, one row each, without a hash; None for others.
         boundaries: boundaries of the buckets that the rows stand for, without a hash; empty for others.
+        parts: tables of the columns that a cross combines; empty for others.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Table:
         integers_as_text: bool,
         part: TimePart | None = None,
         boundaries: Sequence[float] = (),
+        parts: Sequence[Table] = (),
     ) -> None:
         self.name = name
         self.weights = weights.view()
@@ -51,6 +55,7 @@ class Table:
         self.integers_as_text = integers_as_text
         self.part: TimePart | None = part
         self.boundaries = tuple(boundaries)
+        self.parts = tuple(parts)
 
     @property
     def rows(self) -> int:
@@ -62,17 +67,45 @@ class Table:
         """Floats in a row."""
         return int(self.weights.shape[1])
 
-    def hash(self, value: RawId) -> int:
+    @property
+    def is_fixed(self) -> bool:
+        """Whether each value has a row of its own, without a hash."""
+        return self.part is not None or bool(self.boundaries)
+
+    def hash(self, value: Values) -> int:
         """Map a raw id to its row, as a reader does.
 
         Text is hashed by its UTF-8 bytes, None (missing) as no bytes. For a part of a time give its number,
-        such as the hour, and for a bucket the number that is cut. Raises TypeError for another type,
-        ValueError for an integer that does not fit 64 bits or is not a number of the part.
+        such as the hour, for a bucket the number that is cut, for a cross the list of its columns' values.
+        Raises TypeError for another type, ValueError for an integer that does not fit 64 bits or is not a
+        number of the part, and for a list that is longer or shorter than the cross.
         """
+        key = self._key(value)
+        return key if self.is_fixed else int(table_rows_of(np.array([[key]], np.uint64), (self.rows,))[0, 0])
+
+    def _key(self, value: Values) -> int:
+        """Return the hash of a value, or its row if the table has no hash."""
+        if self.parts:
+            return self._key_of_cross(value)
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            raise TypeError(f"table {self.name}: {value!r} is not an id; give a list only for a cross")
         if self.part is not None:
             return self._row_of_part(value, self.part)
         if self.boundaries:
             return self._row_of_bucket(value)
+        return self._hash_of_id(value)
+
+    def _key_of_cross(self, values: Values) -> int:
+        names = [part.name for part in self.parts]
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+            raise TypeError(f"table {self.name}: {values!r} is not a list; give the values of {names}")
+        if len(values) != len(names):
+            raise ValueError(f"table {self.name}: {len(values)} values given; give those of {names}")
+        keys = [part._key(value) for part, value in zip(self.parts, values, strict=True)]
+        hashed = hash_combinations(self.column, [np.array([key], np.uint64) for key in keys])
+        return int(hashed[0])
+
+    def _hash_of_id(self, value: RawId) -> int:
         if value is None:
             value = b""
         elif isinstance(value, bool) or not isinstance(value, str | bytes | int | np.integer):
@@ -86,9 +119,8 @@ class Table:
                 value = str(int(value))
             else:
                 number = np.array([int(value) & (2**64 - 1)], np.uint64)
-                return self._row(hash_integers(self.column, number))
-        text = value.encode() if isinstance(value, str) else value
-        return self._row(np.array([hash_bytes(self.column, text)], np.uint64))
+                return int(hash_integers(self.column, number)[0])
+        return hash_bytes(self.column, value.encode() if isinstance(value, str) else value)
 
     def lookup(self, rows: int | Sequence[int] | NDArray[np.integer] | torch.Tensor) -> torch.Tensor:
         """Return the vectors of rows.
@@ -105,7 +137,7 @@ class Table:
             raise IndexError(f"table {self.name}: a row is outside of 0 to {self.rows - 1}")
         return torch.from_numpy(self.weights[index])
 
-    def lookup_ids(self, values: Iterable[RawId]) -> torch.Tensor:
+    def lookup_ids(self, values: Iterable[Values]) -> torch.Tensor:
         """Return the vectors of raw ids, float32 [N, dim].
 
         Raises as `hash` does.
@@ -130,6 +162,3 @@ class Table:
         if isinstance(value, bool | str | bytes) or not math.isfinite(value):
             raise TypeError(f"table {self.name}: {value!r} is not a number; give a number or None")
         return bisect_right(self.boundaries, value)
-
-    def _row(self, hashes: NDArray[np.uint64]) -> int:
-        return int(table_rows_of(hashes[None], (self.rows,))[0, 0])

@@ -81,6 +81,8 @@ COLUMNS = {
     "words": {"kind": "multi_hot", "delimiter": " "},
     "years": {"kind": "bucket", "source": "age", "boundaries": [18, 25, 35.5]},
     "cost": {"kind": "bucket", "source": "price", "quantiles": 10},
+    "person_by_years": {"kind": "cross", "columns": ["person", "years"]},
+    "hour_by_cost": {"kind": "cross", "columns": ["hour", "cost", "person"]},
     "hour": {"kind": "categorical", "source": "at", "part": "hour", "format": "%d/%m/%Y %H:%M"},
     "weekday": {"kind": "categorical", "source": "at", "part": "weekday", "format": "%d/%m/%Y %H:%M"},
     "month": {"kind": "categorical", "source": "at", "part": "month", "format": "%d/%m/%Y %H:%M"},

@@ -141,6 +141,21 @@ def test_models_with_tables_of_their_own_dimensions_beat_a_linear_one(
         assert score(name, {"name": name, "options": options}) < control - 0.05, name
 
 
+def test_a_cross_lets_a_linear_model_see_a_combination(
+    cluster: MakeCluster, crossed_log: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "linear.py").write_text(LINEAR, encoding="utf-8")
+    settings: dict[str, Any] = {
+        "model": {"name": "./linear.py:Linear", "embedding_dim": 4, "table_rows": 20_000},
+        "trainer": {"batch": 64, "optimizer": "adam", "lr": 0.01},
+        "embedding": {"lr": 0.1},
+    }
+    data = _crossed(crossed_log, epochs=2)
+    assert _run(cluster, "linear", data=data, **settings).ne > 0.97, "the control"
+    data["columns"]["pair"] = {"kind": "cross", "columns": ["id0", "id1"]}
+    assert _run(cluster, "crossed", data=data, **settings).ne < 0.9
+
+
 def test_sample_weights_are_in_the_loss_and_in_every_figure(cluster: MakeCluster, crossed_log: Path) -> None:
     settings: dict[str, Any] = {
         "model": {"name": "dcn_v2", "embedding_dim": 4, "table_rows": 64, "top": [32]},

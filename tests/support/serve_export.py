@@ -28,14 +28,28 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def row_of(value: str | int | None, seed: int, column: int, rows: int) -> int:
-    """The row of an id."""
-    data = b"" if value is None else value.to_bytes(8, "little") if isinstance(value, int) else value.encode()
+def hash_of(value: str | int | bytes | None, seed: int, column: int) -> int:
+    """The hash of an id."""
+    if isinstance(value, bytes):
+        data = value
+    else:
+        data = (
+            b""
+            if value is None
+            else value.to_bytes(8, "little")
+            if isinstance(value, int)
+            else value.encode()
+        )
     golden = 0x9E3779B97F4A7C15
     h = mix(mix(seed ^ ((column + 1) * golden & ALL)) ^ (len(data) * golden & ALL))
     for at in range(0, len(data), 8):
         h = mix(h ^ int.from_bytes(data[at : at + 8], "little"))
-    return ((h >> 32) * rows) >> 32
+    return h
+
+
+def row_of(value: str | int | bytes | None, seed: int, column: int, rows: int) -> int:
+    """The row of an id."""
+    return ((hash_of(value, seed, column) >> 32) * rows) >> 32
 
 
 def read_table(folder: Path, table: dict[str, Any]) -> NDArray[np.float32]:
@@ -113,20 +127,33 @@ def row_of_part(value: Any, table: dict[str, Any], data: dict[str, Any]) -> int:
     return int(table["rows_of"].index(part))
 
 
-def vector_of(
-    value: Any, table: dict[str, Any], manifest: dict[str, Any], weights: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """What the dense part gets of one field."""
-    if "part" in table:
-        return weights[row_of_part(value, table, manifest["data"])]  # type: ignore[no-any-return]
-    if "boundaries" in table:
-        return weights[row_of_bucket(value, table, manifest["data"])]  # type: ignore[no-any-return]
-    seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
+def key_of(row: dict[str, Any], table: dict[str, Any], manifest: dict[str, Any]) -> int:
+    """The row of a table without a hash, or the hash; by the manifest's row rule."""
     data = manifest["data"]
+    if "part" in table:
+        return row_of_part(row[table["source"]], table, data)
+    if "boundaries" in table:
+        return row_of_bucket(row[table["source"]], table, data)
+    seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
+    if "cross" in table:
+        tables = {other["name"]: other for other in manifest["tables"]}
+        keys = [key_of(row, tables[name], manifest) for name in table["cross"]]
+        return hash_of(b"".join(key.to_bytes(8, "little") for key in keys), seed, column)
+    value = row[table["source"]]
+    return hash_of(None if is_missing(value, data) else value, seed, column)
+
+
+def vector_of(
+    row: dict[str, Any], table: dict[str, Any], manifest: dict[str, Any], weights: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """What the dense part gets of one table."""
     if table["pooling"] == "none":
-        own = None if is_missing(value, data) else value
-        return weights[row_of(own, seed, column, table["rows"])]  # type: ignore[no-any-return]
-    bag = weights[[row_of(one, seed, column, table["rows"]) for one in bag_of(value, table, data)]]
+        key = key_of(row, table, manifest)
+        fixed = "part" in table or "boundaries" in table
+        return weights[key if fixed else ((key >> 32) * table["rows"]) >> 32]  # type: ignore[no-any-return]
+    seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
+    ids = bag_of(row[table["source"]], table, manifest["data"])
+    bag = weights[[row_of(one, seed, column, table["rows"]) for one in ids]]
     count = len(bag) if table["pooling"] == "mean" and len(bag) else 1
     pooled: NDArray[np.float32] = bag.sum(axis=0, dtype=np.float32) / np.float32(count)
     return pooled
@@ -137,6 +164,7 @@ def main(export: str, log: str, out: str, shuffled: str) -> None:
     folder = Path(export)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     rows = pq.read_table(log).slice(0, ROWS).to_pydict()
+    records = pq.read_table(log).slice(0, ROWS).to_pylist()
     data = manifest["data"]
     numbers = [dense_input(rows[entry["source"]], entry, data) for entry in data["dense_inputs"]]
     logits = dense_part(folder, manifest["dense"])
@@ -146,8 +174,7 @@ def main(export: str, log: str, out: str, shuffled: str) -> None:
             values = read_table(folder, table)
             if path == shuffled:
                 values = np.random.default_rng(1).permutation(values)
-            vectors = [vector_of(value, table, manifest, values) for value in rows[table["source"]]]
-            inputs.append(np.stack(vectors))
+            inputs.append(np.stack([vector_of(row, table, manifest, values) for row in records]))
         np.save(path, logits(inputs))
     assert not any(name.startswith("shadowsync") for name in sys.modules)
 

@@ -86,8 +86,8 @@ class PreparedColumn(FrozenModel):
     """A column of the parts, described for readers without shadowsync.
 
     Attributes:
-        kind: kind as in [data.columns]; "categorical" for buckets.
-        source: the column of the source.
+        kind: kind as in [data.columns]; "categorical" for buckets and crosses.
+        source: the column of the source; "" for a cross.
         stored: its type in the parts.
         transform: transformation of a number or of a time to what is stored, in words; "" for none.
         table_rows: rows of its table; None without one.
