@@ -84,7 +84,7 @@ class Table:
         return key if self.is_fixed else int(table_rows_of(np.array([[key]], np.uint64), (self.rows,))[0, 0])
 
     def _key(self, value: Values) -> int:
-        """Return the hash of a value, or its row if the table has no hash."""
+        """Return the hash of a value, or its row in a table without one."""
         if self.parts:
             return self._key_of_cross(value)
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
