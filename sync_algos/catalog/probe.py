@@ -1,6 +1,6 @@
 """A process that reports an algorithm's needs.
 
-It is for nodes that never import torch. `python -m shadowsync.sync_algos.catalog.probe NAME` prints one JSON
+Nodes that never import torch use it. `python -m shadowsync.sync_algos.catalog.probe NAME` prints one JSON
 object: {"needs_center": ...} or {"error": ...}.
 """
 
