@@ -82,7 +82,7 @@ def _kill_and_watch(supervisor: int, run_folder: Path, every_seconds: float) -> 
     _wait(manifest.exists, "the first checkpoint")
     first = manifest.stat().st_mtime
     _wait(lambda: manifest.exists() and manifest.stat().st_mtime > first, "the second checkpoint")
-    # The kill comes just before the next checkpoint, when most is lost.
+    # The kill is to come just before the next checkpoint.
     time.sleep(every_seconds - 3)
     joined = query_ledger(ledger, JOINED) or 0
     (victim,) = processes_of_role(supervisor, "embedding")
