@@ -1,6 +1,6 @@
 """The device of a trainer: how batches get to it, and results back.
 
-Here the CPU.
+The CPU is one, too; `cuda` has the GPU.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class _OpenExchange:
     """An unfinished exchange: number, codec, chunks as first sent.
 
-    `named` are the codec and the last answered exchange in its messages, None if they have none; `codec` is
-    the codec of its answer. `began` is the time of the first send, None after a failure.
+    `named` has the codec and the last answered exchange that its messages name, None if they name none;
+    `codec` is the codec of its answer. `began` is the time of the first send, None after a failure.
     """
 
     def __init__(

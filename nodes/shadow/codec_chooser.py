@@ -86,8 +86,8 @@ class LinkCodecChooser:
     def exchanged(self, codec: str, payload_bytes: int, seconds: float | None) -> str | None:
         """Record an exchange; return the reason if the codec changes.
 
-        An exchange is only counted if it began with an earlier codec, was sent partly as float32, or has
-        unknown `seconds`.
+        With unknown `seconds`, the exchange is only counted. If it began with an earlier codec, or was sent
+        partly as float32, its rate is kept, but its time decides nothing.
         """
         self.exchanges[codec] += 1
         if seconds is None:

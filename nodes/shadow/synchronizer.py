@@ -188,8 +188,8 @@ class Synchronizer:
     async def model(self) -> torch.Tensor | None:
         """Return the final model, float32 [numel].
 
-        Returns None if each replica is a model of its own, or if the model is not available. A mean is that
-        of the last `finalize`.
+        Returns None if each replica is a model of its own, or if the model is not available. A mean was made
+        by the last `finalize`.
         """
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
