@@ -44,7 +44,7 @@ class BMUFOptions(PullOptions):
             raise ValueError("nesterov: true given; give a block_momentum above 0 too")
 
     def momentum_of(self, members: int) -> float:
-        """Return μ for a round of so many trainers.
+        """Return μ for a round of `members` trainers.
 
         With "auto", a block's update adds n times its mean to the global model over all rounds: the sum of
         the trainers' progress. μ is 0 if η alone is more than n.

@@ -18,7 +18,7 @@ BACKLOG = 64
 class RequestLog(logging.LoggerAdapter[logging.Logger]):
     """A log for aiohttp's errors: no traceback for malformed requests.
 
-    They are logged as one line; see `Refusals`.
+    Each malformed request is one line; see `Refusals`.
     """
 
     def __init__(self, log: logging.Logger) -> None:

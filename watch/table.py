@@ -96,7 +96,7 @@ _COLUMNS = ("CPU", "memory", "examples/s", "waits", "gap")
 def _nodes(rows: Sequence[Sequence[str]], first: str) -> Text:
     """Return the nodes as one text.
 
-    It is drawn every second, and a rich Table costs several times as much.
+    The text is drawn every second, and a rich Table costs several times as much.
     """
     head = [first, *_COLUMNS, ""]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

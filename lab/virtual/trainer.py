@@ -248,7 +248,7 @@ class VirtualGate:
             await self._changed.wait()
 
     def release(self) -> None:
-        """Let the workers go on."""
+        """Let the workers continue."""
         self._waiting = 0
         released, self._released = self._released, asyncio.Event()
         released.set()

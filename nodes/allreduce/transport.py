@@ -1,6 +1,6 @@
 """The transport of the all-reduce protocol over ZeroMQ, on the shadow thread's loop.
 
-It carries the messages of `protocol.AllReduceState` and completes the futures of its callers. A trainer
+The transport carries the messages of `protocol.AllReduceState` and completes its callers' futures. A trainer
 receives on one ROUTER, and sends on one DEALER per peer. Chunks are sent without a copy, from memory that
 nobody writes: the values of `mean` and its result, which the caller must not change.
 """

@@ -142,7 +142,7 @@ class SharedMemoryClient:
     def has(self, lease: Lease) -> bool:
         """Return whether the node still has the segment of this lease.
 
-        It keeps a segment until another one is offered.
+        A node keeps a segment until another one is offered.
         """
         return lease.segment == self._number and not self._closed
 

@@ -80,10 +80,7 @@ class PendingResult(Protocol):
 
 
 class DeviceStream(Protocol):
-    """One worker's stream of work on its device.
-
-    It belongs to the worker's thread.
-    """
+    """One worker's stream of work on its device; belongs to the worker's thread."""
 
     def stage(
         self,

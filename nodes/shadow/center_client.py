@@ -80,7 +80,7 @@ class _OpenExchange:
 class CenterClient:
     """The center, for one thread's asyncio loop; implements `Center` of `sync_algos.base`.
 
-    It must be created on that loop. A request is repeated after half its timeout. It ends with PeerLost at
+    Create the client on that loop. A request is repeated after half its timeout. It ends with PeerLost at
     the timeout, or at once if the node refuses it or the coordinator reports the node as lost.
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as

@@ -50,8 +50,7 @@ class FinalizeResult:
 class Synchronizer:
     """The shadow thread, the fixed-rate rounds and the group of one trainer.
 
-    It is created when the trainer meets the others. All methods belong to the control thread, and never
-    block.
+    Created when the trainer meets the others. All methods belong to the control thread, and never block.
 
     Args:
         socket: the listener for the other trainers; None for an algorithm without peers. The shadow thread

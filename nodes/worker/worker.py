@@ -169,7 +169,7 @@ class Worker(Service):
         """Return counts so far; see `WorkerHandle.metrics`.
 
         The counts include seconds of waiting: for a batch (`reader`), for the vectors of a batch, for answers
-        to pushes, and for the end of a hold; at a fixed rate also for rounds, which `wait_seconds` leaves
+        to pushes, and for the end of a drain; at a fixed rate also for rounds, which `wait_seconds` leaves
         out. `compute` is the time of the dense model's steps.
         """
         if self._connections is None:

@@ -256,7 +256,7 @@ class RunningCheckpoint:
     def _saver(self, trainers: list[Member]) -> Member:
         """Return the trainer that writes the dense part.
 
-        It is the first trainer; with peers, the first of the group, since an excluded trainer has the model
+        This is the first trainer; with peers, the first of the group, since an excluded trainer has the model
         and algorithm state of its last round.
         """
         if self._model.needs_peers:

@@ -278,10 +278,7 @@ class JobState:
         self.takeovers += 1
 
     def reader_failed(self, bad_rows: int) -> None:
-        """Record the malformed rows that a failed reader had found.
-
-        They may be the reason for its failure.
-        """
+        """Record a failed reader's malformed rows, which may be why it failed."""
         self.bad_rows_of_failed_reader = max(self.bad_rows_of_failed_reader, bad_rows)
 
     def checkpoint_written(self) -> None:
