@@ -209,11 +209,10 @@ class Algorithm(ABC):
         needs_center: whether there must be sync nodes. At a fixed rate each worker then runs rounds of its
             own, several at a time on one instance.
         needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
-        counts_once: whether each value sent to the center must count exactly once, as deltas must that the
-            center sums. At a fixed rate all workers of a trainer then wait for one round, as with
-            `needs_peers`. Lossy codecs between trainers and sync nodes are refused: what they round away
-            would never count. If false, the slice of a sync node that died is made again, as the mean of
-            the replicas.
+        counts_once: whether what is sent to the center must count exactly once, as deltas that the center
+            sums. At a fixed rate all workers of a trainer then wait for one round, as with `needs_peers`.
+            Lossy codecs between trainers and sync nodes are refused: what they round away would never count.
+            If false, the slice of a sync node that died is made again, as the mean of the replicas.
         changes_groups: whether its groups change from round to round. Lossy codecs are then refused: they
             need a reference that both ends hold from the last round.
         model: which model a job with this algorithm produces.

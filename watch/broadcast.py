@@ -1,7 +1,7 @@
 """Server-sent events for a bounded number of clients, without I/O.
 
-No client can delay another. aiohttp has no server-sent events. aiohttp-sse writes to one connection; it
-neither bounds a client's queue nor resends what a client missed.
+No client can delay another. aiohttp has no server-sent events, and aiohttp-sse only writes to one connection:
+it neither bounds a client's queue nor resends what a client missed. So this module does both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A slow network under training that waits for rounds or does not.
 
-This is the paper's main claim.
+The comparison is the paper's main one.
 
     python benchmarks/speed/slow_network.py --rounds 10 --out docs/results/slow_network.json
 
