@@ -20,7 +20,7 @@ from .schedule import ProcessFault, schedule
 
 JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
-# A faulted job is an outlier if its NE is more of the clean jobs' standard deviations from their mean.
+# An outlier's NE is more than this many of the clean jobs' standard deviations from their mean.
 FAR_DEVIATIONS: Final = 5.0
 
 
