@@ -1,7 +1,7 @@
 """Load the module of a user's class, named "package.module:Class" or "file.py:Class".
 
-Knows the standard library only, and lies at the package's root: `pipeline` loads models with it, `sync_algos`
-algorithms, and neither may import the other.
+The module imports the standard library only, and lies at the package's root: `pipeline` loads models with it,
+`sync_algos` loads algorithms, and neither may import the other.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def is_file(where: str) -> bool:
 
 
 def load_module(where: str) -> ModuleType:
-    """The module of a file's path or of a dotted name.
+    """Return the module of a file's path or of a dotted name.
 
-    A file becomes a module of its own, imported once in a process, by its absolute path.
+    A file becomes a module of its own, imported once per process and absolute path.
 
     Raises:
         NoSuchFile: there is no such file.
@@ -47,7 +47,7 @@ def _load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name while it runs.
+    # A dataclass looks its module up by name while the module runs.
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)

@@ -1,7 +1,4 @@
-"""The command line.
-
-It imports lazily, so that --help needs no torch.
-"""
+"""The command line, which imports lazily, so that --help needs no torch."""
 
 from __future__ import annotations
 
@@ -46,16 +43,13 @@ Exit codes:
 
 
 class Commands(click.Group):
-    """A group of commands that reports errors by exit code.
-
-    It turns errors of shadowsync into one line and an exit code.
-    """
+    """A group of commands that reports errors as one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         from .pipeline.errors import ExitCode, ShadowSyncError
 
-        # A process that is number 1, as in a container, has no default action for it: it would go on.
+        # Process 1, as in a container, has no default action for SIGTERM and would go on.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             return super().invoke(ctx)
@@ -63,7 +57,7 @@ class Commands(click.Group):
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {error}", err=True)
             sys.exit(int(error.exit_code))
         except KeyboardInterrupt:
-            # Nodes heed the signal themselves; this is about the commands that are no nodes.
+            # Nodes handle the signal themselves; this is for the commands that are not nodes.
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: interrupted", err=True)
             sys.exit(int(ExitCode.INTERRUPTED))
 

@@ -1,7 +1,4 @@
-"""Whole jobs for benchmarks.
-
-One is a `shadowsync run` as a process, and its report.
-"""
+"""Whole jobs for benchmarks, and their logs, ledgers and results."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ Sections = dict[str, dict[str, Any]]
 
 
 def job_text(sections: dict[str, dict[str, Any]]) -> str:
-    """A job file of these sections.
+    """Return a job file of these sections.
 
-    Values are texts, numbers, booleans and lists of them.
+    Values are texts, numbers, booleans and lists of these.
     """
     lines = []
     for name, keys in sections.items():
@@ -37,9 +34,9 @@ def job_text(sections: dict[str, dict[str, Any]]) -> str:
 
 
 def on_log(log: Path, seed: int) -> dict[str, dict[str, Any]]:
-    """The sections of a job over a generated log.
+    """Return the sections of a job over a generated log.
 
-    Its timeouts are for cores that are oversubscribed and so start slowly.
+    The timeouts are long, since nodes start slowly on oversubscribed cores.
     """
     return {
         "run": {"seed": seed, "node_timeout_seconds": 60.0, "start_timeout_seconds": 180.0},
@@ -53,9 +50,9 @@ def on_log(log: Path, seed: int) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def log_or_generated(given: Path | None, examples: int, eval_examples: int) -> Iterator[Path]:
-    """The folder of the given log, or of a new one.
+    """Yield the folder of the given log, or of a new one.
 
-    Where none is given, one of so many examples is generated for the block.
+    A new log has `examples` and `eval_examples` examples, and is deleted after the block.
     """
     if given is not None:
         yield given
@@ -69,7 +66,7 @@ def log_or_generated(given: Path | None, examples: int, eval_examples: int) -> I
 
 
 def kept_runs(path: Path) -> dict[str, Any]:
-    """Return what `keep_runs` wrote; nothing where it wrote nothing yet."""
+    """Return what `keep_runs` wrote; empty if there is no file yet."""
     return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
 
@@ -81,7 +78,7 @@ def keep_runs(path: Path, made: Mapping[str, Any]) -> None:
 def query_ledger(file: Path, question: str) -> Any:
     """Return the first value of a query of a run's `ledger.sqlite`.
 
-    The run may still go on. Returns None if there is no row, or if the file cannot be queried yet.
+    The job may still be running. Returns None if there is no row, or if the file cannot be queried yet.
     """
     try:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as ledger:
@@ -105,8 +102,8 @@ def run_job(
 ) -> Report:
     """Run a job in a temporary folder; return its report.
 
-    The job runs to its end. `command` is what starts it, with its options; `then` is given the run's folder,
-    which does not stay. Raises RuntimeError if the job ends otherwise.
+    `command` is the subcommand with its options. `then` is called with the run's folder, which is deleted
+    afterwards. Raises RuntimeError if the exit code is not `expect`.
     """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         whole = {**sections, "run": {**sections.get("run", {}), "directory": folder}}

@@ -1,6 +1,6 @@
-"""Comparison of things that drift together.
+"""Comparison of runs in alternation.
 
-Runs alternate; the results are medians and a bootstrap interval of the ratio.
+A drift of the machine then affects all alike. The results are medians and a bootstrap interval of the ratio.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def alternate(
 ) -> Results:
     """Run each in turn, `rounds` times.
 
-    The order is reversed in every other round. Prints as it goes. `after` is given what there is after each
-    round, to save it.
+    The order is reversed in every other round. Prints the figures of each run. `after` is called with the
+    results so far after each round, to save them.
     """
     results: Results = {name: [] for name in runs}
     for number in range(rounds):
@@ -61,10 +61,7 @@ def show_ratio(name: str, value: dict[str, float]) -> str:
 
 
 def table(results: dict[str, list[Figures]]) -> str:
-    """Medians and ranges of every figure, in Markdown.
-
-    There is a row for each thing.
-    """
+    """Medians and ranges of every figure: a Markdown table, a row per name."""
     keys = list(dict.fromkeys(key for rows in results.values() for row in rows for key in row))
     lines = []
     for name, rows in results.items():
@@ -79,10 +76,7 @@ def table(results: dict[str, list[Figures]]) -> str:
 
 
 def save(path: Path, what: str, results: Any) -> None:
-    """Write the results with hardware, versions, date and final load.
-
-    The load is that of the machine at the end.
-    """
+    """Write the results with hardware, versions, date and the machine's present load."""
     note = {
         "what": what,
         "date": time.strftime("%Y-%m-%d"),

@@ -66,7 +66,7 @@ def _set_key(_context: click.Context, _option: click.Parameter, path: Path | Non
         return
     from ..pipeline.wire.keys.job_key import KEY_VARIABLE, job_key
 
-    # All that this process starts has it, too.
+    # In the environment, so that child processes have it, too.
     os.environ[KEY_VARIABLE] = str(path.absolute())
     job_key()
 
@@ -79,7 +79,7 @@ def _set_insecure(_context: click.Context, _option: click.Parameter, given: bool
 
 
 def key_option(command: F) -> F:
-    """Add `--key`; the command itself is given nothing."""
+    """Add `--key`, which sets the environment; the command gets no argument."""
     return click.option(
         "--key",
         metavar="FILE",
@@ -92,7 +92,7 @@ def key_option(command: F) -> F:
 
 
 def security_options(command: F) -> F:
-    """Add `--key`, `--http-token` and `--insecure`; the command itself is given none of them."""
+    """Add `--key`, `--http-token` and `--insecure`, which set the environment only."""
     command = click.option(
         "--insecure",
         is_flag=True,

@@ -60,7 +60,7 @@ def prepare(
             remedy="give a folder on this machine, copy it there, and set data.prepared to the URL",
         )
     folder = Path(out)
-    # The job may already be the one that reads the folder.
+    # The job file may already name a prepared folder.
     job = load_job(job_file, (*overrides, 'data.prepared=""'))
     try:
         with progress_shown(quiet=quiet) as on_progress:
@@ -78,7 +78,7 @@ def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
     from ..pipeline.jobfile.load import load_job
     from ..pipeline.text.format import counted
 
-    # The job that reads the folder is refused where it is not what the folder was prepared for.
+    # Loading the job with this folder fails if the folder was prepared for other settings.
     prepared = json.dumps(out, ensure_ascii=False)
     job = load_job(job_file, (*overrides, f"data.prepared={prepared}"))
     manifest = verify_folder(job.data.prepared)

@@ -23,7 +23,7 @@ def run_and_exit(
 ) -> NoReturn:
     """Read a job, run it on this machine, and exit.
 
-    Shows progress and report. Exits with the job's exit code. `command` is what the user called.
+    Shows progress and report. Exits with the job's exit code. `command` names the command in messages.
     """
     from rich.console import Console
 
@@ -59,7 +59,7 @@ def supervise(
     from ..nodes.runtime.main_loop import run_interruptible
     from ..nodes.supervisor.starter import make_starter
 
-    # Its processes begin to import while the job is read.
+    # The starter's processes import while the job is read.
     with closing(make_starter()) as starter:
         job = read_job()
         return run_interruptible(lambda: _supervised(job, starter, quiet, supervised, profile_seconds))

@@ -1,4 +1,4 @@
-"""`shadowsync scale`: another number of readers or trainers while a job trains."""
+"""`shadowsync scale`: the number of readers or trainers of a running job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scale(run_folder: Path | None, counts: tuple[str, ...], join: str | None) ->
     from ..watch.scale import parse_counts, scale_job
 
     if join is not None and run_folder is not None:
-        # There is no folder: it was the first count.
+        # With --join there is no folder: the first argument is a count.
         run_folder, counts = None, (str(run_folder), *counts)
     wanted = parse_counts(counts)
     address = address_of(run_folder, join)

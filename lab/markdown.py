@@ -54,7 +54,7 @@ def print_table(comparison: Comparison, rows: list[Row], console: Console) -> No
         )
     for row in rows:
         bad = bool(row.failed) or not row.ledger_adds_up
-        # Text, not str: a name with brackets is no markup.
+        # Text, not str, in which a name with brackets would be markup.
         table.add_row(*(Text(column.text(row)) for column in shown), style="bold red" if bad else "")
     console.print(table)
     for row in rows:

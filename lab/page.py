@@ -1,6 +1,6 @@
 """compare.html: one file that needs no other.
 
-It fits a phone and a wide screen, and is light or dark.
+The page fits phones and wide screens, and is light or dark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def template(name: str) -> Template:
-    """Return a template of this folder; whatever it is given is escaped."""
+    """Return a template of this folder, which escapes its values."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,

@@ -26,7 +26,7 @@ RUNS = "runs"
 def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
     """Check all variants before the first run.
 
-    Raises for whatever would make a run fail from the start.
+    Raises the errors that would end a run at its start.
     """
     if base.run.seed + seeds > 2**31:
         raise JobFileError(
@@ -82,7 +82,7 @@ def make_plan(base: Job, variants: Sequence[Variant], seeds: int, folder: Path) 
 def _in_turn(items: Sequence[T], turn: int) -> list[T]:
     """Rotate the items by `turn`, and reverse them every other turn.
 
-    So a drift of the machine hits all of them alike.
+    A drift of the machine then affects all items alike.
     """
     at = turn % len(items)
     rotated = [*items[at:], *items[:at]]

@@ -163,7 +163,7 @@ def _lines(
 
 
 def _legend_text(label: str) -> str:
-    # matplotlib leaves out of the legend what starts with "_".
+    # matplotlib leaves labels that start with "_" out of the legend.
     return label.lstrip("_")
 
 

@@ -77,7 +77,7 @@ class Run(ComparisonPart):
     """One run of the comparison; runs are listed in starting order.
 
     A run that trained to its end (exit codes 0, 5 and 7) has `figures`; `message` is its last line of output.
-    `folder` is relative to the comparison's.
+    `folder` is relative to the comparison's folder.
     """
 
     label: str

@@ -1,7 +1,4 @@
-"""Running a comparison.
-
-Its results are written even after an interrupt.
-"""
+"""Running a comparison; its results are written even after an interrupt."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from .summary import Row, summarize
 PAGE_NAME = "compare.html"
 MARKDOWN_NAME = "compare.md"
 LOGS = "logs"
-# With these a run trained to its end, and its figures are of whole training.
+# A run with one of these exit codes trained to its end, so that its figures are complete.
 WITH_FIGURES = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS, ExitCode.LEDGER)
 
 PrintLine = Callable[[str], None]
@@ -74,7 +71,7 @@ def reports_of(folder: Path, comparison: Comparison) -> dict[str, list[Report]]:
     found: dict[str, list[Report]] = {}
     for run in comparison.runs:
         path = folder / (run.folder or "") / REPORT_NAME
-        # Who needs the room may have deleted the folder of a run; its figures are in compare.json.
+        # A run's folder may have been deleted to free the disk; its figures are in compare.json.
         if run.figures is not None and path.exists():
             found.setdefault(run.label, []).append(read_report(path))
     return found

@@ -40,7 +40,7 @@ class Paired(FrozenModel):
 def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Paired:
     """Return the mean of `values - reference`, pair by pair.
 
-    What both of a pair share, such as their seed, cancels out.
+    What the two of a pair share, such as the seed, cancels out. Raises ValueError without a pair.
     """
     return _interval([a - b for a, b in zip(values, reference, strict=True)])
 
@@ -48,7 +48,7 @@ def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Pa
 def paired_ratio(values: Sequence[float], reference: Sequence[float]) -> Paired:
     """Return the geometric mean of `values / reference`, pair by pair.
 
-    The interval is from the logarithms; all values are positive.
+    The interval is from the logarithms; all values must be positive. Raises ValueError without a pair.
     """
     found = _interval([math.log(a / b) for a, b in zip(values, reference, strict=True)])
     return Paired(
@@ -65,7 +65,7 @@ def _interval(values: Sequence[float]) -> Paired:
     mean = statistics.fmean(values)
     if len(values) == 1:
         return Paired(mean=mean, low=None, high=None, pairs=1)
-    # LEVEL of Student's distribution lies between minus this quantile and plus it.
+    # The share LEVEL of Student's distribution lies between minus and plus this quantile.
     quantile = float(stdtrit(len(values) - 1, (1.0 + LEVEL) / 2.0))
     half = quantile * statistics.stdev(values) / math.sqrt(len(values))
     return Paired(mean=mean, low=mean - half, high=mean + half, pairs=len(values))

@@ -17,8 +17,8 @@ Get = Callable[[Figures], float | None]
 class Row(ComparisonPart):
     """One variant: means over its seeds; `gap_max` is the maximum.
 
-    `ne_difference` and `auc_difference` are to one trainer, `speed_ratio` is to `none` with as many
-    trainers; each is paired by seed, and None where no seed has both.
+    `ne_difference` and `auc_difference` are from one trainer, `speed_ratio` is over `none` with as many
+    trainers; each is paired by seed, and None if no seed has both.
     """
 
     label: str

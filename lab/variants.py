@@ -24,7 +24,7 @@ class Variant:
 
     Attributes:
         label: its name on the pages, unique in the comparison.
-        algorithm: the algorithm's name, or where it is found.
+        algorithm: the algorithm's name, or its class as in a job file.
         every: iterations between two rounds at a fixed rate; None in shadow mode.
         options: the keys of `sync.options` that were given.
     """

@@ -155,8 +155,8 @@ def with_sync_nodes(job: Job, *, may_import: bool) -> Job:
     """Return the job with `sync.nodes` at 0 if its algorithm keeps no center.
 
     Raises JobFileError for an algorithm that cannot be used. Every node does this when it reads a job file,
-    and so all have the same job. What a built-in algorithm needs is known; another one is imported here if
-    `may_import` (it brings torch), else by a child process.
+    so that all have the same job. What a built-in algorithm needs is known. Another algorithm is imported
+    here if `may_import` (the import brings torch), else in a child process.
     """
     needs = NEEDS_CENTER.get(job.sync.algorithm)
     if needs is None:

@@ -1,9 +1,9 @@
 """The contract of a synchronization algorithm.
 
-It is mathematics over a replica and its peers. An algorithm is one class with one coroutine, `round`. It
-opens no socket, reads no clock and starts no thread; the same class runs over ZeroMQ and over the in-memory
-peers of `memory`. When a round starts, how often, and on which thread is decided outside: in shadow mode by
-the shadow thread, at a fixed rate after every k iterations of a worker (see `needs_peers`).
+An algorithm is mathematics over a replica and its peers: one class with one coroutine, `round`. It opens no
+socket, reads no clock and starts no thread; the same class runs over ZeroMQ and over the in-memory peers of
+`memory`. The caller decides when a round starts, how often, and on which thread: the shadow thread in shadow
+mode; at a fixed rate, after every k iterations of a worker (see `needs_peers`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Slice:
 class PeerLost(Exception):
     """A peer died, left, or did not answer within the bound.
 
-    From a center: the slice that was exchanged is unchanged on this side; whether the center applied it is
-    not known (`Center.settle`). From a group: the round has ended for all of its members, and none of them
-    was given a result.
+    From a center: the exchanged slice is unchanged on this side, and it is not known whether the center
+    applied it (`Center.settle`). From a group: the round has ended for all members, and none of them was
+    given a result.
     """
 
 
@@ -92,19 +92,19 @@ class Center(Protocol):
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """Send a slice to the center and await the `center_rule`'s reply.
 
-        `values` and the answer are float32 [len(part)]; neither may be written afterwards. The center applies
-        the whole slice at once, or nothing. Raises PeerLost if the sync node is gone or silent; if it had
-        applied the slice by then, the center has moved and this replica has not, which the run counts and
-        reports.
+        `values` and the reply are float32 [len(part)]; neither may be written afterwards. The center applies
+        the whole slice at once, or nothing. Raises PeerLost if the sync node is gone or silent. If it had
+        applied the slice by then, the center has moved and this replica has not; the run counts and reports
+        such exchanges.
         """
         ...
 
     async def settle(self, part: Slice) -> torch.Tensor:
         """Await the reply to a slice's last exchange, which ended with PeerLost.
 
-        The same values are sent again as the same exchange: a center that has applied them replies what it
-        replied then, one that has not applies them now. So they count once. Only until the slice's next
-        exchange, and by the same thread. Raises PeerLost as `exchange` does, and may then be called again;
+        The same values are sent again as the same exchange, and count once: a center that has applied them
+        repeats its reply, and one that has not applies them now. Call it before the slice's next exchange,
+        on the same thread. Raises PeerLost as `exchange` does, and may then be called again. Raises
         RuntimeError if the slice's last exchange was answered.
         """
         ...
@@ -113,15 +113,15 @@ class Center(Protocol):
 class Group(Protocol):
     """The trainers of one round, this one included.
 
-    Every member calls the same one of `mean` and `exchange`, once. A group of one is its own mean and its
-    own partner.
+    Every member calls `mean` once, or every member calls `exchange` once. In a group of one, both return
+    the member's own values.
     """
 
     @property
     def members(self) -> tuple[int, ...]:
         """Return the members' indexes among all trainers, ascending.
 
-        They are the same on every member.
+        All members see the same tuple.
         """
         ...
 
@@ -129,25 +129,25 @@ class Group(Protocol):
     def round_number(self) -> int:
         """Return the number of earlier rounds of these trainers.
 
-        It is the same on every member.
+        All members see the same number.
         """
         ...
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
         """Await the weighted mean of the members' `values`, float32 [n].
 
-        The result is bit-identical on every member. Each member reduces one slice of it and sends that back,
-        all slices at once, in chunks; about 2 (n - 1) / n of the values leave a member. Exact to float32
-        rounding. `weight` is not negative; if all are 0, all count the same. The result is whole, and is not
-        to be written, since the link may keep it; `values` must not change until then. Raises PeerLost if the
-        round ended: then no member is given a result.
+        The result is whole, exact to float32 rounding, and bit-identical on every member. Each member
+        reduces one slice and sends it back, all slices at once, in chunks; about 2 (n - 1) / n of the values
+        leave a member. `weight` is at least 0; if all weights are 0, all members count the same. Do not
+        change `values` before the result arrives, and do not write to the result: the link may keep it.
+        Raises PeerLost if the round ended; then no member is given a result.
         """
         ...
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
         """Await the partner's `values` in a group of two.
 
-        They are float32 [n], and not to be written. Raises PeerLost, as `mean` does, and ValueError in a
+        The result is float32 [n]; do not write to it. Raises PeerLost, as `mean` does, and ValueError in a
         larger group.
         """
         ...
@@ -169,11 +169,11 @@ class Peers(Protocol):
     async def meet(self, grouping: Grouping = everyone) -> Group:
         """Await the round's group, which `grouping` chooses.
 
-        Returns when all members are ready. Every trainer that can take part is handed to `grouping` with the
-        round's number and the job's seed, so that all find the same groups without asking. Take a snapshot
-        after this, not before: it may wait as long as the slowest member's duty cycle. Members whose state
-        lags behind (see `Algorithm.state`) are given that of the one that completed most rounds before this
-        returns. Only for algorithms that declare `needs_peers`. Raises PeerLost if a member died or left
+        Returns when all members are ready. `grouping` is given every trainer that can take part, the round's
+        number and the job's seed, so that all trainers find the same groups without asking. Take a snapshot
+        after this call, not before: it may wait as long as the slowest member's duty cycle. Before it
+        returns, members whose state lags (see `Algorithm.state`) are given the state with the most completed
+        rounds. Only for algorithms that declare `needs_peers`. Raises PeerLost if a member died or left
         meanwhile; the next round meets those who are left.
         """
         ...
@@ -209,19 +209,19 @@ class Algorithm(ABC):
         needs_center: whether there must be sync nodes. At a fixed rate each worker then runs rounds of its
             own, several at a time on one instance.
         needs_peers: whether it calls `meet`. At a fixed rate all workers of a trainer wait for the round.
-        counts_once: whether what is sent to the center must count exactly once, as deltas that it sums. At a
-            fixed rate all workers of a trainer then wait for one round, as with `needs_peers`. Lossy codecs
-            between trainers and sync nodes are refused: what they round away would never count. Without it, a
-            slice whose sync node died is made again, as the mean of the replicas.
-        changes_groups: whether it meets other groups from round to round. Lossy codecs need a reference that
-            both ends hold from the last round, and are refused for it.
-        model: which model a job with it produces.
-        state_names: the names of the tensors of `state`; with any, one round is run at a time.
-        optimizer_states: the optimizers whose state `sync.optimizer_state` may have synchronized with the
-            weights, in the same flat buffer: AVERAGED where a round averages, fewer where it sums or has a
-            momentum of its own.
-        closest_elastic_rate: the `elastic_rate` at which replicas stay closest to each other, of an algorithm
-            whose option of that name may change while the job trains; None: it may not.
+        counts_once: whether what is sent to the center must count exactly once, as deltas that the center
+            sums. At a fixed rate all workers of a trainer then wait for one round, as with `needs_peers`.
+            Lossy codecs between trainers and sync nodes are refused: what they round away would never count.
+            If false, the slice of a sync node that died is made again, as the mean of the replicas.
+        changes_groups: whether its groups change from round to round. Lossy codecs are then refused: they
+            need a reference that both ends hold from the last round.
+        model: which model a job with this algorithm produces.
+        state_names: the names of the tensors of `state`; if there are any, rounds run one at a time.
+        optimizer_states: the optimizers whose state `sync.optimizer_state` may synchronize with the weights,
+            in the same flat buffer: AVERAGED where a round averages, fewer where it sums or has a momentum
+            of its own.
+        closest_elastic_rate: the `elastic_rate` that keeps replicas closest to each other, if that option
+            may change while the job trains; None if it may not.
         Options: a frozen dataclass; its fields are the keys of `sync.options`. Its `__post_init__` raises
             ValueError("key: ...") for a value that cannot be used.
     """
@@ -281,23 +281,22 @@ class Algorithm(ABC):
     def global_model(self) -> torch.Tensor:
         """Return the resulting model, float32 [numel], not copied.
 
-        It is only for `ModelOrigin.GLOBAL`.
+        Only for `ModelOrigin.GLOBAL`.
         """
         raise TypeError(f"{type(self).__name__} has no global model")
 
     @property
     def elastic(self) -> tuple[float, float] | None:
-        """Return the elastic rate and the closest replicas'; None if fixed."""
+        """Return `elastic_rate` and `closest_elastic_rate`; None if the rate may not change."""
         closest = self.closest_elastic_rate
         return None if closest is None else (self.options.elastic_rate, closest)
 
     def set_elastic_rate(self, rate: float) -> None:
         """Set the option `elastic_rate`, all at once; only with `closest_elastic_rate`.
 
-        On the thread that runs rounds, and on a sync node's between two exchanges. A round that is under way
-        may end with another rate than it began with, and the two ends of an exchange may differ for a moment:
-        each rate alone moves the one who uses it between its own value and the other's, so no pair of rates
-        from 0 to 1 moves it beyond.
+        Called on the thread that runs rounds, and on a sync node's thread between two exchanges. The rate may
+        change during a round, and the two ends of an exchange may differ for a moment. Each side moves by its
+        own rate, from its own value toward the other's; at rates from 0 to 1 it never moves beyond that.
         """
         self.options = dataclasses.replace(self.options, elastic_rate=rate)
 

@@ -17,8 +17,9 @@ class BMUFOptions(PullOptions):
     """Options of BMUF.
 
     `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none; "auto" is
-    Chen and Huo's for the n trainers of each round: η / (n (1 - μ)) = 1, so 1 - 1/n at η = 1 (they stop for
-    each round). `nesterov` makes the replicas go toward where the momentum will carry the global model.
+    Chen and Huo's choice for the n trainers of each round: η / (n (1 - μ)) = 1, so 1 - 1/n at η = 1 (their
+    trainers stop for each round). `nesterov` moves the replicas toward the look-ahead: the point to which
+    the momentum will carry the global model.
     """
 
     eta: float = 1.0
@@ -31,7 +32,7 @@ class BMUFOptions(PullOptions):
             raise ValueError(f"eta: {self.eta!r} given; give a number above 0")
         if self.block_momentum == "auto":
             if self.nesterov:
-                # The look-ahead has the last round's μ in it, which depends on who took part in that.
+                # The look-ahead uses the last round's μ, which depends on who took part in that round.
                 raise ValueError('nesterov: true given; give block_momentum as a number, not as "auto"')
             return
         if not 0.0 <= self.block_momentum < 1.0:
@@ -43,10 +44,10 @@ class BMUFOptions(PullOptions):
             raise ValueError("nesterov: true given; give a block_momentum above 0 too")
 
     def momentum_of(self, members: int) -> float:
-        """Return μ for a round of so many trainers.
+        """Return μ for a round of `members` trainers.
 
-        "auto" makes what one block's update adds to the global model, over all rounds, n times its mean: the
-        sum of the trainers' progress. Not below 0, where η alone is more than that.
+        With "auto", a block's update adds n times its mean to the global model over all rounds: the sum of
+        the trainers' progress. μ is 0 if η alone is more than n.
         """
         if self.block_momentum == "auto":
             return max(0.0, 1.0 - self.eta / members)
@@ -65,10 +66,10 @@ class BMUF(OuterModel):
         w_i <- (1 - α) w_i + α b      (or the form of `PullOptions` "keep").
 
     With μ = 0 this is the paper's g <- g + η (m - g). The block's update d is what training added to the
-    model that it started from. That is the old b: under NBM the look-ahead, not g, or the replicas' way to
-    the look-ahead would be taken for training and fed back. At first g = b = the first weights and v = 0.
+    model it started from, the old b. Under NBM that is the look-ahead, not g: with m - g, the replicas' move
+    to the look-ahead would count as training and be fed back. At first g = b = the first weights and v = 0.
 
-    g and v are the state (see `OuterModel`); b follows from them. The model that comes out is g, not the
+    g and v are the state (see `OuterModel`); b follows from them. The resulting model is g, not the
     look-ahead.
     """
 

@@ -38,12 +38,12 @@ class DiLoCo(OuterModel):
 
         d = mean of s_i - g,    v <- β v + d,    g <- g + γ (d + β v),    w_i <- w_i + (g - s_i).
 
-    The paper's workers stop and go on from g. Here they train on meanwhile, and the replica keeps that; where
-    nothing is trained meanwhile, that is, at a fixed rate, w_i becomes g.
+    The paper's workers stop and go on from g. Here workers train on during a round, and the replica keeps
+    what they train. At a fixed rate they train nothing meanwhile, and w_i becomes g.
 
-    The replicas go where those of `BMUF` go with nesterov, η = γ, μ = β, elastic rate 1 and the form "keep".
-    The model that comes out is another: there the one without the look-ahead, here the one that replicas go
-    on from. g and v are the state (see `OuterModel`).
+    The replicas move as under `BMUF` with nesterov, η = γ, μ = β, elastic rate 1 and the form "keep". The
+    resulting model differs: BMUF's is without the look-ahead, DiLoCo's is the one that replicas go on from.
+    g and v are the state (see `OuterModel`).
     """
 
     name = "diloco"

@@ -28,10 +28,10 @@ class DownpourOptions:
 class Downpour(Algorithm):
     """Downpour of Dean et al., NIPS 2012, with weights for gradients.
 
-    The paper is Large Scale Distributed Deep Networks. There the replicas send accumulated gradients and the
-    center steps; here the workers' own optimizer steps, and what is sent is by how much it moved the replica.
-    With w the replica, s its snapshot, b the base (what of the replica is accounted for), c the center and η
-    the rate:
+    The paper is Large Scale Distributed Deep Networks. Its replicas send accumulated gradients, and its
+    center takes the steps. Here the workers' own optimizer takes the steps, and a replica sends how far it
+    has moved. With w the replica, s its snapshot, b the base (the part of the replica that is accounted for),
+    c the center and η the rate:
 
         d = s - b,    c <- c + η d,    w <- w + (c - s),    b <- c      with the new c.
 
@@ -39,13 +39,13 @@ class Downpour(Algorithm):
     the next delta starts. At first b is the first weights, as c is. Everything is float32 [numel], and
     exchanged slice by slice.
 
-    Each delta counts once. If the reply to one does not come, whether the center added it is not known: d and
-    s are kept, and the next round first settles that exchange (`Center.settle`), so that a center which added
-    d replies again and one which did not adds it now; then it sends what was trained since s. A sync node
-    that is gone for good takes its slice of the center with it.
+    Each delta counts once. If no reply comes, it is not known whether the center added the delta; d and s are
+    kept. The next round first settles that exchange (`Center.settle`): a center that added d replies again,
+    one that did not adds it now. Then the round sends what was trained since s. A sync node that is gone for
+    good takes its slice of the center with it.
 
-    A trainer that dies takes what it trained since its last round with it. So does a run that is resumed from
-    a checkpoint which was written while rounds went on: b starts anew as the replica.
+    If a trainer dies, what it trained since its last round is lost. The same is lost if a run resumes from a
+    checkpoint that was written while rounds went on: b starts anew as the replica.
     """
 
     name = "downpour"
@@ -53,7 +53,7 @@ class Downpour(Algorithm):
     needs_center = True
     counts_once = True
     model = ModelOrigin.CENTER
-    # A sum of squares is the sum of what every trainer adds; a moment falls on each, and would fall n times.
+    # Sums of squares add up over trainers. A moment decays on each trainer, and would decay n times.
     optimizer_states = ("adagrad",)
     Options = DownpourOptions
     options: DownpourOptions
@@ -80,10 +80,10 @@ class Downpour(Algorithm):
         return True
 
     def _take(self, replica: Replica, part: Slice, center: torch.Tensor) -> None:
-        """Move the replica by what it lacked of the center at its snapshot."""
+        """Move the replica by the center minus its snapshot."""
         snapshot = self._unsettled.pop(part)
         replica.add_(part, center - snapshot, 1.0)
-        # Rounded as the replica is, so that an untrained one has a delta of exactly 0.
+        # Rounded as the replica is, so that the delta of an untrained replica is exactly 0.
         torch.add(snapshot, center - snapshot, out=self._base[part.start : part.stop])
 
     def center_rule(self, center: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ from .pull import PullOptions
 class DSSyncOptions(PullOptions):
     """Options of divide and shuffle.
 
-    `group_size` is the trainers in a group; if it does not divide their number, sizes differ by one at most.
-    `reshuffle = false` keeps the groups, which then never exchange anything; it is the control.
+    `group_size` is the number of trainers in a group; if it does not divide the number of all, sizes differ
+    by one at most. With `reshuffle = false` the groups stay, and exchange nothing: the control.
     """
 
     group_size: int = 2
@@ -36,10 +36,10 @@ class DSSync(Algorithm):
         m_G = mean of s_j over G,    w_i <- (1 - α) w_i + α m_G      (or the form of `PullOptions` "keep").
 
     No member waits for another group, and the shuffling carries what one group found to all others within
-    a few rounds. Everything is float32 [numel]. A round awaits that the group has met, then one all-reduce
-    of the whole buffer in it. A trainer that dies in the middle, at any moment, ends the round of its group:
-    each survivor's replica is as its workers left it, the round does not count, and the next one divides
-    those who are left.
+    a few rounds. Everything is float32 [numel]. A round waits until the group has met, then does one
+    all-reduce of the whole buffer in it. A trainer that dies during a round, at any moment, ends the round
+    of its group: each survivor's replica is as its workers left it, the round does not count, and the next
+    one divides those who are left.
     """
 
     name = "ds_sync"

@@ -32,11 +32,11 @@ class EASGD(Algorithm):
 
         c <- (1 - α) c + α w,   then   w <- (1 - α) w + α c     with the new c.
 
-    Streamed as one delta a slice: the center answers d = α (w - c) and adds it to itself. With the w that
-    was sent, the second line is w <- w - (1 - α) d; that difference is subtracted from whatever the
-    replica is by the time the answer arrives, so the workers' steps since the snapshot stay.
+    One delta travels per slice: the center answers d = α (w - c) and adds d to itself. With the w that was
+    sent, the second step is w <- w - (1 - α) d. The replica subtracts (1 - α) d from its value at the time
+    the answer arrives, so the workers' steps since the snapshot stay.
 
-    A sync node that dies in mid-round: its slice of the replica is unchanged, the other slices are applied
+    If a sync node dies during a round, its slice of the replica is unchanged, the other slices are applied
     whole, and the round does not count. If it died after applying, its part of the center is gone anyway.
     """
 
@@ -45,7 +45,7 @@ class EASGD(Algorithm):
     needs_center = True
     model = ModelOrigin.CENTER
     optimizer_states = AVERAGED
-    # The share of the way to the center that a replica goes is α (1 - α); measured, too (docs/quality.md).
+    # A replica goes α (1 - α) of the way to the center, most at 0.5; measured, too (docs/quality.md).
     closest_elastic_rate = 0.5
     Options = ElasticOptions
     options: ElasticOptions

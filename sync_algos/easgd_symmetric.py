@@ -8,8 +8,8 @@ from .easgd import EASGD
 class SymmetricEASGD(EASGD):
     """EASGD of Zhang, Choromanska, LeCun, arXiv 1412.6651.
 
-    Equations 5 and 6, one trainer at a time. With α the elastic rate, both sides use old values, so that what
-    one gives the other takes:
+    Equations 5 and 6, one trainer at a time. With α the elastic rate, both sides use old values, and one side
+    takes what the other gives:
 
         w <- w - α (w - c),   c <- c + α (w - c).
 

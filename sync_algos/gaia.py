@@ -16,8 +16,8 @@ class GaiaOptions:
     """Options of the significance filter.
 
     `threshold` is the relative change at which an element is significant in the first round; it shrinks by
-    the square root of the rounds, as in the paper. At 0 every change is. `combine` says whether what the
-    trainers send is summed, as in the paper, or averaged.
+    the square root of the rounds, as in the paper. At 0 every change is significant. `combine` says whether
+    what the trainers send is summed, as in the paper, or averaged.
     """
 
     threshold: float = 0.01
@@ -37,19 +37,18 @@ class Gaia(Algorithm):
         a_i = s_i - g,    f_i = a_i where |a_i| > τ / √(t + 1) |g|, and 0 elsewhere,
         u = sum of f_i (or their mean),    g <- g + u,    w_i <- w_i + (u - f_i).
 
-    What is not significant yet stays in the replica, adds up there, and is sent when it is: after a round
-    w_i - g is what the trainer has not sent. g is the model that comes out; it lacks that rest.
+    An insignificant change stays in the replica, adds up there, and is sent once it is significant. After a
+    round w_i - g is what the trainer has not sent. The resulting model is g; it lacks that rest.
 
-    The values handed to the group are mostly 0, and the group's mean is where no trainer sent anything. Only
-    a codec that leaves zeros out makes fewer bytes of it: `codecs.peers_up` and `peers_down` as "sparse".
-    With float32 as many bytes travel as under model averaging.
+    The values handed to the group are mostly 0, and the group's mean is 0 where no trainer sent anything.
+    Fewer bytes travel only with a codec that leaves zeros out: `codecs.peers_up` and `peers_down` as
+    "sparse". With float32 as many bytes travel as under model averaging.
 
-    g is the state, float32 [numel], equal bit by bit on all trainers. One that lags behind, and is given the
-    newest g when it meets, still sends by how much its replica differs from its own last one. A trainer that
-    dies in the middle, at any moment, ends the round for all: nothing has changed for a survivor, and what
-    was significant is sent in the next round. A checkpoint that was written while rounds went on may hold a
-    replica and a g of two rounds: a run that is resumed from it takes what lies between for the trainer's
-    change.
+    g is the state, float32 [numel], equal bit by bit on all trainers. A trainer that lags is given the newest
+    g when it meets; it still sends the difference of its replica from its own last g. A trainer that dies
+    during a round, at any moment, ends the round for all: nothing has changed for a survivor, and what was
+    significant is sent in the next round. A checkpoint that was written while rounds went on may hold a
+    replica and a g of two rounds; a run resumed from it takes their difference for the trainer's change.
     """
 
     name = "gaia"
@@ -64,12 +63,12 @@ class Gaia(Algorithm):
         """Start the global model at the first weights."""
         self._completed = 0
         self._global = replica.snapshot(replica.whole)
-        # The global model that this replica goes back to, if a newer one was adopted.
+        # This replica's last global model, from which its change counts, if a newer one was adopted.
         self._own: torch.Tensor | None = None
         self._meeting = False
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """All-reduce what is significant of a snapshot, then apply that of the others."""
+        """All-reduce a snapshot's significant changes, then apply those of other trainers."""
         try:
             group = await self._meet(peers)
             snapshot = replica.snapshot(replica.whole)

@@ -19,9 +19,10 @@ class Gossip(Algorithm):
     so that each goes α/2 of the way to the other, and the sum of both stays. Everything is float32 [numel].
     With an odd number of trainers one is alone: there is nothing to apply, and its round is complete.
 
-    A round awaits its pair only, then the other's whole buffer. If one dies in the middle, the other's
-    replica is as its workers left it and the round does not count. If it dies when the other has all of its
-    values, that one may go on alone: its round counts, and the sum of both is not preserved.
+    A round waits only for its partner, then for the partner's whole buffer. If one of the two dies during the
+    round, the other's replica is as its workers left it and the round does not count. If it dies after the
+    other has received all of its values, the other may go on alone: its round counts, and the sum of both is
+    not preserved.
     """
 
     name = "gossip"

@@ -18,7 +18,7 @@ def everyone(members: Sequence[int], round_number: int, seed: int) -> Groups:  #
 
 
 def shuffled(size: int) -> Grouping:
-    """Return a grouping of `size` each, drawn anew for each round.
+    """Return a grouping into groups of `size`, drawn anew for each round.
 
     Sizes differ by one at most. With `size` 2 and an odd number of members one is alone.
     """
@@ -32,7 +32,7 @@ def shuffled(size: int) -> Grouping:
 
 
 def fixed(size: int) -> Grouping:
-    """Return a grouping of `size` each, the same in every round."""
+    """Return a grouping into groups of `size`, the same in every round."""
 
     def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:  # noqa: ARG001
         return _cut(list(members), size)
@@ -41,9 +41,10 @@ def fixed(size: int) -> Grouping:
 
 
 def sites(size: int, every: int) -> Grouping:
-    """Group sites of `size` trainers; all in every `every`-th round.
+    """Return a grouping into sites of `size` trainers; every `every`-th round groups all.
 
-    A site are the trainers 0 to `size` - 1, and so on, of those that can take part: nobody changes sites.
+    Trainers 0 to `size` - 1 are the first site, and so on. Absent trainers keep their places, so that nobody
+    changes sites.
     """
 
     def groups(members: Sequence[int], round_number: int, seed: int) -> Groups:

@@ -12,7 +12,7 @@ from .pull import PullOptions
 class MAOptions(PullOptions):
     """Options of model averaging.
 
-    `weighted` counts each replica by the examples that it trained since its last completed round, so that
+    `weighted` weighs each replica by the examples that it trained since its last completed round, so that
     a slow trainer's old weights pull less; if no trainer trained any, all count the same.
     """
 
@@ -27,10 +27,10 @@ class MA(Algorithm):
 
         m = sum p_i s_i / sum p_i,    w_i <- (1 - α) w_i + α m      (or the form of `PullOptions` "keep").
 
-    Everything is float32 [numel]. A round awaits that all trainers have met, then one all-reduce of the
-    whole buffer. The result is there whole before any of it is applied. A trainer that dies in the middle,
-    at any moment, ends the round: each survivor's replica is as its workers left it, the round does not
-    count, and what was trained weighs in the next one, which meets those who are left.
+    Everything is float32 [numel]. A round waits until all trainers have met, then does one all-reduce of the
+    whole buffer. The whole result is there before any of it is applied. A trainer that dies during a round,
+    at any moment, ends it: each survivor's replica is as its workers left it, the round does not count, and
+    what was trained weighs in the next round, which meets those who are left.
     """
 
     name = "ma"
@@ -38,7 +38,7 @@ class MA(Algorithm):
     needs_peers = True
     model = ModelOrigin.MEAN
     optimizer_states = AVERAGED
-    # At 1 they would be closer still, and a round would throw away what workers did meanwhile.
+    # At 1 replicas would be closer still, but a round would throw away what workers did meanwhile.
     closest_elastic_rate = 0.9
     Options = MAOptions
     options: MAOptions
@@ -57,7 +57,7 @@ class MA(Algorithm):
             group = await peers.meet()
             trained = replica.trained_examples
             snapshot = replica.snapshot(replica.whole)
-            # Below zero where a device took back a batch that it had counted ahead and that was bad.
+            # Negative if a device took back a bad batch that it had counted ahead.
             weight = float(max(0, trained - self._counted)) if self.options.weighted else 1.0
             mean = await group.mean(snapshot, weight)
         except PeerLost:

@@ -1,6 +1,6 @@
 """Trainers in memory, as coroutines of one loop.
 
-Any of them may die, leave or join.
+Any trainer may die, leave or join.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .memory.meeting import MemoryRendezvous, MemoryRound
 from .memory.peers import MemoryPeers
 from .memory_faults import Action, Fault, Phase
 
-# Without a clock: a round in memory is over after a few turns of the loop, or never is.
+# There is no clock: a round in memory ends after a few turns of the loop, or never.
 TURNS = 500
 
 
@@ -29,8 +29,8 @@ class MemoryCluster:
     """Run rounds of `trainers` replicas, each with its own algorithm instance.
 
     Each replica starts as `first`, float32 [n]. `members` are the trainers that take part at the beginning,
-    all by default. `on_phase` is called with a trainer's number when it reaches a phase; there a test does
-    what workers do meanwhile.
+    all by default. `on_phase` is called with a trainer's number and the phase that it reaches; a test changes
+    replicas there as workers would.
     """
 
     def __init__(

@@ -19,10 +19,7 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """The action of a trainer.
-
-    It dies (and stops running), leaves (and continues alone), or joins.
-    """
+    """A trainer's action: die (stop running), leave (continue alone) or join."""
 
     DIE = "dies"
     LEAVE = "leaves"
@@ -31,10 +28,7 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """Trainer `who` does `action` when trainer `at` reaches `phase`.
-
-    The first time in the round.
-    """
+    """Trainer `who` does `action` when trainer `at` first reaches `phase` in the round."""
 
     who: int
     action: Action

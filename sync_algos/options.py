@@ -107,7 +107,7 @@ def _fit(value: Any, kind: Any) -> tuple[Any, bool]:
     if kind is Any:
         return value, True
     if kind is float:
-        # It stays an integer, so that what is said of it names what was given.
+        # An integer stays one, so that messages show what was given.
         return value, isinstance(value, int | float) and not isinstance(value, bool)
     if kind in (bool, int, str, NoneType):
         return value, type(value) is kind

@@ -13,10 +13,10 @@ from .base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Repli
 class OuterModel(Algorithm):
     """Base of algorithms with a global model and momentum, float32 [numel].
 
-    g and v are the state, equal bit by bit on all trainers. A trainer whose g is behind gets the newest when
-    it meets. A round waits until all trainers have met, then does one all-reduce of the whole buffer. If a
-    trainer dies at any moment of it, the round ends for all: neither replica nor state of a survivor changes,
-    and the next round meets the remaining trainers.
+    The global model g and the momentum v are the state, equal bit by bit on all trainers. A trainer whose
+    state is behind gets the newest when it meets. A round waits until all trainers have met, then does one
+    all-reduce of the whole buffer. If a trainer dies at any moment of a round, it ends for all: neither
+    replica nor state of a survivor changes, and the next round meets the remaining trainers.
     """
 
     needs_peers = True
@@ -50,7 +50,7 @@ class OuterModel(Algorithm):
 
     @abstractmethod
     def _step(self, mean: torch.Tensor, members: int) -> None:
-        """Step g and v by the mean of `count` replicas, float32 [numel]."""
+        """Step g and v by the mean of `members` replicas, float32 [numel]."""
 
     @abstractmethod
     def _pull(self, replica: Replica, snapshot: torch.Tensor) -> None:

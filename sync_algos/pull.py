@@ -1,4 +1,4 @@
-"""Moving a replica toward a model computed from snapshots, in two forms."""
+"""Two forms of moving a replica toward a model computed from snapshots."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .options import require_rate
 class PullOptions:
     """Options of moving a replica w toward a model m.
 
-    m was computed from the replica's snapshot s.
+    The model m was computed with the replica's snapshot s.
 
-    elastic_rate: α. At 1 all of m is taken. In shadow mode the workers step on while a round is under way,
-        so that m is older than w by as many steps; at 1 the form "interpolate" throws all of these away,
-        which is why 0.5 is the default. At a fixed rate w = s, and 1 is the classic, unelastic algorithm.
-    form: "interpolate" is the paper's, w <- (1 - α) w + α m; it shrinks what the workers did since s by
-        1 - α as well. "keep" is w <- w + α (m - s), which leaves that as it is. Where w = s, that is, at
-        a fixed rate, they are the same but for rounding.
+    elastic_rate: α. At 1 all of m is taken. In shadow mode the workers train on during a round, so that m is
+        older than w by their steps. At 1 the form "interpolate" throws these steps away, which is why 0.5 is
+        the default. At a fixed rate w = s, and 1 is the classic, unelastic algorithm.
+    form: "interpolate" is the paper's, w <- (1 - α) w + α m; it also shrinks what the workers did since s, by
+        1 - α. "keep" is w <- w + α (m - s), which leaves what they did as it is. At a fixed rate, where
+        w = s, the two are the same but for rounding.
     """
 
     elastic_rate: float = 0.5

@@ -14,8 +14,8 @@ from .pull import PullOptions
 class TreeOptions(PullOptions):
     """Options of the two-level tree.
 
-    `site_size` is the trainers of a site: 0 to `site_size` - 1 are the first, and so on. `site_every` is k:
-    in every k-th round all sites average.
+    `site_size` is the number of trainers of a site: trainers 0 to `site_size` - 1 are the first site, and so
+    on. `site_every` is k: in every k-th round all sites average.
     """
 
     site_size: int = 2
@@ -30,20 +30,21 @@ class TreeOptions(PullOptions):
 
 
 class Tree(Algorithm):
-    """Hierarchical averaging, as of Liu et al., arXiv 1905.06641, Algorithm 1, made elastic.
+    """Hierarchical averaging of Liu et al., arXiv 1905.06641, Algorithm 1, made elastic.
 
-    There edge servers average their clients every κ1 steps and the cloud all of them every κ1 κ2 steps. Here
-    a round is one of a site, and each k-th, of those since the trainers last changed, is one of all. With s_j
-    the snapshots of the group G of trainer i (its site, or all) and α the elastic rate:
+    In the paper, edge servers average their clients every κ1 steps, and the cloud averages all clients every
+    κ1 κ2 steps. Here the trainers of a site average in each round, and all trainers in every k-th round since
+    the trainers last changed. With s_j the snapshots of the group G of trainer i (its site, or all) and α the
+    elastic rate:
 
         m_G = mean of s_j over G,    w_i <- (1 - α) w_i + α m_G      (or the form of `PullOptions` "keep").
 
-    All trainers count the same, so that a large site weighs more in the round of all. Everything is float32
-    [numel]. A round awaits that its group has met, then one all-reduce of the whole buffer in it: a site
-    waits for other sites in the rounds of all only. There is no server between the levels: in a round of all,
-    each trainer's values travel among sites. A trainer that dies in the middle, at any moment, ends the round
-    of its group: each survivor's replica is as its workers left it, and the round does not count. The others
-    stay in their sites, and rounds are counted anew.
+    All trainers count the same, so that a large site weighs more when all average. Everything is float32
+    [numel]. A round waits until its group has met, then does one all-reduce of the whole buffer in it. A site
+    waits for other sites only in a round of all. There is no server between the levels: in a round of all,
+    each trainer's values travel among sites. A trainer that dies during a round, at any moment, ends the
+    round of its group: each survivor's replica is as its workers left it, and the round does not count. The
+    others stay in their sites, and rounds are counted anew.
     """
 
     name = "tree"

@@ -1,7 +1,4 @@
-"""Checks of algorithms with a center.
-
-They check its rule, lost sync nodes, and concurrent rounds.
-"""
+"""Checks of algorithms with a center: its rule, lost sync nodes, concurrent rounds."""
 
 from __future__ import annotations
 
@@ -12,10 +9,7 @@ from .harness import Harness, Subject
 
 
 def check_center_rule(subject: Subject) -> None:
-    """Check that the rule moves the center and returns a new tensor.
-
-    The center is moved in place.
-    """
+    """Check that the rule moves the center in place and returns a new tensor."""
     if not subject.cls.needs_center:
         return
     harness = Harness(subject, "center rule", 1)
@@ -44,8 +38,8 @@ def check_center_rule(subject: Subject) -> None:
 def check_center_lost(subject: Subject) -> None:
     """Check rounds in which a sync node dies.
 
-    It dies before or after it applied a slice. That slice of the replica stays, the others are applied, and
-    the round is not complete.
+    The sync node dies before or after it applied a slice. That slice of the replica must stay as it was, the
+    other slices must be applied, and the round must not be complete.
     """
     if not subject.cls.needs_center:
         return

@@ -45,7 +45,7 @@ CHECKS: dict[str, Callable[[Subject], None]] = {
 def check_algorithm(cls: type[Algorithm], options: Mapping[str, Any] | None = None) -> None:
     """Run an algorithm through all `CHECKS`.
 
-    The algorithm is `cls`, made with `options`; by default its defaults.
+    `options` are keys of `sync.options`; the others have their defaults.
 
     Raises:
         ConformanceError: the first check that failed: its name, the step, what was expected, what was found.

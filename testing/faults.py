@@ -1,7 +1,4 @@
-"""Checks of trainers that die, leave or join.
-
-They do so at every phase of a round.
-"""
+"""Checks of trainers that die, leave or join at every phase of a round."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ def check_death(subject: Subject) -> None:
 
 
 def check_leave(subject: Subject) -> None:
-    """Check that each trainer may leave at each phase.
-
-    It keeps a whole replica.
-    """
+    """Check that each trainer may leave at each phase, with a whole replica."""
     _check_going(subject, "leaving", Action.LEAVE)
 
 
@@ -72,10 +66,7 @@ def _check_going(subject: Subject, check: str, action: Action) -> None:
 def _after(
     subject: Subject, members: tuple[int, ...], gone: int | None = None, action: Action = Action.LEAVE
 ) -> After:
-    """Run the round without faults.
-
-    `gone` is a trainer that died or left before it.
-    """
+    """Run a round without faults, after the trainer `gone`, if any, died or left."""
     harness = Harness(subject, "reference", TRAINERS, members=members)
     harness.rounds(WARM_ROUNDS)
     harness.train()
@@ -88,7 +79,7 @@ def _after(
 def _check_round(harness: Harness, fault: Fault, references: list[After]) -> None:
     """Check each living trainer's replica after a round with a fault.
 
-    It is that of one of the references, or as the trainer's workers left it.
+    The replica must equal a reference's, or be as the trainer's workers left it.
     """
     harness.train()
     before = {index: harness.state(index) for index in range(TRAINERS)}
@@ -125,9 +116,9 @@ def _check_incomplete(harness: Harness, step: str, index: int, fitting: list[Aft
 
 
 def _whole(harness: Harness, index: int, references: list[After]) -> bool:
-    """Return whether a replica is that of a reference.
+    """Return whether a replica equals a reference's.
 
-    With a center, whether each slice is that of some reference: the center may have some slices of a trainer
+    With a center, each slice may equal another reference's: the center may have some slices of a trainer
     that died.
     """
     replica = harness.cluster.replicas[index].values
@@ -139,11 +130,11 @@ def _whole(harness: Harness, index: int, references: list[After]) -> bool:
 
 
 def _check_next(harness: Harness, step: str) -> None:
-    """Check the members' next round.
+    """Check that the members' next round completes, and that they agree again.
 
-    It is complete if the algorithm's rounds are, and then all members agree again.
+    The rounds of an algorithm without center and peers must not complete.
     """
-    # Small groups may have gone different numbers of rounds; over a network those behind would catch up.
+    # Small groups may have run different numbers of rounds; over a network the slower ones would catch up.
     harness.cluster.regroup()
     completes = harness.subject.cls.needs_center or harness.subject.cls.needs_peers
     harness.train()

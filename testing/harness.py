@@ -1,7 +1,4 @@
-"""A cluster in memory under test.
-
-Its workers train between and during rounds.
-"""
+"""A cluster in memory under test, whose workers train between and during rounds."""
 
 from __future__ import annotations
 
@@ -76,7 +73,7 @@ class Harness:
                 self._step(index)
 
     def round(self, step: str, faults: Iterable[Fault] = ()) -> dict[int, bool]:
-        """Run one round of every member, with the checks of any round."""
+        """Run one round of every member, with the checks that every round gets."""
         self.alone = self.replicas()
         try:
             results = self.cluster.round(faults)

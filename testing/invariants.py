@@ -12,10 +12,7 @@ SLACK = 1.01
 
 
 def check_zero_rounds(subject: Subject) -> None:
-    """Check that `start` leaves replicas alone and makes the state.
-
-    It may not keep a replica either.
-    """
+    """Check that `start` leaves replicas alone and makes a state in its own memory."""
     harness = Harness(subject, "zero rounds")
     for index, replica in enumerate(harness.replicas()):
         if not torch.equal(replica, harness.first):
@@ -89,7 +86,7 @@ def check_repeatable(subject: Subject) -> None:
 
 
 def check_one_peer(subject: Subject) -> None:
-    """Check that a lone trainer's rounds complete if those of three do."""
+    """Check that a lone trainer's rounds complete if three trainers' rounds do."""
     three, one = Harness(subject, "one peer"), Harness(subject, "one peer", 1)
     expected = three.rounds(3)[0]
     found = one.rounds(3)[0]

@@ -12,14 +12,14 @@ def check_state(subject: Subject) -> None:
     """Check that a new instance with the state continues bit by bit."""
     old, new = Harness(subject, "state"), Harness(subject, "state")
     old.rounds(3)
-    # All that was trained is in the last round: what is not is a trainer's own, and lost with it.
+    # The last round has all that was trained: a trainer's unsent training would be lost with it.
     old.trains = False
     old.round("round 4, nobody training")
     old.trains = True
     for index in old.cluster.members:
         _hand_over(old, new, index)
     new.cluster.center.values.copy_(old.cluster.center.values)
-    # Rounds are counted anew by both, so that both draw the same groups.
+    # Both clusters then count rounds from 0, and draw the same groups.
     old.cluster.regroup()
     for number in range(1, 4):
         for harness in (old, new):

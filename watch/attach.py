@@ -34,8 +34,8 @@ REPLY_SECONDS = 4.0
 def address_of(run_folder: Path | None, join: str | None) -> str:
     """Find the coordinator's address.
 
-    Raises JobFileError unless exactly one of the two is given, ClusterError for a folder without an
-    address.
+    Raises JobFileError unless exactly one of `run_folder` and `join` is given, ClusterError for a folder
+    without an address.
     """
     if (run_folder is None) == (join is None):
         raise JobFileError(
@@ -85,8 +85,8 @@ class WatchedJob:
     async def next_status(self, channel: RpcChannel) -> Status | None:
         """Request the next status; None if the job has reported its end.
 
-        Prints a line when there is no answer. Raises ClusterError after as long a silence as a job
-        tolerates of its nodes.
+        Prints a line when there is no answer. Raises ClusterError if there is none for the job's
+        `node_timeout_seconds`.
         """
         while True:
             try:
@@ -129,7 +129,7 @@ class WatchedJob:
             raise ClusterError(error.what, where=self._address, remedy=error.remedy) from error
         self._replied_at = time.monotonic()
         self.mirror.take(read_status(reply.status))
-        # What is shown has all incidents; what was answered, only the new ones.
+        # The reply has only the new incidents; the display needs all.
         whole = self.mirror.whole()
         assert whole is not None
         return whole
@@ -138,7 +138,7 @@ class WatchedJob:
 async def attach(address: str, *, once: bool, as_json: bool) -> None:
     """Show the job at `address` until it reports its end.
 
-    Raises ClusterError if nothing answers at first, or for longer than a job waits for its nodes.
+    Raises ClusterError if nothing answers at first, or later for the job's `node_timeout_seconds`.
     """
     watched = WatchedJob(address)
     shown: Display | None = None

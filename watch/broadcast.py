@@ -1,7 +1,7 @@
 """Server-sent events for a bounded number of clients, without I/O.
 
-No client can delay another. By hand, since aiohttp has no server-sent events, and aiohttp-sse writes those of
-one connection: the bound of each client's queue and what a client missed are left to who uses it.
+No client can delay another. aiohttp has no server-sent events, and aiohttp-sse only writes to one connection:
+it neither bounds a client's queue nor resends what a client missed. So this module does both.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Broadcast:
         """Add a client.
 
         Args:
-            last_id: id of the last event that a reconnecting client received; "" for a new client. It gets
-                the events that it missed, or `whole()` as a "whole" event if they are no longer stored.
+            last_id: id of the last event that a reconnecting client received; "" for a new client. The client
+                gets the events it missed, or `whole()` as a "whole" event if they are no longer stored.
             whole: returns the data of the "whole" event.
             drop: see `Client`.
 
@@ -118,7 +118,7 @@ class Broadcast:
     def end(self) -> None:
         """Mark the end for all clients.
 
-        They still get the events that are queued.
+        Clients still get their queued events.
         """
         for client in self.clients:
             client.end()

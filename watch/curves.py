@@ -15,7 +15,7 @@ UNSETTLED_POINTS = 6
 def part_of(step: float, points: Points, cursor: tuple[float, int] | None) -> CurvePart | None:
     """Find the points that a client with this cursor lacks.
 
-    Returns None if there are none.
+    The newest points that it has are included, as they may have changed. None if the curve is empty.
     """
     known = cursor[1] if cursor is not None and cursor[0] == step else 0
     start = max(0, min(known, len(points)) - UNSETTLED_POINTS)
@@ -40,7 +40,7 @@ class ClientCurves:
         """Merge new parts; merging one again changes nothing."""
         for name, part in parts.items():
             _, points = self._curves.get(name, (part.step, []))
-            # With another step, it starts at 0.
+            # A part with another step starts at 0.
             self._curves[name] = (part.step, [*points[: part.start], *part.points])
 
     def cursor(self) -> Cursor:

@@ -32,15 +32,12 @@ class EventFile:
         now = time.time()
         name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
         self.path = folder / name
-        # Unbuffered: what could not be written must not be tried again by `close`.
+        # Unbuffered, so that `close` does not retry what could not be written.
         self._file = self.path.open("ab", buffering=0)
         self._write(Event(wall_time=now, file_version="brain.Event:2"))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of one step.
-
-        They are handed to the system at once.
-        """
+        """Write the values of one step, unbuffered."""
         if values:
             found = [Summary.Value(tag=tag, simple_value=_float32(value)) for tag, value in values.items()]
             self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=found)))
@@ -57,7 +54,7 @@ class EventFile:
 
 
 def _float32(value: float) -> float:
-    # A finite value that is too large for float32, as of a diverging model, becomes the largest float32.
+    # A diverging model has finite values too large for float32; they must not become infinite.
     if math.isfinite(value) and abs(value) > _LARGEST_FLOAT:
         return math.copysign(_LARGEST_FLOAT, value)
     return value

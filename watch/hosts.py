@@ -7,10 +7,7 @@ from collections.abc import Collection
 
 
 def host_in_header(header: str) -> str:
-    """Extract the host of a Host header, without its port.
-
-    "" if there is none.
-    """
+    """Return the host in a Host header, without its port; "" if malformed."""
     header = header.strip().lower()
     if header.startswith("["):
         host, bracket, rest = header[1:].partition("]")
@@ -22,7 +19,8 @@ def host_in_header(header: str) -> str:
 def names_this_server(header: str, names: Collection[str]) -> bool:
     """Return whether a request with this Host header is for this server.
 
-    Any IP address is accepted, since DNS cannot point it elsewhere. Of names, only "localhost" and `names`.
+    Any IP address is accepted, since DNS cannot point it elsewhere. Names other than "localhost" and `names`
+    are not.
     """
     host = host_in_header(header)
     if host == "localhost" or host in {name.lower() for name in names}:

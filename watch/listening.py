@@ -16,9 +16,9 @@ BACKLOG = 64
 
 
 class RequestLog(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp access log without noise of malformed requests.
+    """A log for aiohttp's errors: no traceback for malformed requests.
 
-    It has one line, and no traceback; see `Refusals`.
+    Each malformed request is one line; see `Refusals`.
     """
 
     def __init__(self, log: logging.Logger) -> None:

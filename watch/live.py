@@ -47,7 +47,7 @@ class LiveTable(Display):
         self._console = console
 
     def begin(self, folder: Path) -> None:
-        """See `Display`; it stays above the table."""
+        """See `Display`; the plan stays above the table."""
         _show_plan(folder, self._console)
 
     def __call__(self, body: dict[str, Any]) -> None:

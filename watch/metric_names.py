@@ -129,7 +129,7 @@ BY_ROLE: dict[str, tuple[Metric, ...]] = {
     "embedding": (*COMMON, *EMBEDDING),
     "sync": (*COMMON, *SYNC),
 }
-# By the node at the other end, in the label "peer"; trainers count them.
+# Counted by trainers for each node at the other end, which the label "peer" names.
 LINK_SENT = _counter("link_sent_bytes", "to/", "bytes sent to one other node")
 LINK_RECEIVED = _counter("link_received_bytes", "from/", "bytes received from one other node")
 LINK_SHARED = _counter(

@@ -1,6 +1,7 @@
 """A node's metrics for Prometheus.
 
-They are those of its last heartbeat, so that a scrape costs training nothing."""
+The server shows the counts of the last heartbeat, so that a scrape costs training nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from .listening import BACKLOG, RequestLog, listen
 from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
 from .token_guard import TokenGuard
 
-# A connection without a request for so long is closed.
+# After this time without a request, a connection is closed.
 IDLE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 1.0
 HEALTH_PATH = "/healthz"
@@ -71,12 +72,12 @@ def _family(metric: Metric, labels: tuple[str, ...]) -> CounterMetricFamily | Ga
 class MetricsServer:
     """An HTTP server of `/metrics` and `/healthz`, on its caller's loop.
 
-    Off loopback `/metrics` wants a token, see `required_token`. `/healthz` has its status code for
-    everybody, as probes have no secrets, and says more only to who has the token.
+    Off loopback, `/metrics` needs a token (see `required_token`). `/healthz` gives everybody its status code,
+    since probes have no secrets, and its reason only to requests with the token.
 
     Raises:
         ClusterError: it cannot listen there.
-        JobFileError: others reach it, and there is neither a key nor a token.
+        JobFileError: other machines can reach it, and there is neither a key nor a token.
     """
 
     def __init__(self, collector: HeartbeatCollector, health: HealthCheck, host: str, port: int) -> None:
@@ -100,7 +101,7 @@ class MetricsServer:
         )
 
     async def start(self) -> None:
-        """Start to answer, first the requests that came before."""
+        """Start to answer requests, including those that already wait."""
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
 

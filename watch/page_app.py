@@ -1,6 +1,6 @@
 """HTTP routes of the web page.
 
-All are read-only, and none reads files from disk.
+All routes are read-only, and none reads files from disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PageApp:
 
     Args:
         names: host names that this server answers to, besides addresses and "localhost".
-        guard: stands before all of them.
+        guard: checks the token of every request.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PageApp:
         return check
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
-        # The raw path: one that is spelled with %2e or .. matches no route.
+        # The raw path, so that a path with %2e or .. matches no route.
         path = request.rel_url.raw_path
         if path == "/events":
             return await self._events(request)

@@ -1,6 +1,6 @@
 """The files of the web page, in memory.
 
-A request can get only these.
+A request can get only these files.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ class PageFile:
 
 @cache
 def page_files() -> dict[str, PageFile]:
-    """Load the files, by the exact path of the request."""
+    """Load the files once, by the exact path of the request."""
     return {path: PageFile((FOLDER / name).read_bytes(), kind) for path, (name, kind) in FILES.items()}

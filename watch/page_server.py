@@ -1,8 +1,8 @@
 """Server of a job's web page.
 
-It has its own thread and loop, so that no browser can delay the coordinator's control plane. It is no
-`LoopThread` of `nodes/runtime`, which watch may not import and whose failure ends its node: a page that fails
-leaves the job alone, and whoever starts one waits until it serves.
+The server has its own thread and loop, so that no browser can delay the coordinator's control plane. It is
+no `LoopThread` of `nodes/runtime`: watch may not import that, and a failed `LoopThread` ends its node, while
+a failed page must leave the job alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class PageServer:
     """The server and its thread; one other thread may call `publish` and `close`.
 
-    Off loopback it wants a token, see `required_token`; `url` has it.
+    Off loopback, requests need a token (see `required_token`), which `url` contains.
 
     Args:
         host, port: address to listen at; port 0 is any free one.
@@ -42,7 +42,7 @@ class PageServer:
 
     Raises:
         ClusterError: it cannot listen there.
-        JobFileError: others reach it, and there is neither a key nor a token.
+        JobFileError: other machines can reach it, and there is neither a key nor a token.
     """
 
     def __init__(self, host: str, port: int, names: tuple[str, ...] = ()) -> None:
@@ -97,14 +97,14 @@ class PageServer:
     def _take(self, status: Status) -> None:
         self._mirror.take(status)
         if self.broadcast is not None:
-            # Also without a client: one that reconnects requests what it missed.
+            # Also without a client: a client that reconnects requests what it missed.
             self.broadcast.publish("status", status.model_dump_json())
 
     def _main(self) -> None:
         try:
             asyncio.run(self._serve())
         except Exception as error:
-            # If it fails later, training continues without its page.
+            # If the server fails later, training continues without the page.
             self._failure = error
             log.exception("the page's server failed")
         finally:

@@ -17,10 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def scalars_of(status: Status) -> dict[str, float]:
-    """Extract scalars by tag, without those that were not measured.
-
-    The step is examples trained.
-    """
+    """Return the measured scalars by tag; `Scalars` writes them at `progress.distinct`."""
     found: dict[str, float | None] = {
         "ne/all": status.quality.ne,
         "ne/recent": status.quality.ne_recent,
@@ -44,9 +41,9 @@ def scalars_of(status: Status) -> dict[str, float]:
 class Scalars:
     """A writer of statuses as TensorBoard events. One thread.
 
-    It writes one per second at first; the period doubles after every STEPS_PER_PERIOD, so that the file of a
-    long run stays small. If a write fails, it logs an error and stops writing, and training continues. Raises
-    ResourceError if the file cannot be created.
+    It writes one status per second at first; the period doubles after every STEPS_PER_PERIOD statuses, so
+    that the file of a long run stays small. If a write fails, it logs an error and stops writing, and
+    training continues. Raises ResourceError if the file cannot be created.
     """
 
     def __init__(self, run_folder: Path) -> None:

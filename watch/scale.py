@@ -1,4 +1,4 @@
-"""Client of a running job: another number of its nodes."""
+"""Client of a running job: changes the number of its nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALE_SECONDS = 600.0
 
 
 def parse_counts(counts: Sequence[str]) -> dict[str, int]:
-    """Read `trainer=4` and the like; raises JobFileError for what is none."""
+    """Read counts such as `trainer=4`; raises JobFileError for any other text."""
     found: dict[str, int] = {}
     for text in counts:
         role, _, number = text.partition("=")

@@ -13,7 +13,7 @@ from ..pipeline.errors import ProtocolError
 from ..pipeline.types import first_fault
 
 STATUS_VERSION = 1
-# What a client holds of a curve: its step, and how many points.
+# For each curve of a client: its step, and how many points the client has.
 Cursor = dict[str, tuple[float, int]]
 StatusPoint = Annotated[tuple[float, float], BeforeValidator(tuple)]
 
@@ -21,7 +21,7 @@ StatusPoint = Annotated[tuple[float, float], BeforeValidator(tuple)]
 class StatusPart(BaseModel):
     """Base of the parts of a status.
 
-    Fields of a newer coordinator are ignored.
+    Unknown fields, as from a newer coordinator, are ignored.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -50,7 +50,7 @@ class Progress(StatusPart):
 class Speed(StatusPart):
     """Examples/s, recently and in total.
 
-    They are over the last seconds, and from the first to the last trained batch.
+    `now` is over the last seconds, `mean` from the first to the last trained batch.
     """
 
     now: float | None = None
@@ -70,8 +70,8 @@ class Quality(StatusPart):
 class SyncFigures(StatusPart):
     """Figures of synchronization.
 
-    `gap_open` is the largest gap since a trainer's last round, `gap_mean` is that of the report; bytes/s
-    are what trainers sent and received for synchronization. `gap_target` and `elastic_rate` are what
+    `gap_open` is the largest of the trainers' gaps since their last rounds, `gap_mean` the report's mean gap;
+    bytes/s are what trainers sent and received for synchronization. `gap_target` and `elastic_rate` are what
     `sync.control` has set, None without it.
     """
 
@@ -115,9 +115,9 @@ class LedgerFigures(StatusPart):
 class NodeStatus(StatusPart):
     """One node.
 
-    `cpu` is cores in use over the last seconds; `wait` the share of its workers' time spent waiting for
-    batches and vectors; `queued` batches of a reader that no trainer has credit for;
-    `refused_messages` those that it refused for their form, `refused_connections` for their key.
+    `cpu` is cores in use over the last seconds; `wait` the share of a trainer's worker time spent waiting for
+    batches and vectors; `queued` a reader's batches that no trainer has credit for. `refused_messages` were
+    malformed, `refused_connections` had a wrong key or none.
     """
 
     name: str
@@ -147,7 +147,7 @@ class NodeStatus(StatusPart):
 class Edge(StatusPart):
     """Bytes/s between two nodes: `up` from source to target, `down` back.
 
-    `codec` is that of the exchanges now, where it is chosen for each link; None elsewhere.
+    `codec` is the current codec of the exchanges, where each link's codec is chosen; None elsewhere.
     """
 
     source: str

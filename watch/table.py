@@ -22,7 +22,7 @@ _PLURAL = {"embedding": "embedding nodes", "sync": "sync nodes"}
 def table_of(status: Status) -> RenderableType:
     """Render the whole status: some 10 lines, and one per node.
 
-    It has one line per role if there are more than MOST_NODES nodes.
+    If there are more than MOST_NODES nodes, one line per role instead.
     """
     nodes = status.nodes
     rows = [_node_cells(node) for node in nodes] if len(nodes) <= MOST_NODES else _role_rows(nodes)
@@ -53,7 +53,7 @@ def _bar(status: Status) -> Table:
     of = f" of {'' if progress.exact else 'about '}{count(progress.total)}" if progress.total else ""
     left = f"{duration(round(progress.seconds_left))} left" if progress.seconds_left is not None else ""
     line.add_row(
-        # A bar that moves by itself would say that something is known.
+        # A pulsing bar would suggest that the total is known.
         ProgressBar(total=1.0, completed=progress.fraction or 0.0, width=BAR_WIDTH) if known else Text(),
         Text(percent(progress.fraction) if known else ""),
         Text(f"{count(progress.distinct)}{of} examples"),
@@ -96,7 +96,7 @@ _COLUMNS = ("CPU", "memory", "examples/s", "waits", "gap")
 def _nodes(rows: Sequence[Sequence[str]], first: str) -> Text:
     """Return the nodes as one text.
 
-    A table of rich's own costs several times as much to draw, every second.
+    The text is drawn every second, and a rich Table costs several times as much.
     """
     head = [first, *_COLUMNS, ""]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]

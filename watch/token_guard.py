@@ -32,16 +32,16 @@ class TokenGuard:
 
     def __init__(self, token: str | None, log: logging.Logger = log) -> None:
         self._token = token
-        # A cookie is of a host, whatever the port: the pages of two jobs must not take each other's.
+        # A cookie belongs to a host, whatever the port; the pages of two jobs must not share one.
         self._cookie = f"shadowsync-{hashlib.sha256((token or '').encode()).hexdigest()[:12]}"
         self.refusals = Refusals(log)
 
     def admits(self, request: web.Request) -> bool:
-        """Return whether a request has the token, anywhere."""
+        """Return whether a request has the token in its query, cookie or header."""
         return self._token is None or any(self._is_token(given) for given in self._given(request))
 
     def middleware(self, open_paths: Collection[str] = ()) -> Middleware:
-        """Make what stands before all routes of a server but `open_paths`."""
+        """Return middleware that guards all routes of a server but `open_paths`."""
 
         @web.middleware
         async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -69,7 +69,7 @@ class TokenGuard:
             yield header[len(SCHEME) :].strip()
 
     def _is_token(self, given: str) -> bool:
-        # In constant time, and bytes: text that is not ASCII cannot be compared.
+        # In constant time, and as bytes: compare_digest refuses text that is not ASCII.
         return hmac.compare_digest(given.encode(errors="surrogateescape"), (self._token or "").encode())
 
     def _keep(self, request: web.Request, response: web.StreamResponse) -> None:

@@ -1,7 +1,4 @@
-"""One whole job of ours, measured from outside.
-
-Its data is that of the comparison with other systems.
-"""
+"""One whole job of ours on the data of the comparison, measured from outside."""
 
 from __future__ import annotations
 
@@ -35,8 +32,8 @@ class JobFailed(RuntimeError):
 def sections(log: Path, batch: int, precision: str) -> dict[str, dict[str, Any]]:
     """The job of the comparison.
 
-    It has 2 trainers of one worker, 1 reader, 1 embedding node, 1 sync node; SGD; the model of the
-    comparison. `log` is a file of Parquet, or a folder of `shadowsync prepare`.
+    2 trainers of one worker each, 1 reader, 1 embedding node, 1 sync node; SGD; the model of the comparison.
+    `log` is a Parquet file, or a folder of `shadowsync prepare`.
     """
     prepared = {"prepared": str(log)}
     return {
@@ -63,13 +60,11 @@ def sections(log: Path, batch: int, precision: str) -> dict[str, dict[str, Any]]
 
 
 def run_own(log: Path, batch: int, precision: str, warm_seconds: float) -> Figures:
-    """Run the job to its end.
+    """Run the job to its end; return its figures.
 
-    Raises JobFailed.
-
-    `examples_per_second` from the first to the last trained batch; `steady_examples_per_second` without the
-    first `warm_seconds` and the last half second; CPU seconds of every process of the job, the supervisor and
-    the coordinator among them, by role too.
+    `examples_per_second` is from the first to the last trained batch, `steady_examples_per_second` without
+    the first `warm_seconds` and the last half second. CPU seconds are of every process of the job, supervisor
+    and coordinator included, in all and by role. Raises JobFailed.
     """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
@@ -101,9 +96,9 @@ def prepare(log: Path, folder: Path) -> Path:
 
 
 def figures(report: Report, samples: Samples, warm_seconds: float) -> Figures:
-    """The figures of a finished job.
+    """The figures of a finished job, from its report and its samples.
 
-    They come from its report and from what was seen of it meanwhile. Raises JobFailed.
+    Raises JobFailed if the job was too short.
     """
     if len(samples) < 2:
         raise JobFailed("the job was over before it could be looked at twice: more examples")
@@ -122,8 +117,9 @@ def figures(report: Report, samples: Samples, warm_seconds: float) -> Figures:
 def steady(curves: Mapping[str, Sequence[tuple[float, float]]], warm_seconds: float) -> float:
     """Examples/s of all trainers in the steady part of a job.
 
-    It lasts from `warm_seconds` after the first batch to half a second before the end. `curves` has for each
-    trainer (end of a half second, its examples/s). Raises JobFailed where it was too short for that.
+    The steady part lasts from `warm_seconds` after the first batch to half a second before the end. `curves`
+    has, for each trainer, pairs of the end of a half second and the examples/s in it. Raises JobFailed if the
+    job was too short.
     """
     total: dict[float, float] = {}
     for points in curves.values():
@@ -139,17 +135,14 @@ def steady(curves: Mapping[str, Sequence[tuple[float, float]]], warm_seconds: fl
 
 
 def trained(folder: Path) -> int:
-    """Examples trained in the latest run in `folder`.
-
-    They are read from the ledger's file; 0 before it is there.
-    """
+    """Examples trained in the latest run in `folder`; 0 without a ledger."""
     return int(query_ledger(folder / "latest" / "ledger.sqlite", "SELECT sum(examples) FROM batches") or 0)
 
 
 def cpu_by_role(process: psutil.Process) -> dict[str, float]:
     """CPU seconds so far of a job's processes, by role.
 
-    They are the supervisor (`run`) and everything below it.
+    The processes are the supervisor (`run`) and its descendants.
     """
     found: dict[str, float] = {}
     for one in [process, *process.children(recursive=True)]:
@@ -177,10 +170,7 @@ def follow(process: subprocess.Popen[bytes], folder: Path) -> Samples:
 
 
 def per_million(samples: Samples) -> Figures:
-    """CPU seconds per million examples, by role and of `all`.
-
-    They are between the first and the last sample.
-    """
+    """CPU seconds per million examples from first to last sample, by role and `all`."""
     (first, before), (last, after) = samples[0], samples[-1]
     scale = 1e6 / (last - first)
     figures = {role: (seconds - before.get(role, 0.0)) * scale for role, seconds in after.items()}

@@ -1,8 +1,8 @@
-"""What people would pick instead, and how each is started.
+"""The peers (other systems that people would pick), and how each is started.
 
-It is started from a folder of harness scripts. A harness script takes `--batch`, `--warm` and `--window`
-(seconds), runs its peer on the model and the data of the comparison, and ends with a line of JSON that has
-`ex_s` and `cpu_s_per_M`, all processes counted.
+A folder has a harness script for each. The script takes `--batch`, `--warm` and `--window` (seconds), runs
+its peer on the model and the data of the comparison, and ends with a line of JSON that has `ex_s` and
+`cpu_s_per_M`, over all processes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,12 @@ LIMIT_SECONDS = 150.0
 
 
 class PeerFailed(RuntimeError):
-    """A peer gave no figures.
-
-    The message has the end of its output.
-    """
+    """A peer gave no figures; the message has the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer, with its harness script.
-
-    It has the script's arguments, and the name of the environment that it needs.
-    """
+    """A peer: its harness script, the script's arguments, and its environment's name."""
 
     script: str
     arguments: tuple[str, ...]
@@ -69,9 +63,7 @@ PEERS = {
 
 
 def pythons(given: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
-    """The Python of each environment.
-
-    It is `NAME=PATH` of the command line, else the variable PY_NAME.
+    """The Python of each environment: NAME=PATH in `given`, else the variable PY_NAME.
 
     Plain torch peers default to the Python that runs this. Raises SystemExit for a name that no peer needs.
     """
@@ -89,7 +81,7 @@ def pythons(given: Sequence[str], variables: Mapping[str, str]) -> dict[str, str
 def run_peer(peer: Peer, harness: Path, python: str, warm: float, window: float, batch: int) -> Figures:
     """Run a peer once, in an environment of its own.
 
-    `warm` and `window` are in seconds. Raises PeerFailed.
+    `warm` and `window` are in seconds. Raises PeerFailed if the peer fails or exceeds LIMIT_SECONDS.
     """
     command = [python, str(harness / peer.script), *peer.arguments, "--batch", str(batch)]
     command += ["--warm", str(max(warm, peer.least_warm_seconds))]
@@ -112,7 +104,7 @@ def run_peer(peer: Peer, harness: Path, python: str, warm: float, window: float,
 def read_figures(printed: str) -> Figures:
     """The figures of the last line of JSON that has `ex_s`.
 
-    Raises PeerFailed where there is none.
+    Raises PeerFailed if there is none.
     """
     for line in reversed(printed.splitlines()):
         if line.startswith("{") and '"ex_s"' in line:

@@ -1,7 +1,7 @@
 """The data of the comparison with other systems.
 
-It has log-uniform ids, random labels, 13 dense and 26 tables. Labels are random, so this is for throughput
-only. Written once as Parquet with integer ids.
+There are 13 dense columns, and 26 tables with log-uniform ids. Labels are random, so the data is for
+throughput only. It is written once as Parquet, with integer ids.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLES, ROWS, DENSE = 26, 100_000, 13
 def write_peer_log(path: Path, examples: int, seed: int = 0) -> Path:
     """Write a Parquet file of `examples` rows.
 
-    They are in groups of 65,536. The file is left alone if it is there already.
+    Row groups have 65,536 rows. A file that exists is left alone.
     """
     if path.exists():
         return path

@@ -1,7 +1,4 @@
-"""The tables of the comparison with other systems.
-
-They are in Markdown, made from the rows that were measured.
-"""
+"""The tables of the comparison with other systems, in Markdown, from measured rows."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ SPEED, COST = "examples_per_second", "cpu_seconds_per_million"
 WORDS = {SPEED: "examples/s", COST: "CPU s per million"}
 
 
-# What was aimed at: batch, ours over which peer, by what, and the bound: the least speed or the highest cost.
+# The goals: batch, our run, the peer, the figure, and the bound of the ratio: least speed or highest cost.
 GOALS = (
     (512, "shadowsync", "torch_hogwild_fused", SPEED, 0.85),
     (512, "shadowsync_prepared", "torch_hogwild_fused", SPEED, 0.85),
@@ -40,9 +37,9 @@ GOALS = (
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """A table for each batch size.
+    """A table for each batch size, then the goals and the failed runs.
 
-    It has medians, ranges, and ours over each peer, paired by round; the goals; what failed.
+    A table has medians, ranges, and our figures over each peer's, paired by round.
     """
     good = [row for row in rows if "failed" not in row]
     parts = [_table(good, batch) for batch in sorted({row["batch"] for row in good})]
@@ -84,7 +81,7 @@ def _table(rows: Sequence[Row], batch: int) -> str:
 def goals(rows: Sequence[Row]) -> list[str]:
     """A line for each goal whose two sides were measured.
 
-    It has the ratio of the pairs, the bound, and whether it was met.
+    A line has the ratio of the pairs, the bound, and whether it was met.
     """
     lines = []
     for batch, mine, theirs, key, bound in GOALS:
@@ -104,7 +101,7 @@ def goals(rows: Sequence[Row]) -> list[str]:
 def over(ours: dict[int, Row], theirs: dict[int, Row]) -> str:
     """Our figures over theirs, paired by round.
 
-    They are examples/s and CPU seconds: medians, 95% interval.
+    Median and 95% interval of examples/s, median of CPU seconds; "" without a pair.
     """
     both = sorted(set(ours) & set(theirs))
     if not both:

@@ -1,20 +1,20 @@
-"""What people would pick instead, and this, in alternation.
+"""Other systems (peers) and this one, measured in alternation.
 
-The model, the batch and the rule of data are the same for all.
+The model, the batch and the way data is drawn are the same for all.
 
     python benchmarks/peers/peers.py --harness DIR [--python torchrec=PATH ...] --out docs/results/peers.json
     python benchmarks/peers/peers.py --table docs/results/peers.json      # the tables of docs/results.md
 
-DIR has a script a peer (see `peer_list.py`); a peer whose Python is not named, by `--python` or
-a variable PY_TORCHREC and so on, is left out. The peers take their data from memory, warm up, and are
-measured over a window. A run of ours (`shadowsync`: float32; `shadowsync_prepared`: the same on input of
-`shadowsync prepare`; `shadowsync_shipped`: `--shipped-precision`) is a whole job of 2 trainers of one
-worker, reader, embedding node, sync node and coordinator; its `examples_per_second` go from the first to
-the last trained batch, warm-up and end included, which is why it is long; `steady` is the same without the
-first `--warm` seconds and the last half second, as the peers are measured. CPU seconds are of all
-processes, for the peers over their window, for ours from the first batches in the ledger to the last.
+DIR has one script per peer (see `peer_list.py`). A peer is left out unless its Python is named, by `--python`
+or a variable such as PY_TORCHREC. Peers take their data from memory, warm up, and are measured over a window.
+A run of ours (`shadowsync`: float32; `shadowsync_prepared`: the same on input of `shadowsync prepare`;
+`shadowsync_shipped`: `--shipped-precision`) is a whole job: 2 trainers of one worker each, reader, embedding
+node, sync node and coordinator. Its `examples_per_second` are from the first to the last trained batch,
+warm-up and end included, so the job is long. `steady` leaves out the first `--warm` seconds and the last half
+second, as for peers. CPU seconds are of all processes: for peers over their window, for ours from the first
+batches in the ledger to the last.
 
-Started again with the same --out it goes on where it stopped; what failed is tried again.
+Started again with the same --out, the script continues where it stopped, and repeats what failed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = ("warm", "window", "examples", "shipped_examples", "shipped_precision
 
 
 def all_runs(given: argparse.Namespace) -> Runs:
-    """Every run by its name, from a batch size to its figures."""
+    """Every run by its name: a function from a batch size to figures."""
     found: Runs = {}
     available = pythons(given.python, os.environ) if given.harness is not None else {}
     for name, peer in PEERS.items():
@@ -61,26 +61,20 @@ def all_runs(given: argparse.Namespace) -> Runs:
 
 
 def own(log: Path, examples: int, precision: str, warm_seconds: float, batch: int) -> Figures:
-    """A run of ours on a log.
-
-    The log is written if it is not there.
-    """
+    """A run of ours on a log, which is written if it is missing."""
     return run_own(write_peer_log(log, examples), batch, precision, warm_seconds)
 
 
 def own_prepared(log: Path, examples: int, warm_seconds: float, batch: int) -> Figures:
-    """A run of ours in float32 on that log, prepared.
-
-    It is prepared into a folder beside the log.
-    """
+    """A float32 run of ours on the log, prepared into a folder beside it."""
     folder = prepare(write_peer_log(log, examples), log.with_suffix(".prepared"))
     return run_own(folder, batch, "float32", warm_seconds)
 
 
 def chosen(runs: Runs, only: str) -> Runs:
-    """The runs that `only` names, by commas.
+    """The runs that `only` names, with commas between; all runs if it is empty.
 
-    `name*` takes all that begin so. Raises SystemExit.
+    `name*` names all runs that begin with `name`. Raises SystemExit for an unknown name.
     """
     picked: Runs = {}
     for text in filter(None, only.split(",")):
@@ -94,7 +88,7 @@ def chosen(runs: Runs, only: str) -> Runs:
 def one_run(run: Callable[[int], Figures], name: str, batch: int, number: int) -> Row:
     """The row of one run.
 
-    `others_cores` is how many cores were busy before it began, with other work.
+    `others_cores` is how many cores were busy with other work before the run.
     """
     busy = psutil.cpu_percent(interval=0.5) / 100 * (psutil.cpu_count() or 1)
     row: Row = {"name": name, "batch": batch, "round": number, "others_cores": round(busy, 2)}
@@ -107,7 +101,7 @@ def one_run(run: Callable[[int], Figures], name: str, batch: int, number: int) -
 def measure(given: argparse.Namespace) -> list[Row]:
     """Measure every run that the file does not have yet.
 
-    Every other round is in reverse. Results are saved after each run.
+    Every other round is in reverse order. Results are saved after each run.
     """
     runs = chosen(all_runs(given), given.only)
     settings = {key: getattr(given, key) for key in SETTINGS}
@@ -135,9 +129,9 @@ def shown(row: Row) -> str:
 
 
 def read_rows(path: Path, settings: Row | None = None) -> list[Row]:
-    """The rows of a file; none if it is not there.
+    """The rows of a file; none if there is no file.
 
-    Raises SystemExit where it has other settings.
+    Raises SystemExit if it was measured with other settings.
     """
     if not path.exists():
         return []

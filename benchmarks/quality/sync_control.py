@@ -3,10 +3,9 @@
     shadowsync generate demo-data --examples 100000 --eval-examples 50000 --seed 1 --reuse
     python benchmarks/quality/sync_control.py --log demo-data --out docs/results/sync_control.json
 
-Both kinds of data are the same examples in four files, and each of four emulated trainers is fed one of them.
-In the *skewed* ones a file is a country with a click rate of its own, in the *mixed* ones a random quarter.
-Runs that are in the file already are not made again. `--only` names variants; those of the elastic rates are
-made only if they are named.
+Both kinds of data have the same examples in four files, one for each of four emulated trainers. A *skewed*
+file is a country with a click rate of its own, a *mixed* file is a random quarter. Runs that are in the file
+already are not made again. `--only` names variants; variants of the elastic rate run only if they are named.
 """
 
 from __future__ import annotations
@@ -28,17 +27,18 @@ from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
 
 TRAINERS = 4
-# Standard deviation of the noise beside the label by which examples are sorted into countries: the smaller,
-# the further their click rates are apart.
+# Examples are sorted into countries by their label plus noise of this standard deviation: the smaller it is,
+# the further the countries' click rates are apart.
 COUNTRY_NOISE = 0.7
 TIMING = Timing(own_files=True)
 AUTO = ("sync.control=auto",)
-# A round's 0.4 MB take 0.17 s there, and half of the time is theirs: a round every 17 iterations at best.
+# A round's 0.4 MB take 0.17 s on this link, and rounds have half of the time: at best, a round every 17
+# iterations.
 SLOW_LINK = ('network.bandwidth="20mbit"', "sync.duty=0.5", "sync.link_bytes_per_second=2.5e6")
 
 
 def fixed(gap: int) -> tuple[str, ...]:
-    """Return the settings of a gap that stays, with a control that only measures."""
+    """Return the settings of a constant gap, with a control that only measures."""
     return (*AUTO, f"sync.gap={gap}", f"sync.control_max_gap={gap}", "sync.control_bound=1000.0")
 
 
@@ -54,7 +54,7 @@ MEANS: dict[str, tuple[str, ...]] = {
     f"ma, {name}": (*settings, "sync.algorithm=ma")
     for name, settings in (("gap 4", fixed(4)), ("gap 32", fixed(32)), ("control", AUTO))
 }
-# For the direction in which a rate moves the replicas.
+# To see in which direction a rate moves the replicas.
 RATES: dict[str, tuple[str, ...]] = {
     f"{algorithm}, gap 4, elastic rate {rate}": (
         *fixed(4),
@@ -82,7 +82,7 @@ def split(log: Path, folder: Path) -> dict[str, list[float]]:
         (folder / kind).mkdir()
         parts = [np.sort(part) for part in np.array_split(order, TRAINERS)]
         for number, part in enumerate(parts):
-            # Row groups as small as those of a log: a span is read as a whole.
+            # Row groups as small as a log's, since a span is read as a whole.
             pq.write_table(
                 table.take(pa.array(part)), folder / kind / f"part-{number}.parquet", row_group_size=1 << 14
             )
@@ -119,7 +119,7 @@ def job_of(data: Path, log: Path) -> dict[str, dict[str, Any]]:
 
 
 def figures(result: VirtualResult) -> dict[str, Any]:
-    """Return the figures that are kept of a run."""
+    """Return the figures to keep of a run."""
     return {
         "ne": result.ne,
         "training_ne": result.training_ne,
@@ -138,7 +138,7 @@ def runs(seeds: int, only: list[str]) -> Iterator[tuple[str, str, int]]:
 
 
 def main() -> None:
-    """Make what is missing, and print means."""
+    """Make the missing runs, and print means."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2)

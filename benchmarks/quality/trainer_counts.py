@@ -4,8 +4,8 @@
     python benchmarks/quality/trainer_counts.py --job examples/demo.toml \\
         --out docs/results/trainer_counts.json
 
-All runs have the seed of the job file, so that they differ by what the machine did only. `default` has the
-settings of the job file, `control` no warm-up of rows, the others (by `--only`) rounds that come oftener.
+All runs have the seed of the job file, so that they differ only by what the machine did. `default` has the
+settings of the job file, `control` no warm-up of rows, the others (with `--only`) more frequent rounds.
 Runs that are in the file already are not made again. `--busy` keeps one core busy with another program.
 """
 
@@ -39,7 +39,7 @@ Figures = dict[str, Any]
 
 
 def run(job: Path, overrides: tuple[str, ...]) -> Figures:
-    """Run the job once, and return what is kept of its report."""
+    """Run the job once, and return the figures to keep."""
     report = run_job_file(job, overrides)
     assert report.eval is not None
     return {
@@ -73,7 +73,7 @@ def _spin() -> None:
 
 
 def key(variant: str, trainers: int, *, busy: bool) -> str:
-    """Return the name of a variant's runs with so many trainers."""
+    """Return the name of a variant's runs with `trainers` trainers."""
     return f"{variant}, {trainers} trainers{', busy' * busy}"
 
 
@@ -87,7 +87,7 @@ def summary(runs: list[Figures], alone: float) -> str:
 
 
 def main() -> None:
-    """Make what is missing, and print a line for each variant."""
+    """Make the missing runs, and print a line for each variant."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=10)

@@ -7,8 +7,8 @@ The machines are emulated.
         --set 'data.path="demo-data-300k/train-*.parquet"' 'data.eval_path="demo-data-300k/eval-*.parquet"' \\
         --out docs/results/unequal_trainers.json
 
-*equal* trainers have together the speed of those of which the first is three times slower. All times are ten
-times the defaults, which changes nothing but how soon a balance is found: in a job of minutes, not seconds.
+*equal* trainers together are as fast as trainers of which the first is three times slower. All times are ten
+times the defaults, so that the job takes minutes, not seconds; this changes only how soon a balance is found.
 Runs that are in the file already are not made again; `--only` names variants.
 """
 
@@ -38,7 +38,7 @@ ALGORITHMS: Final = {
 
 
 def machines(count: int) -> dict[str, Variant]:
-    """Return settings and machines of so many trainers, whose speed together is the same."""
+    """Return settings and machines of `count` trainers, whose total speed is the same."""
     equal = TEN_TIMES.model_copy(update={"slower": (count / (count - 1 + 1 / SLOWER),) * count})
     one_slow = TEN_TIMES.model_copy(update={"slower": (SLOWER,)})
     return {"equal": ((), equal), "one slow": ((), one_slow), "one slow, balanced": ((BALANCED,), one_slow)}
@@ -53,7 +53,7 @@ VARIANTS: Final[dict[str, Variant]] = {
 
 
 def figures(result: VirtualResult) -> dict[str, Any]:
-    """Return the figures that are kept of a run."""
+    """Return the figures to keep of a run."""
     return {
         "ne": result.ne,
         "training_ne": result.training_ne,

@@ -32,7 +32,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 def timing_of(reports: list[Report], trainers: int, workers: int, batch: int) -> Timing:
-    """Return the times that the reports state, as means over the runs."""
+    """Return the times in the reports, as means over the runs."""
     speed = statistics.fmean(report.throughput.examples_per_second or 0.0 for report in reports)
     given = {"step_seconds": batch * trainers * workers / speed}
     if all(report.sync.rounds for report in reports):

@@ -1,7 +1,4 @@
-"""Emulated runs of named variants by seed, kept in a file.
-
-Scripts that change one setting use it.
-"""
+"""Emulated runs of named variants by seed, kept in a file."""
 
 from __future__ import annotations
 

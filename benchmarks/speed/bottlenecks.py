@@ -2,11 +2,11 @@
 
     python benchmarks/speed/bottlenecks.py --out bottlenecks.json [--only 'a stopped reader'] [--rounds 3]
 
-Each case is the same job with one thing that is slow: a node that is stopped nine tenths of the time, a
-network with a delay, rounds that every step waits for, a model that holds the interpreter's lock. The
-controls are the job without any, long steps that hide the same delay, and the same model in worker processes:
-they are to compute. Verdicts leave out what steps waited for a core, which other programs decide. It ends
-with 1 where a case was not found.
+Each case is the same job with one slow thing: a node that is stopped nine tenths of the time, a network with
+a delay, rounds that every step waits for, a model that holds the interpreter's lock. The controls are the job
+without any, long steps that hide the same delay, and the same model in worker processes: their verdict must
+be "compute". Verdicts leave out waits for a core, which depend on other programs. The exit code is 1 if a
+case was not found.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shadowsync.pipeline.performance.document import Profile, bottleneck_of, rea
 
 Sections = dict[str, dict[str, Any]]
 
-# Steps of some milliseconds; little is under way, so that a worker soon feels what stops.
+# Steps of some milliseconds, and few batches ahead, so that a worker soon waits for a node that stops.
 NEUTRAL: Sections = {
     "data": {"epochs": 500},
     "model": {"embedding_dim": 8, "table_rows": 2000, "bottom": [384, 128], "top": [512, 384]},
@@ -47,7 +47,7 @@ BIG = {"bottom": [2048, 1024, 256], "top": [2048, 1024]}
 SLOW = {"delay": "50ms", "delay_links": "all", "emulation": "relay"}
 FIXED = {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 1}
 LOOP = {"name": "./loop.py:Loop", "bottom": None, "top": None}
-# A loop over Python numbers, as nobody should write it, in place of a product of matrices.
+# A loop over Python numbers holds the interpreter's lock, as a product of matrices would not.
 LOOP_FILE = """
 import torch
 from torch import nn
@@ -66,7 +66,7 @@ STOPPED_SECONDS, RUNNING_SECONDS = 0.45, 0.05
 
 @dataclass(frozen=True)
 class Case:
-    """What is planted, and the bottleneck that is to be found."""
+    """A planted cause, and the bottleneck to find."""
 
     bottleneck: str
     changes: Sections = field(default_factory=dict)

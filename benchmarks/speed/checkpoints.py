@@ -3,10 +3,10 @@
     python benchmarks/speed/checkpoints.py --rows 600000 --every-seconds 10
     python benchmarks/speed/checkpoints.py --python ../before/.venv/bin/python --log LOG
 
-One job on one embedding node, whose tables have so many rows each: 26 of them, with 16 floats and Adagrad's
-sums, so 600,000 rows are 2 GB. The first checkpoint has all rows, later ones those that changed. Of each
-checkpoint: the longest pause of the shard, seconds, and bytes written; and examples/s of the whole job. With
-`--python` another checkout's job is measured. As JSON.
+The job has one embedding node and 26 tables of --rows rows each, with 16 floats and Adagrad's sums: 600,000
+rows are 2 GB. The first checkpoint has all rows, later ones those that changed. The output is JSON: of each
+checkpoint the longest pause of the shard, seconds, and bytes written; and examples/s of the whole job. With
+`--python` another checkout's job is measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def large_tables(log: Path, rows: int, every_seconds: float, *, optimizer: str) -> Sections:
-    """Return a job with one embedding node and tables of so many rows."""
+    """Return a job with one embedding node and tables of `rows` rows."""
     return {
         **on_log(log, 1),
         "model": {"table_rows": rows, "embedding_dim": 16},
@@ -77,7 +77,7 @@ def measure(log: Path, options: argparse.Namespace) -> dict[str, Any]:
             "rows": options.rows,
             "every_seconds": options.every_seconds,
             "examples_per_second": report["throughput"]["examples_per_second"],
-            # The last one is that of the job's end.
+            # The last pause is at the job's end.
             "pauses_seconds": [float(m[1]) for line in shard if (m := PAUSE.search(line))][:-1],
             "checkpoints_seconds": [float(m[2]) for m in times if m],
             "lines": [line for line in coordinator if WHOLE.search(line)],

@@ -2,10 +2,10 @@
 
     python benchmarks/speed/encryption.py --out docs/results/encryption.json
 
-All goes over loopback TCP, nothing through shared memory, as it would between hosts: once with the default
-codecs, float32 on every link, and once with bfloat16 vectors and gradients, half the bytes to encrypt. A pair
-is a job without and one with the key, one right after the other, in alternating order. CPU seconds go by
-heartbeats, two a second, so a job is to last for many of them.
+All messages go over loopback TCP, none through shared memory, as between hosts: once with the default codecs,
+float32 on every link, and once with bfloat16 vectors and gradients, half the bytes to encrypt. A pair is a
+job without and one with the key, one right after the other, in alternating order. CPU seconds are read from
+heartbeats, two a second, so a job should last for many of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def show(name: str, value: dict[str, float]) -> str:
 
 
 def write(path: Path, results: Results) -> None:
-    """Save what there is, also in the middle of it."""
+    """Save the results so far."""
     what = "jobs over loopback TCP with and without a key"
     save(path, what, {"runs": results, "ratios": ratios_of(results)})
 
@@ -99,7 +99,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.pairs < LEAST_PAIRS:
         print(f"fewer than {LEAST_PAIRS} pairs: enough to see that it works, and not to report", flush=True)
-    # A job without a key is to have none.
+    # Otherwise jobs without --key would take a key from the environment.
     for variable in (KEY_VARIABLE, TOKEN_VARIABLE, INSECURE_VARIABLE):
         os.environ.pop(variable, None)
     with (

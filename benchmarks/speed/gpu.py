@@ -2,12 +2,13 @@
 
     python benchmarks/speed/gpu.py [--device cuda] [--rounds 10] [--batch 2048] [--out docs/results/gpu.json]
 
-Compared are speed against the CPU, and shadow against none, with 1 to 4 workers.
+Compared are the GPU with the CPU, bfloat16 with float32, 2 and 4 workers with 1, and shadow EASGD with no
+synchronization.
 
-Two parts. "steps" are a worker's steps alone, over a batch that is in memory: what the device makes of the
-model. "job" is a whole job with its reader and embedding node, which may be what limits a GPU. All alternate,
-and each comparison is a paired ratio with a 95% bootstrap interval. The busy share is nvidia-smi's
-utilization, sampled five times a second while a job runs, start and end included: a lower bound.
+"steps" are a worker's steps alone, over a batch in memory: the speed of the device. "job" is a whole job,
+whose reader or embedding node may limit a GPU. All runs alternate, and each comparison is a paired ratio with
+a 95% bootstrap interval. The busy share is nvidia-smi's utilization, sampled five times a second while a job
+runs, start and end included: a lower bound.
 """
 
 from __future__ import annotations
@@ -51,10 +52,7 @@ def _delivery(batch: int) -> Delivery:
 
 
 def steps(device: str, workers: int, batch: int, precision: str) -> Figures:
-    """Examples/s of the workers' steps alone.
-
-    They take the same batch again and again.
-    """
+    """Examples/s of the workers' steps alone, on the same batch again and again."""
     trainer = {"device": device, "workers": workers, "batch": batch, "precision": precision}
     data = {"format": "parquet", "path": ["none"]}
     job = validate_job({"data": data, "model": {"table_rows": ROWS}, "trainer": trainer}, where="steps")
@@ -115,10 +113,7 @@ def job(log: Path, device: str, workers: int, batch: int, precision: str, algori
 
 @contextmanager
 def _busy_share(device: str) -> Iterator[list[float]]:
-    """Fill the list with the GPU's utilization, 0 to 1.
-
-    This goes on while the block runs.
-    """
+    """Fill the list with the GPU's utilization, 0 to 1, while the block runs."""
     samples: list[float] = []
     if not device.startswith("cuda"):
         yield samples
@@ -139,7 +134,7 @@ def _busy_share(device: str) -> Iterator[list[float]]:
 
 
 def runs_on(log: Path, device: str, batch: int) -> dict[str, Callable[[], Figures]]:
-    """What is run, by its name."""
+    """The runs by name."""
     runs: dict[str, Callable[[], Figures]] = {}
     for where, workers, precision in (
         ("cpu", 1, "float32"),
@@ -156,7 +151,7 @@ def runs_on(log: Path, device: str, batch: int) -> dict[str, Callable[[], Figure
 
 
 def compare(results: Results, device: str) -> dict[str, dict[str, float]]:
-    """The ratios of what was run."""
+    """The ratios between the runs, each with its interval."""
 
     def over(first: str, second: str) -> dict[str, float]:
         one, other = ([row["examples/s"] for row in results[name]] for name in (first, second))

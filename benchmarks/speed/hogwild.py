@@ -1,6 +1,6 @@
 """The upper bound of one machine, with plain Hogwild.
 
-It is the same model in one process, with no reader, no network and no synchronization. Threads share the
+The same model trains in one process, with no reader, no network and no synchronization. Threads share the
 dense parameters and one fused table, and take preloaded batches. Prints one JSON line.
 """
 
@@ -50,10 +50,7 @@ def batches(count: int, size: int, seed: int) -> list[tuple[torch.Tensor, torch.
 
 
 def measure(threads: int, size: int, warm_seconds: float, window_seconds: float) -> dict[str, float]:
-    """Examples/s and CPU seconds per million over the window.
-
-    Both are of all threads together.
-    """
+    """Examples/s and CPU seconds per million of all threads, over the window."""
     torch.set_num_threads(1)
     model = Whole()
     counts = [0] * threads

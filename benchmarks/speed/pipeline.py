@@ -1,12 +1,12 @@
-"""Full pipeline over plain Hogwild, and shadow EASGD over none.
+"""Full pipeline over plain Hogwild, and shadow EASGD over no synchronization.
 
-None is no synchronization. All is on one machine.
+All runs are on one machine.
 
     python benchmarks/speed/pipeline.py --rounds 10 [--peer P2_TORCH.py] --out docs/results/pipeline.json
 
 All nodes are counted: reader, embedding, sync, coordinator and trainers share the cores that Hogwild has
-to itself. `--peer` runs another program that prints a JSON line with `ex_s` and `cpu_s_per_M` beside them,
-to check the baseline.
+to itself. To check the baseline, `--peer` also runs another program, which prints a JSON line with `ex_s` and
+`cpu_s_per_M`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def peer(script: str, batch: int) -> Figures:
 
 
 def ours(log: Path, batch: int, sync: dict[str, Any]) -> Figures:
-    """A whole job.
+    """The figures of a whole job of ours.
 
-    It has 1 reader, 1 embedding node, 2 trainers of 1 worker, and a sync node if there is synchronization.
+    1 reader, 1 embedding node, 2 trainers of 1 worker, and a sync node if there is synchronization.
     """
     report = run_job(
         {

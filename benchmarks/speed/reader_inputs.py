@@ -1,7 +1,4 @@
-"""The inputs of `reader_speed.py`.
-
-They are the same kinds of rows in each format, written once.
-"""
+"""The inputs of `reader_speed.py`: the same kinds of rows in each format, written once."""
 
 from __future__ import annotations
 
@@ -22,10 +19,7 @@ SHAPE: Final = FeatureShape(13, 26, (100_000,) * 26)
 
 
 def input_of(name: str, folder: Path, rows: int) -> dict[str, Any]:
-    """The [data] section of an input under `folder`.
-
-    The input has at least `rows` rows.
-    """
+    """The [data] section of an input under `folder`, of at least `rows` rows."""
     folder.mkdir(parents=True, exist_ok=True)
     if name == "parquet":
         path = write_peer_log(folder / f"peer-{rows}.parquet", rows)
@@ -46,10 +40,7 @@ def input_of(name: str, folder: Path, rows: int) -> dict[str, Any]:
 
 
 def _write_text(path: Path, folder: Path, rows: int, *, comma: bool) -> None:
-    """Write text with the lengths of Criteo's fields.
-
-    It is a generated log, over and over.
-    """
+    """Write a generated log over and over: text with the lengths of Criteo's fields."""
     log = folder / "speed-part"
     generate_log(log, examples=PART_ROWS, eval_examples=0, seed=1, data_format="criteo_tsv", reuse=True)
     part = (log / "train-000.tsv").read_bytes()

@@ -1,13 +1,11 @@
-"""How many rows a reader makes into batches on one core.
-
-The batches are made as they are sent. Also where the time goes.
+"""Rows a second that one core reads into batches, and where the time goes.
 
     python benchmarks/speed/reader_speed.py --rows 1000000 --rounds 5 --out docs/results/reader_speed.json
 
 One thread of this process does what a reader does, without its sockets: it reads the files, parses and
 hashes, shuffles windows of the default size, cuts batches and encodes the messages. Figures are rows per CPU
-second of the process, and per second of the clock, which means something on a quiet machine only. A
-stage's share is what the whole takes longer than without it.
+second of the process, and rows per second of the clock, which count only on a quiet machine. A stage's share
+is the time that it adds to the stages before it.
 """
 
 from __future__ import annotations
@@ -40,26 +38,26 @@ class ProfileMeasurements:
     """One job's input, read whole again and again."""
 
     def __init__(self, sections: dict[str, Any]) -> None:
-        # As a reader's parsing thread does.
+        # A reader's parsing thread does the same.
         tune_malloc()
         self._job: Job = job_of_tree(sections)
         self._input = JobInput(self._job)
         self._spans = self._input.plan(self._job.data.path)
 
     def parse(self) -> int:
-        """Rows that were read, parsed and hashed."""
+        """Read, parse and hash; return the number of rows."""
         return sum(
             len(chunk.examples) for span in self._spans for chunk in self._input.chunks(span, self._bad())
         )
 
     def cut(self) -> int:
-        """Rows that were shuffled and cut, too."""
+        """Also shuffle and cut batches; return the number of rows."""
         return sum(len(batch) for span in self._spans for batch in self._batches(span))
 
     def encode(self) -> int:
-        """Rows whose batches were made into messages, too.
+        """Also encode the batches as messages; return the number of rows.
 
-        The messages were confirmed one after the other.
+        Each message is confirmed before the next.
         """
         state = DeliveryState(self._job.data.retain_bytes)
         sent = 0
@@ -97,10 +95,7 @@ def figures(run: Callable[[], int]) -> Figures:
 
 
 def stages(medians: dict[str, float]) -> str:
-    """Nanoseconds a row by stage.
-
-    They come from the medians of rows per CPU second.
-    """
+    """Nanoseconds a row by stage, from the medians of rows per CPU second."""
     parse, cut, whole = (1e9 / medians[stage] for stage in ("parse", "cut", "encode"))
     return f"read, parse, hash {parse:.0f} ns; shuffle, cut {cut - parse:.0f}; encode {whole - cut:.0f} a row"
 

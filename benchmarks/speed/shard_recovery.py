@@ -2,11 +2,10 @@
 
     python benchmarks/speed/shard_recovery.py --rows 600000 --times 5 --log LOG
 
-A job with one embedding node, with 26 tables of so many rows of 16 floats and row-wise Adagrad: 600,000 rows
-are 1 GB. It takes a checkpoint every so many seconds (--every-seconds), and its embedding node is killed
-at the end of such an interval, just before the next checkpoint. Every batch needs that node. Seconds from
-the kill: until the replacement takes part, and until the next batch is in `ledger.sqlite`, looked for every
-20 ms. As JSON.
+The job has one embedding node and 26 tables of --rows rows each, with 16 floats and row-wise Adagrad: 600,000
+rows are 1 GB. It writes a checkpoint every --every-seconds. The embedding node is killed at the end of such
+an interval, just before the next checkpoint; every batch needs it. The file has, as JSON, the seconds from
+the kill until the replacement takes part, and until the next batch is in `ledger.sqlite`, polled every 20 ms.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def main() -> None:
 
 
 def run(log: Path, rows: int, every_seconds: float) -> dict[str, float]:
-    """Run the job, kill its embedding node once, and return what is kept."""
+    """Run the job, kill its embedding node once, and return the figures to keep."""
     sections = large_tables(log, rows, every_seconds, optimizer="rowwise_adagrad")
     sections["run"]["node_timeout_seconds"] = 15.0
     sections["data"]["epochs"] = 1000
@@ -83,7 +82,7 @@ def _kill_and_watch(supervisor: int, run_folder: Path, every_seconds: float) -> 
     _wait(manifest.exists, "the first checkpoint")
     first = manifest.stat().st_mtime
     _wait(lambda: manifest.exists() and manifest.stat().st_mtime > first, "the second checkpoint")
-    # As long after a checkpoint as can be.
+    # The kill is to come just before the next checkpoint.
     time.sleep(every_seconds - 3)
     joined = query_ledger(ledger, JOINED) or 0
     (victim,) = processes_of_role(supervisor, "embedding")

@@ -1,12 +1,12 @@
-"""A slow network under training that waits for it or does not.
+"""A slow network under training that waits for rounds or does not.
 
-This is the paper's headline.
+The comparison is the paper's main one.
 
     python benchmarks/speed/slow_network.py --rounds 10 --out docs/results/slow_network.json
 
 Every round runs every way to synchronize under every delay, in alternation, with a relay between the nodes
 that synchronize (also at 0 ms, and under `none`). Each run is appended to a file of JSON lines beside --out;
-started again, the benchmark goes on behind the last. Ratios are to `none` of the same round and delay.
+started again, the benchmark continues after the last line. Ratios are to `none` of the same round and delay.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def measure(log: Path, variant: Variant, delay_ms: int, number: int, given: argp
 def read_rows(path: Path) -> list[Row]:
     """The whole lines of the file.
 
-    One that was cut off is measured again.
+    A line that was cut off is removed, so that its run is measured again.
     """
     if not path.exists():
         return []
@@ -84,7 +84,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def run_all(log: Path, path: Path, given: argparse.Namespace) -> list[Row]:
-    """Run all that the file does not have yet."""
+    """Make all runs that the file lacks; return all rows."""
     rows = read_rows(path)
     done = {(row["round"], row["delay_ms"], row["variant"]) for row in rows}
     delays = [int(text) for text in given.delays.split(",")]
@@ -106,7 +106,7 @@ def run_all(log: Path, path: Path, given: argparse.Namespace) -> list[Row]:
 def summarize(rows: list[Row]) -> list[Row]:
     """A row for each delay and variant.
 
-    It has medians, and the ratio to `none`, paired by round.
+    A row has medians, and the ratio to `none`, paired by round.
     """
     speed = {(row["delay_ms"], row["variant"], row["round"]): row["steps_per_second"] for row in rows}
     found = []
@@ -128,7 +128,7 @@ def summarize(rows: list[Row]) -> list[Row]:
 
 
 def table(summary: list[Row]) -> str:
-    """The headline table, in Markdown."""
+    """The summary as a Markdown table."""
     head = ["delay, one way", "algorithm", "steps/s", "over none (95%)", "sync gap, mean", "round", "NE"]
     rows = []
     for row in summary:
@@ -147,10 +147,10 @@ def table(summary: list[Row]) -> str:
 
 
 def verdicts(summary: list[Row]) -> dict[str, bool]:
-    """Whether the promises were kept.
+    """Whether the promises were kept, by their texts.
 
-    Shadow is at least 0.95 of none by the lower bound; fixed 30 at 0 ms is at least 0.85 of none by the
-    median.
+    In shadow mode, the interval of the ratio to none must begin at 0.95 or above. With rounds every 30
+    iterations at 0 ms, its median must be at least 0.85.
     """
     found = {}
     for row in summary:
@@ -163,7 +163,7 @@ def verdicts(summary: list[Row]) -> dict[str, bool]:
 
 
 def draw(summary: list[Row], path: Path) -> None:
-    """Draw steps/s over those of none against the delay."""
+    """Draw the ratio of steps/s to none against the delay."""
     figure = Figure(figsize=(8.0, 4.5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -1,6 +1,6 @@
-"""The time a job takes to begin and end, and its memory.
+"""The time a job takes to begin and end, and its processes' memory.
 
-The memory is that of its processes. Two ways are measured, in alternation.
+Two ways to start a job are measured, in alternation.
 
     python benchmarks/speed/start.py --job examples/demo.toml --times 10
     python benchmarks/speed/start.py --job examples/demo.toml --other ../before/.venv/bin/shadowsync
@@ -8,7 +8,7 @@ The memory is that of its processes. Two ways are measured, in alternation.
 Without `--other` the two ways are the start methods, "forkserver" and "spawn"; with it, this checkout's
 command and another's. Of each run: seconds from the command to the first trained batch in the ledger, seconds
 to the end, CPU seconds (user and system) of all processes, and the sum of PSS over all processes, at its
-largest while training. Medians, and every run, as JSON.
+largest while training. The output has medians and every run, as JSON.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def trained(runs: Path) -> bool:
 
 
 def pss_bytes(pid: int) -> float:
-    """The sum of PSS over a process and all below it.
+    """The sum of PSS over a process and its descendants.
 
-    A page that several share counts once in all.
+    A page that several of them share counts once.
     """
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -57,16 +57,13 @@ def pss_bytes(pid: int) -> float:
 
 
 def cpu_seconds() -> float:
-    """User and system, of all processes that have ended below this one."""
+    """User and system CPU seconds of all ended descendants of this process."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def measured(command: list[str], variables: Mapping[str, str]) -> Run:
-    """Run the command once.
-
-    It writes to a folder of its own.
-    """
+    """Run the command once, with a folder of its own; return the FIGURES."""
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder) / "runs"
         cpu, began = cpu_seconds(), time.monotonic()

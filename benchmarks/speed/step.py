@@ -1,12 +1,10 @@
 """Where the time of a training step goes.
 
-It also compares the products with the processor's limit.
-
     python benchmarks/speed/step.py --batch 512 --precision bfloat16 --out docs/results/step.json
 
 One thread, no sockets: the parts of a worker's step one after the other, each timed by itself over many steps
 (the peers' DLRM, one embedding node, SGD). `products` are the matrix products of the step alone, on matrices
-of the same shapes: no step can be faster. Wall microseconds, the 10th percentile and the median.
+of the same shapes: no step can be faster. Figures are wall microseconds, the 10th percentile and the median.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ LAYERS = [pair for widths in WIDTHS for pair in pairwise(widths)]
 
 
 class Parts:
-    """Seconds of each part of a step, by its name.
-
-    There is one entry for each step, in order.
-    """
+    """Seconds of each part of a step by its name, one entry per step."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {}
@@ -56,7 +51,7 @@ class Parts:
         return result
 
     def microseconds(self, name: str, percentile: float) -> float:
-        """A percentile over the steps."""
+        """A percentile of a part's microseconds over the steps."""
         return float(np.percentile(self.seconds[name], percentile)) * 1e6
 
 
@@ -120,10 +115,7 @@ def products(parts: Parts, batch: int, dtype: torch.dtype) -> int:
 
 
 def summed(parts: Parts, every: int) -> list[float]:
-    """Seconds of the products of each step.
-
-    `every` of them belong together.
-    """
+    """Seconds of all products of each step; a step has `every` products."""
     found = np.array(parts.seconds["products"]).reshape(-1, every)
     return list(found.sum(axis=1))
 

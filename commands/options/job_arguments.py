@@ -44,8 +44,8 @@ def web_override(web: str | None) -> list[str]:
 def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
     """Load the job from TOML, or from a run folder's resolved JSON.
 
-    A supervisor gives its nodes such JSON too. `torch`: whether this process will have torch anyway, and so
-    may import an algorithm.
+    A supervisor gives its nodes such JSON too. `torch` says whether this process has torch anyway, and may
+    import an algorithm. Raises JobFileError for overrides of a JSON file.
     """
     from ...nodes.launch import with_sync_nodes
     from ...pipeline.errors import JobFileError

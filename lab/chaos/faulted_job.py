@@ -34,10 +34,10 @@ class FaultedJob:
 
     Attributes:
         injected: faults that met a living process, with the seconds at which they did.
-        missed: faults that came when the job was over, or found nobody.
+        missed: faults that came after the job's end, or found no process.
         exit_codes: exit codes of the run and of each resumption or repetition.
         hung: whether nothing was trained for the longest time allowed; the job was then ended.
-        left: processes that were there after its end.
+        left: number of processes that outlived the job, and were killed.
         folder: folder of the last run; None if it had none.
         folders: folders of all of its runs.
         last_line: last line of the last run's output.
@@ -70,7 +70,7 @@ class JobRunner:
     def run(self, name: str, faults: Sequence[ProcessFault] = (), batches: int = 0) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
 
-        A job of which there is no checkpoint is run again. `batches` are those of the whole job, by which
+        A job without a checkpoint is run again. `batches` is the number of the whole job's batches, by which
         faults are timed.
         """
         done = FaultedJob()
@@ -146,7 +146,7 @@ class JobRunner:
 
 
 class Stopped:
-    """Processes that were stopped, to go on when it is time."""
+    """Stopped processes, each with the time at which it continues."""
 
     def __init__(self) -> None:
         self._until: list[tuple[float, psutil.Process]] = []
@@ -169,7 +169,7 @@ class Stopped:
         return True
 
     def resume(self, now: float) -> None:
-        """Let go on those whose time is over."""
+        """Continue the processes whose time has come."""
         for until, victim in [one for one in self._until if now >= one[0]]:
             self._until.remove((until, victim))
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -181,7 +181,7 @@ def _died(done: FaultedJob) -> bool:
 
 
 def _batches(folder: Path) -> tuple[int, int]:
-    """Return a run's batches and how often they were trained."""
+    """Return the numbers of a run's trained batches and of their acknowledgements."""
     path = folder / "ledger.sqlite"
     if not path.exists():
         return 0, 0
@@ -197,7 +197,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def processes_of_role(supervisor: int, role: str) -> list[psutil.Process]:
-    """Return the living processes of a role, oldest first."""
+    """Return the living processes of a role, by process id."""
     found = []
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(supervisor).children(recursive=True):

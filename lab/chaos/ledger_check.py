@@ -1,6 +1,6 @@
 """Independent check of a run's ledger from its files.
 
-Nothing of shadowsync is imported here: what the job's own audit gets wrong, this does not repeat.
+Nothing of shadowsync is imported here, so that an error of the job's own audit is not repeated.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-# As events of the ledger's file say it.
+# The texts of events in the ledger's file.
 DEATHS: Final = ("died", "was silent", "failed")
 JOINED: Final = "joined the running job"
-# Batches that were left out and not trained either, each once.
+# Batches that were left out and never trained, each once.
 LEFT_OUT: Final = (
     "SELECT DISTINCT epoch, span, number, examples FROM left_out l WHERE NOT EXISTS"
     " (SELECT 1 FROM batches b WHERE (b.epoch, b.span, b.number) = (l.epoch, l.span, l.number))"
@@ -25,7 +25,7 @@ def problems_of(folder: Path, examples: int) -> list[str]:
     """Check a finished run; return the problems found.
 
     Args:
-        folder: the run's, with report.json and ledger.sqlite.
+        folder: the run's folder, with report.json and ledger.sqlite.
         examples: number of examples of the whole input, over all epochs.
     """
     try:
@@ -38,9 +38,9 @@ def problems_of(folder: Path, examples: int) -> list[str]:
 
 
 def recovery_seconds(folder: Path) -> list[tuple[str, float]]:
-    """Return the recovery seconds of replaced nodes, by role.
+    """Return the role and the recovery seconds of each replaced node.
 
-    They count from the notice of the death. The result is empty for a run without a ledger.
+    Recovery counts from the notice of the death. The list is empty for a run without a ledger.
     """
     path = folder / "ledger.sqlite"
     if not path.exists():

@@ -20,7 +20,7 @@ from .schedule import ProcessFault, schedule
 
 JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
-# A job may differ from the clean ones' mean by so many of their standard deviations.
+# An outlier's NE is more than this many of the clean jobs' standard deviations from their mean.
 FAR_DEVIATIONS: Final = 5.0
 
 
@@ -65,7 +65,7 @@ class ChaosResult:
 
     @property
     def ne_difference(self) -> float | None:
-        """The mean NE with faults relative to that without, less 1."""
+        """The mean NE with faults over the mean NE without, minus 1."""
         if not self.clean_ne or not self.faulted_ne:
             return None
         return fmean(self.faulted_ne) / fmean(self.clean_ne) - 1.0
@@ -171,7 +171,7 @@ def _ne(report: dict[str, Any]) -> list[float]:
 
 
 def _write(directory: Path, plan: ChaosPlan, result: ChaosResult) -> None:
-    # Not by `asdict`, which makes new counters of pairs.
+    # Not by `asdict`, which would make a Counter count its pairs.
     tree = {"plan": vars(plan), **vars(result)}
     with atomic_file(directory / JSON_NAME) as file:
         file.write(json.dumps(tree, indent=1).encode() + b"\n")

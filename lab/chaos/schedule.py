@@ -9,11 +9,11 @@ from typing import Final
 
 from ...pipeline.text.format import duration, percent
 
-# Of a node's faults this share are stops; of a job's this share come two at once.
+# The share of faults that are stops, and the share of jobs with two faults at once.
 STOPPED_SHARE: Final = 0.15
 PAIRED_SHARE: Final = 0.25
 SHORTEST_STOP_SECONDS: Final = 1.0
-# Of the job's batches, when faults come; after the last of them it may be over before the fault is injected.
+# Faults come between these shares of the job's batches; the job may end before a later fault is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
 
@@ -25,7 +25,7 @@ class ProcessFault:
     Attributes:
         place: which of the role's living processes, modulo their number.
         after: share of the job's batches that are trained by then.
-        stop_seconds: duration of a stop (SIGSTOP); 0 if it is killed (SIGKILL).
+        stop_seconds: duration of a stop (SIGSTOP); 0 for a kill (SIGKILL).
     """
 
     role: str
@@ -41,9 +41,9 @@ class ProcessFault:
 def schedule(
     kills: int, seed: int, counts: Mapping[str, int], longest_stop: float
 ) -> list[list[ProcessFault]]:
-    """Return the faults of each job, by time: in all at least `kills`.
+    """Return the faults of each job, one or two at once; `kills` in all.
 
-    Roles take turns, so that each has its share.
+    Roles take turns, so that each gets its share.
 
     Args:
         counts: number of nodes by role; roles with none get no fault.

@@ -14,8 +14,8 @@ T = TypeVar("T")
 class VirtualTimeSelector(selectors.DefaultSelector):
     """Selector that moves the time to the next timer instead of waiting.
 
-    It still looks at real files. What one end of a Unix socket writes, the other can read at once; over TCP
-    it may still be on its way, so what is measured by this clock has to be in one process, over Unix sockets.
+    It still polls real files. What one end of a Unix socket writes, the other can read at once; over TCP it
+    may still be on its way. So whatever this clock measures must be in one process, over Unix sockets.
 
     Attributes:
         now: seconds since the loop began.
@@ -26,7 +26,7 @@ class VirtualTimeSelector(selectors.DefaultSelector):
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready; without a timer, wait for that."""
+        """Return what is ready; wait for it only if there is no timer."""
         ready = super().select(0 if timeout is not None else None)
         if not ready and timeout is not None:
             self.now += timeout
@@ -65,7 +65,7 @@ class ArrivalOrder:
         at, future = loop.time() + seconds, loop.create_future()
         self._number += 1
         heapq.heappush(self._waiting, (at, self._number, future))
-        # As many timers as waits: each ends the first of those that are left.
+        # There are as many timers as waits; each timer ends the earliest wait that is left.
         loop.call_at(at, self._end_first)
         await future
 

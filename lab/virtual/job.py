@@ -50,7 +50,7 @@ class VirtualJob:
         self._source = BatchSource(job, own_files=timing.own_files)
         self._tables = VirtualTables(job, timing)
         self._bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
-        # Of all rows of the sample, however long that takes: the same bytes every time.
+        # No time limit: the rate is of all rows of the sample, and so the same in every run.
         label_rate = sampled_label_rate(job, self._source.plan.train, seconds=None)
         self._trainers = [
             VirtualTrainer(
@@ -75,7 +75,7 @@ class VirtualJob:
         self._curve: list[CurvePoint] = []
         self._stride = -(-len(replica.weights) // SAMPLED_ELEMENTS)
         self._control = control_of(job.sync, job.trainer.count, self._network.algorithm.elastic)
-        # Thinned as it grows, so that nobody has to know how long the input is.
+        # The curve is thinned as it grows, since the length of the input is not known.
         self._every_examples = job.trainer.batch * job.trainer.count
 
     def _algorithm(self) -> Algorithm:
@@ -143,10 +143,7 @@ class VirtualJob:
         )
 
     async def _balance(self) -> None:
-        """Tell trainers how many parts to cut their batches into.
-
-        A coordinator does the same.
-        """
+        """Tell trainers how many micro-batches to cut, as a coordinator does."""
         balancer = UpdateBalancer()
         while self._job.trainer.balance == "updates":
             await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -163,10 +160,7 @@ class VirtualJob:
     async def _until_trained(
         self, training: asyncio.Future[list[None]], rounds: list[asyncio.Task[None]]
     ) -> None:
-        """Wait for the end of training.
-
-        Raises what went wrong in a round.
-        """
+        """Wait for the end of training; raises the error of a failed round."""
         waiting: set[asyncio.Future[Any]] = {training, *(task for task in rounds if not task.done())}
         while not training.done():
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +170,7 @@ class VirtualJob:
     async def _end(self, rounds: list[asyncio.Task[None]]) -> None:
         """Let no further round begin.
 
-        Rounds with a center complete; rounds of a group end.
+        Running rounds with a center complete; running rounds of a group end.
         """
         for trainer, task in zip(self._trainers, rounds, strict=True):
             if trainer.pause():
@@ -197,7 +191,7 @@ class VirtualJob:
                 await trainer.round()
 
     def _models(self) -> list[torch.Tensor]:
-        """Return the job's model, or every replica where each is one."""
+        """Return the job's model, or all replicas if there is no single model."""
         replicas = [trainer.context.replica.flat for trainer in self._trainers]
         algorithm = self._trainers[0].algorithm
         if algorithm.model is ModelOrigin.CENTER:

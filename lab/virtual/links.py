@@ -1,7 +1,4 @@
-"""The links between emulated trainers.
-
-The messages of centers and groups take their time.
-"""
+"""The links between emulated trainers: messages of center and groups take virtual time."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class VirtualNetwork:
     """Emulated center and groups of all trainers; implements `Hub`.
 
     Attributes:
-        algorithm: whose rule the center has.
+        algorithm: the instance whose rule the center applies.
         moved_bytes: bytes sent and received over a trainer's synchronization links, by trainer.
     """
 
@@ -62,7 +59,7 @@ class VirtualNetwork:
     @property
     def sync_bytes(self) -> int:
         """Return the bytes of all links, each counted once."""
-        # What one trainer sends another is counted at both.
+        # Bytes between two trainers are counted at both.
         return sum(self.moved_bytes) // (2 if self._between_trainers else 1)
 
     def end_rounds(self) -> None:

@@ -38,7 +38,7 @@ class VirtualRun(ComparisonPart):
 
 
 class VirtualPlan(ComparisonPart):
-    """The content of virtual.json, from which a comparison goes on.
+    """The content of virtual.json, from which a comparison resumes.
 
     `network` describes the emulated links.
     """
@@ -93,7 +93,7 @@ def make_virtual_plan(
     def add(job: Job, label: str) -> None:
         name = f"{slug(label)}-{job.trainer.count}-seed{job.run.seed}"
         while name in jobs:
-            # Two labels may differ only in what no file name has.
+            # Two labels may differ only in characters that a file name lacks.
             name += "_"
         jobs[name] = job
         runs.append(VirtualRun(label=label, trainers=job.trainer.count, seed=job.run.seed, name=name))
@@ -129,7 +129,7 @@ def write_plan(folder: Path, plan: VirtualPlan, jobs: Mapping[str, Job]) -> None
 
 
 def virtual_job(base: Job, variant: Variant, trainers: int, seed: int) -> Job:
-    """Build the job of a variant with so many trainers; raises JobFileError."""
+    """Build the job of a variant with `trainers` trainers; raises JobFileError."""
     tree = base.model_dump()
     tree["trainer"] |= {"count": trainers, "device": "cpu"}
     where = f"--algorithms {variant.label}"

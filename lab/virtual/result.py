@@ -18,7 +18,7 @@ class CurvePoint(FrozenModel):
 
     Attributes:
         seconds: virtual time.
-        examples: trained by all trainers until then.
+        examples: examples trained by all trainers until then.
         ne: NE of the examples since the last point, each scored before it is trained on.
         divergence: divergence of the replicas; None for one trainer.
     """
@@ -33,17 +33,17 @@ class VirtualResult(FrozenModel):
     """Result of an emulated job.
 
     Attributes:
-        ne: on the test data; None without any.
+        ne: NE on the test data; None without any.
         training_ne: NE of the batches of the first epoch, each before its update.
         dense_updates: dense updates by trainer; more than its iterations if batches are cut.
-        rounds: complete ones of all trainers, the closing rounds included, as a report counts them.
-        gap_mean: iterations of a trainer between two complete rounds, over all trainers.
+        rounds: complete rounds of all trainers, the closing rounds included, as a report counts them.
+        gap_mean: mean iterations of a trainer between two complete rounds, over all trainers.
         early_rounds: rounds in the first 100 iterations, by trainer, as a report counts them.
         staleness: mean number of pushes between a lookup and its own push.
         divergence: divergence at the end of training, before the closing rounds.
         seconds: virtual time until the last batch was trained.
         control: report of `sync.control`; None without it.
-        digest: SHA-256 of the model, or of all replicas where each is one.
+        digest: SHA-256 of the model, or of all replicas if there is no single model.
     """
 
     ne: float | None

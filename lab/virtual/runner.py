@@ -77,7 +77,7 @@ class _Processes:
     """Parallel runner: one process per run, one per core.
 
     Attributes:
-        failed: number that ended without a result.
+        failed: number of runs that ended without a result.
     """
 
     def __init__(self, folder: Path, print_line: PrintLine) -> None:
@@ -101,7 +101,7 @@ class _Processes:
                 self._ended(name, f"{done}/{len(runs)}")
 
     def end(self) -> None:
-        """End all that run."""
+        """End all running processes."""
         for _, process, _ in self._running.values():
             process.terminate()
         for _, process, _ in self._running.values():

@@ -20,13 +20,13 @@ from ...pipeline.wire.messages import Delivery
 class BatchSource:
     """The batches of a job, the same ones that its readers would cut.
 
-    Readers have the spans in turn and send one batch each, in turn.
+    Spans are dealt to the readers in turn, and readers send one batch each, in turn.
 
     Attributes:
-        plan: the spans of training and of the parts that are scored.
+        plan: the spans to train and to score.
 
     Args:
-        own_files: each trainer has a reader of its own, with every n-th file of n trainers.
+        own_files: each of n trainers has a reader of its own, with every n-th file.
     """
 
     def __init__(self, job: Job, *, own_files: bool = False) -> None:
@@ -44,14 +44,14 @@ class BatchSource:
         return None if batch is None else self._delivery(batch, 0)
 
     def scored(self, spans: Sequence[Span]) -> Iterator[Delivery]:
-        """Yield the batches of spans that are scored, unshuffled."""
+        """Yield the batches of spans to score, unshuffled."""
         source, bad_rows = JobInput(self._job), BadRows(self._job.data.max_bad_rows)
         for span in spans:
             for batch in self._cut(source, span, 0, 0, bad_rows):
                 yield self._delivery(batch, 1)
 
     def _by_files(self, trainers: int) -> list[list[Span]]:
-        """Return each trainer's spans; raises JobFileError where one would have none."""
+        """Return each trainer's spans; raises JobFileError if one would have none."""
         paths = list(dict.fromkeys(span.path for span in self.plan.train))
         if len(paths) < trainers:
             raise JobFileError(

@@ -15,7 +15,7 @@ from .result import CurvePoint, VirtualResult
 class VirtualRow(ComparisonPart):
     """One algorithm with a number of trainers: means over its seeds.
 
-    `ne_difference` is to one trainer, paired by seed. `examples_per_second` are virtual seconds.
+    `ne_difference` is from one trainer, paired by seed. `examples_per_second` counts virtual seconds.
     """
 
     label: str

@@ -1,7 +1,4 @@
-"""The embedding rows of an emulated job.
-
-They are in one store, whose answers take their time.
-"""
+"""The embedding rows of an emulated job: one store, whose replies take virtual time."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ class VirtualTables:
         scale: float,
         batch: BatchId,
     ) -> None:
-        """Apply a batch's gradients; return when its worker has the answer."""
+        """Apply a batch's gradients; return when its worker has the reply."""
         await self._arrivals.wait(self._timing.push_seconds)
         self._staleness_sum += self._pushes - version
         self._pushes += 1

@@ -18,24 +18,24 @@ Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Timing(BaseModel):
     """Times of the emulated machines, and who feeds them.
 
-    The bandwidth and delay of links are those of `[network]`.
+    Bandwidth and delay of links are set in the job's `[network]`.
 
     Attributes:
         step_seconds: a worker's step: forward, backward, update.
-        step_spread: standard deviation of the logarithm of a step's time; 0: all take the same.
-        slower: factor on the time of a step, by trainer; trainers beyond its end have 1.
-        part_seconds: share of a step's time that each dense update costs, whatever its examples: a cut batch
-            takes it for each micro-batch; slower trainers take longer.
-        lookup_seconds: one way between a worker and an embedding node, for a lookup or its answer.
-        push_seconds: one way, for gradients or the answer to them.
+        step_spread: standard deviation of the logarithm of a step's time; 0: all steps take the same time.
+        slower: factor on the time of a step, by trainer; 1 for trainers beyond its end.
+        part_seconds: the part of a step's time that each dense update takes, however few its examples. A cut
+            batch takes it once for each micro-batch; slower trainers take longer.
+        lookup_seconds: one way between a worker and an embedding node, for a lookup or its reply.
+        push_seconds: one way, for gradients or the reply to them.
         round_cpu_seconds: CPU time of a round in the trainer, which the duty cycle counts.
         round_seconds: time of a round in the trainer besides the link's: half before its values are sent,
-            half before the answer is applied.
+            half before the reply is applied.
         first_round_cpu_seconds: instead of `round_cpu_seconds`, for the first round of each trainer.
         center_seconds: time of a sync node for one exchange; exchanges wait for each other.
         start_seconds: the first trainer starts at 0, the last one this much later, the others in between.
-        own_files: each trainer is fed by a reader of its own, with every n-th file of n trainers, instead of
-            by all readers.
+        own_files: each of n trainers is fed by a reader of its own, with every n-th file, instead of by all
+            readers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,11 +60,11 @@ class Timing(BaseModel):
         return self.round_cpu_seconds
 
     def further_micro_batches(self, trainer: int, micro_batches: int) -> float:
-        """Return how much longer a trainer's batch takes for being cut into micro-batches."""
+        """Return the seconds that cutting a trainer's batch into micro-batches adds."""
         return self.part_seconds * self._slower(trainer) * (micro_batches - 1)
 
     def start_of(self, trainer: int, trainers: int) -> float:
-        """Return when a trainer starts."""
+        """Return the second at which a trainer starts."""
         return self.start_seconds * trainer / max(1, trainers - 1)
 
     def steps(self, trainer: int, worker: int, seed: int) -> StepTimes:

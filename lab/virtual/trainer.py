@@ -37,8 +37,8 @@ class VirtualBatch:
 class VirtualTrainer:
     """A trainer's replica, workers and rounds.
 
-    A worker computes its gradient when a step begins and applies it when the step ends, as long after as its
-    time says; what other workers and rounds did to the replica meanwhile stays.
+    A worker computes its gradient when a step begins, and applies it when the step's time is over. What other
+    workers and rounds did to the replica meanwhile stays.
 
     Attributes:
         rounds: counts of its rounds.
@@ -78,7 +78,7 @@ class VirtualTrainer:
         self._paused = False
 
     def connect(self, network: VirtualNetwork) -> None:
-        """Connect to the others, all of whom have the same parameters now."""
+        """Connect to the other trainers, while all have the same parameters."""
         self._network = network
         self._peers = MemoryPeers(network, self.index)
         together = self.algorithm.needs_peers or self.algorithm.counts_once
@@ -105,7 +105,7 @@ class VirtualTrainer:
             await self._in_background()
 
     def set_control(self, settings: SyncSettings) -> None:
-        """Take other settings than those of the job."""
+        """Replace the job's gap, and its elastic rate if one is given."""
         self._schedule.set_gap(settings.gap)
         if settings.elastic_rate is not None:
             self.algorithm.set_elastic_rate(settings.elastic_rate)
@@ -131,7 +131,7 @@ class VirtualTrainer:
             )
 
     def pause(self) -> bool:
-        """Let no round begin any more; return whether none is under way."""
+        """Let no further round begin; return whether none is running."""
         self._paused = True
         return not self._in_round
 
@@ -167,7 +167,7 @@ class VirtualTrainer:
             push = await self._step(worker, batch, replies, version, times)
             if push is not None:
                 pushes.add(push)
-                # It is on its way before the next lookup is.
+                # So that the push leaves before the next lookup does.
                 await asyncio.sleep(0)
             await self._after_iteration(worker, trained=push is not None)
         await asyncio.gather(*pushes)
@@ -220,7 +220,7 @@ class VirtualTrainer:
 class VirtualGate:
     """The place where a trainer's workers wait for a round with others.
 
-    Once no worker has a batch any more, rounds are always due, so that others do not wait in vain.
+    Once no worker has a batch left, rounds are always due, so that other trainers do not wait in vain.
     """
 
     def __init__(self, workers: int) -> None:
@@ -237,7 +237,7 @@ class VirtualGate:
         await released.wait()
 
     def leave(self) -> None:
-        """Take a worker out that has no batch any more."""
+        """Remove a worker that has no batch left."""
         self._workers -= 1
         self._changed.set()
 
@@ -248,7 +248,7 @@ class VirtualGate:
             await self._changed.wait()
 
     def release(self) -> None:
-        """Let the workers go on."""
+        """Let the workers continue."""
         self._waiting = 0
         released, self._released = self._released, asyncio.Event()
         released.set()

@@ -26,7 +26,7 @@ from ...sync_algos.base import Slice
 class EncodedChunk(NamedTuple):
     """An encoded chunk.
 
-    `base` is the version of the reference that it is a difference from, 0 for none.
+    The chunk is a difference from version `base` of the reference; 0 for none.
     """
 
     base: int
@@ -83,7 +83,7 @@ class Coding:
     def decode_up(self, peer: int, start: int, packed: EncodedChunk) -> Float32Array:
         """Decode another member's values from `start` on.
 
-        They are in the slice that this member reduces.
+        The values are in the slice that this member reduces.
         """
         return _decoded(self._others[peer], start - self._part.start, packed)
 

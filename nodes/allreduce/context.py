@@ -41,7 +41,7 @@ class SendQueue:
     def chunk(self, peer: int, key: Key, make: Make) -> None:
         """Queue a chunk once per `key`.
 
-        `make` gives it when its turn comes, or None to skip it.
+        `make` returns the chunk when its turn comes, or None to skip it.
         """
         self._chunks.setdefault(peer, {}).setdefault(key, make)
 
@@ -97,8 +97,8 @@ class RoundHistory:
     """
 
     def __init__(self) -> None:
-        # Of rounds without a result: whether this trainer had reduced its slice (see `PeerVerdict`).
         self._completed: OrderedDict[RoundId, bool] = OrderedDict()
+        # For rounds without a result: whether this trainer had reduced its slice (see `PeerVerdict`).
         self._reduced: OrderedDict[RoundId, bool] = OrderedDict()
         self._results: list[_SavedResult] = []
 
@@ -124,7 +124,7 @@ class RoundHistory:
     def had_reduced(self, round_id: RoundId) -> bool:
         """Return whether this trainer had reduced its slice.
 
-        True, which decides nothing, if not known.
+        If that is not known, return True, which decides nothing.
         """
         return self._reduced.get(round_id, True)
 
@@ -162,8 +162,8 @@ def _remember(into: OrderedDict[RoundId, bool], round_id: RoundId, value: bool) 
 class ProtocolContext:
     """One trainer's shared state in the protocol.
 
-    An awaited peer is asked for what is missing by `policy`, several times within `timeout_seconds`. It is
-    late after `timeout_seconds` without progress.
+    An awaited peer is asked for what is missing as `policy` says, several times within `timeout_seconds`. The
+    peer is late after `timeout_seconds` without progress.
     """
 
     index: int
@@ -224,7 +224,7 @@ class ProtocolContext:
     def wait(self, peer: int, round_id: RoundId, blocked_by: Iterable[int] = ()) -> None:
         """Tell a peer to wait for this trainer.
 
-        It is alive but has not reached that round.
+        This trainer is alive but has not reached that round.
         """
         self.send_queue.notice(peer, PeerWait(*round_id, np.array(list(blocked_by), dtype=np.int32)))
 

@@ -8,8 +8,8 @@ each sends its values to the members that reduce them, and its results to all (`
 alone decides on membership, by `regroup`; rounds are counted from 0 in each generation. A round that ends
 without a result ends its generation on this trainer: the next round waits for a `regroup`. If a round cannot
 end normally, either all survivors get its result or none does (`recovery`). One gap remains: a member may
-reduce its slice and then stall just as the others give it up. It may have completed the round, or may get the
-results from a member that had. Such rounds are counted in `undecided_rounds`.
+reduce its slice and then stall just as the others give it up. This member may have completed the round, or
+may get the results from a member that had. Such rounds are counted in `undecided_rounds`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AllReduceState:
         self._rendezvous = Rendezvous(
             self.context, algorithm, numel=numel, chunk_elements=chunk_elements, seed=seed, eager=eager
         )
-        # The result of a round, and of the one before, which a late peer may still request.
+        # For the result of a round, and of the round before, which a late peer may still request.
         buffers = BufferPool(bytes_of(numel, arrays=2))
         self._streaming = ChunkStreaming(self.context, chunk_elements, buffers)
         self._recovery = RoundRecovery(self.context, self._streaming)

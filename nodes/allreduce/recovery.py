@@ -1,11 +1,10 @@
-"""Recovery of a round that cannot end normally, for all survivors or none.
+"""Recovery of a round that cannot end normally.
 
-Either all of them get its result, or none does.
-
-Each member asks the surviving others whether they completed the round. A member that did answers so and sends
-its results. A member that did not promises not to complete the round, unless one that completed it sends the
-results. No member can have completed the round unless every member had reduced its slice, so a single member
-that had not reduced its slice decides at once.
+Either all survivors get its result, or none does. Each member asks the surviving others whether they
+completed the round. A member that completed it says so and sends its results. A member that did not promises
+not to complete the round, unless one that completed it sends the results. No member can have completed the
+round unless every member had reduced its slice, so a single member that had not reduced its slice decides at
+once.
 """
 
 from __future__ import annotations

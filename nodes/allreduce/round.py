@@ -37,8 +37,8 @@ class _BufferedRound:
 class ReorderBuffer:
     """Chunks that came before this trainer began their round.
 
-    It may not have known of their generation yet. Of each peer the chunks of one round are held, in bounded
-    memory.
+    The trainer may not know of their generation yet. The chunks of one round are held for each peer, in
+    bounded memory.
 
     Args:
         most_bytes: the most bytes held of one peer; one round cannot have more than its values.
@@ -87,7 +87,7 @@ class RoundPhase(Enum):
     """Phases of a round.
 
     MEETING: waits for the others, or for the algorithm's state. MET: waits for this trainer's values.
-    STREAMING: values and results are under way. RESOLVING: cannot end normally; requests who completed it.
+    STREAMING: values and results are under way. RESOLVING: cannot end normally; asks who completed it.
     """
 
     MEETING = "meeting"

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class PeerListener:
     """The socket that a trainer's peers send to.
 
-    It is bound by the node, then handed to the thread that makes the `AllReduceTransport`, which owns it
+    The node binds the socket, then gives it to the thread that makes the `AllReduceTransport`, which owns it
     from then on.
 
     Raises:

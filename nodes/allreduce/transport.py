@@ -1,6 +1,6 @@
 """The transport of the all-reduce protocol over ZeroMQ, on the shadow thread's loop.
 
-It carries the messages of `protocol.AllReduceState` and completes the futures of its callers. A trainer
+The transport carries the messages of `protocol.AllReduceState` and completes its callers' futures. A trainer
 receives on one ROUTER, and sends on one DEALER per peer. Chunks are sent without a copy, from memory that
 nobody writes: the values of `mean` and its result, which the caller must not change.
 """
@@ -46,7 +46,7 @@ class AllReduceGroup:
 
     @property
     def round_number(self) -> int:
-        """The number of rounds that this set of trainers met for before."""
+        """The number of earlier rounds of this set of trainers."""
         return self.round_id.number
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
@@ -58,16 +58,16 @@ class AllReduceGroup:
         return await self.transport.reduce(self, values, weight, exchange=False)
 
     async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """See `Group.exchange`; a cancelled call is as that of `mean`."""
+        """See `Group.exchange`; a cancelled call behaves as in `mean`."""
         if len(self.members) > 2:
             raise ValueError(f"exchange in a group of {len(self.members)} trainers; it takes a group of two")
         return await self.transport.reduce(self, values, 1.0, exchange=len(self.members) == 2)
 
 
 class AllReduceTransport:
-    """The other trainers, for one thread's asyncio loop; `meet` implements that of `Peers`.
+    """The other trainers, for one thread's asyncio loop; `meet` implements `Peers.meet`.
 
-    It is made on that loop, and all methods belong to it unless they say otherwise.
+    Create it on that loop; all methods belong to the loop unless they say otherwise.
 
     Args:
         socket: the socket that the others send to; `close` closes it.

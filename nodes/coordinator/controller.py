@@ -328,7 +328,7 @@ class JobController:
     def _count_cpu(self) -> None:
         """Record CPU seconds of training by node.
 
-        Those of a dead node are up to its last heartbeat.
+        A dead node's seconds count up to its last heartbeat.
         """
         before = self._state.training_began
         if before is None:

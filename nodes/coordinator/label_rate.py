@@ -26,10 +26,11 @@ log = logging.getLogger(__name__)
 def sampled_label_rate(job: Job, spans: Sequence[Span], seconds: float | None = RATE_SECONDS) -> float | None:
     """Return the label's rate in a sample of the training rows.
 
-    It is that of the negatives that training keeps, with the weights that training gives. Half a positive and
-    half a negative are added, so it is never 0 or 1. Returns None if `model.output_bias` does not ask for it,
-    for input that is sorted in memory (a sample of it would have rows of the test), and if no example can be
-    read. It reads for at most `seconds`; with None, and with `run.deterministic`, without a limit of time.
+    Examples have the weights that training gives them, and negatives count as far as training keeps them.
+    Half a positive and half a negative are added, so the rate is never 0 or 1. Returns None if
+    `model.output_bias` does not ask for the rate, if the input is sorted in memory (a sample of it would have
+    rows of the test), or if no example can be read. Reading takes at most `seconds`; None, or
+    `run.deterministic`, sets no limit.
     """
     if job.model.output_bias != "label_rate":
         return None

@@ -1,7 +1,7 @@
 """The coordinator's plans before any node joins.
 
-They are the size of the input and the placement of the rows. Both open files, so a loop calls them on another
-thread. Imports no torch.
+The plans are the size of the input and the placement of the rows. Both functions open files, so a loop calls
+them on another thread. Imports no torch.
 """
 
 from __future__ import annotations

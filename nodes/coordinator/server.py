@@ -69,8 +69,8 @@ HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 class CoordinatorServer(JobWaits):
     """The socket of a job's coordinator, and its sessions with nodes and watchers.
 
-    It applies what happens to the job's state; the controller decides the order of the phases. All of it runs
-    on one asyncio loop.
+    The server applies what happens to the job's state; the controller decides the order of the phases. All of
+    it runs on one asyncio loop.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def checkpoint_failed(
 ) -> ClusterError:
     """Build the error for nodes that did not write `part`.
 
-    It has the text and exit code of the first node that gave a reason, such as a full disk.
+    The error has the text and exit code of the first node that gave a reason, such as a full disk.
     """
     for name in names:
         if (why := refusals.get(name)) is not None:

@@ -1,6 +1,6 @@
 """The service thread of an embedding node.
 
-It owns the node's rows together with the writer threads.
+The thread owns the node's rows, together with the writer threads.
 """
 
 from __future__ import annotations

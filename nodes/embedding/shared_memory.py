@@ -41,8 +41,8 @@ class Lease:
     Attributes:
         segment: the segment's number.
         offset: offset in the segment, in bytes.
-        values: the memory, float32 [floats]. The lease ends with this array and all of its views (see
-            `lend`), so that nobody has to know who else still uses it.
+        values: the memory, float32 [floats]. The lease ends when this array and all of its views are gone
+            (see `lend`), so that nobody has to know who else still uses the memory.
     """
 
     segment: int
@@ -85,9 +85,9 @@ class SharedMemoryClient:
     """A worker's memory for one embedding node; owned by the worker's thread.
 
     A segment is offered to the node when there is something to share, and used once the node has attached it.
-    Until then, or if it cannot, everything goes over the socket. A block is lent again only when its lease
-    has ended: when no open request, tensor of a step, or model still refers to it. The lowest free block is
-    lent first, so that few are ever touched, and those stay in the cache.
+    Until then, or if the node cannot attach it, everything goes over the socket. A block is lent again only
+    when its lease has ended: when no open request, tensor of a step, or model still refers to it. The lowest
+    free block is lent first, so that few blocks are ever touched, and those stay in the cache.
 
     A segment is replaced by a larger one if its blocks are too small, or half of them are retired.
 
@@ -142,7 +142,7 @@ class SharedMemoryClient:
     def has(self, lease: Lease) -> bool:
         """Return whether the node still has the segment of this lease.
 
-        It keeps a segment until another one is offered.
+        A node keeps a segment until another one is offered.
         """
         return lease.segment == self._number and not self._closed
 

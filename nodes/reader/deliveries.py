@@ -73,10 +73,7 @@ class DeliveryState:
         return len(self._queue)
 
     def needs_more(self, ahead: int) -> bool:
-        """Return whether the parser should go on.
-
-        It should while fewer than `ahead` batches wait and memory is left.
-        """
+        """Return whether fewer than `ahead` batches wait and memory is left for more."""
         return len(self._queue) < ahead and self.retained_bytes < self._retain_bytes
 
     def outstanding(self, pass_number: int) -> int:
@@ -142,10 +139,7 @@ class DeliveryState:
         return CreditNoted(worker.sent) if is_repeat else None
 
     def deliveries(self, now: float) -> list[tuple[bytes, Delivery]]:
-        """Return the deliveries to send now.
-
-        Workers have their turns, each within its credit.
-        """
+        """Return the deliveries to send now: workers take turns, each within its credit."""
         out: list[tuple[bytes, Delivery]] = []
         progress = True
         while self._queue and progress:
@@ -170,11 +164,9 @@ class DeliveryState:
         return out
 
     def lose(self, token: str) -> list[Batch]:
-        """Mark a trainer as lost.
+        """Mark a trainer as lost; return its unfinished training batches.
 
-        Returns its unfinished training batches.
-
-        They wait for the coordinator's answer (`resolve_lost`); evaluation batches are queued again at once.
+        These wait for the coordinator's answer (`resolve_lost`); evaluation batches are queued again at once.
         """
         self._lost_tokens.add(token)
         lost: dict[BatchId, Batch] = {}

@@ -22,13 +22,11 @@ WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """Work for the parser: one span.
+    """Work for the parser: one span, to train (`pass_number` 0) or to evaluate.
 
-    It is for training (`pass_number` 0) or for an evaluation pass.
-
-    Batches whose numbers are in `skip` are cut and not sent: they are trained or left out, by the run that
-    this one resumes or, of a reader that died, by this one. With `replay` the others are trained too, and a
-    replaced embedding node lacks them.
+    Batches whose numbers are in `skip` are cut but not sent: they were trained or left out before, by the
+    run that this one resumes, or by this run if the span's reader died. With `replay` the other batches were
+    trained before too, but a replacement embedding node lacks them.
     """
 
     pass_number: int
@@ -42,7 +40,7 @@ class ReadSpan:
 class SpanTotals:
     """Totals of a whole span; they follow its last batch.
 
-    `examples` are without the negatives that were dropped.
+    `examples` does not count the negatives that were dropped.
     """
 
     work: ReadSpan
@@ -58,9 +56,8 @@ Parsed = tuple[int, Batch] | SpanTotals
 class Parser(Service):
     """Parser of spans, in the order of submission.
 
-    `out` is bounded, so it never runs far ahead.
-
-    Any thread may call `submit`; `out` is read by the sender.
+    `out` is bounded, so the parser never runs far ahead. Any thread may call `submit`; the sender reads
+    `out`.
 
     Args:
         on_output: called on this thread when `out` is no longer empty.

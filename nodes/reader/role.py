@@ -38,10 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class ReaderRole(Role):
-    """A reader without its parsing thread.
-
-    The sender is a task of this loop.
-    """
+    """A reader without its parsing thread; the sender is a task of this loop."""
 
     name: ClassVar[str] = "reader"
 
@@ -126,7 +123,7 @@ class ReaderRole(Role):
             self._more_spans.clear()
             reply = await self._node.coordinator.call(NextSpan(), timeout_seconds=self._node.patience_seconds)
             if (grant := reply.grant) is None:
-                # Wait until another node dies, and spans must be read again.
+                # Wait: if another node dies, spans must be read again.
                 await self._more_spans.wait()
                 continue
             skip = from_runs(grant.skip)

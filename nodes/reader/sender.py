@@ -22,9 +22,8 @@ OVERDUE_SECONDS = 0.2
 class Sender(ListeningLoop):
     """Sender of batches to the workers that have credit.
 
-    It and everything that it calls run on the reader's loop.
-
-    After a change of `state` from outside, call `wake`.
+    The sender and everything that it calls run on the reader's loop. After a change of `state` from outside,
+    call `wake`.
 
     Args:
         listener: the bound socket; closed when `serve` ends.

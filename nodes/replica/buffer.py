@@ -18,8 +18,9 @@ from ...sync_algos.base import Slice
 class FlatReplica:
     """The float32 buffer [numel] that workers update lock-free; implements `Replica` of `sync_algos`.
 
-    It is what is synchronized: the weights, and behind them the optimizer's state where that is synchronized
-    too. Snapshots and additions race with the workers element by element, as the algorithm intends.
+    The buffer has what is synchronized: the weights, followed by the optimizer's state if that is
+    synchronized too. Snapshots and additions race with the workers element by element, as the algorithm
+    intends.
 
     Attributes:
         flat: the weights, on the trainer's device.
@@ -27,8 +28,8 @@ class FlatReplica:
 
     Args:
         buffer: float32 [numel].
-        weights: number of leading elements that are weights; by default all. Of the elements after them, the
-            last, up to as many, are sums or means of squares, which no change takes below 0.
+        weights: number of leading elements that are weights; by default all. The last elements behind them,
+            at most as many as there are weights, are sums or means of squares; no change takes these below 0.
     """
 
     def __init__(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> None:
@@ -57,7 +58,7 @@ class FlatReplica:
     def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
         """Return weights as float32 on the CPU; any thread may call.
 
-        Here it is a view, to be read at once.
+        The result is a view here, to be read at once.
         """
         return self.flat[start:stop:stride]
 
@@ -94,7 +95,8 @@ class ReplicaMemory(ABC):
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a float32 tensor with these values in this memory.
 
-        It has the same shape. If another process has placed it before, it has the values that are there.
+        The result has the same shape. If another process has placed the tensor before, the result has the
+        values that are there.
         """
 
     @abstractmethod

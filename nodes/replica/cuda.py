@@ -46,10 +46,7 @@ class Streams(Protocol):
         ...
 
     def stream(self) -> Any:
-        """Return a new stream.
-
-        Its work comes after everything enqueued on the device so far.
-        """
+        """Return a new stream, ordered after everything enqueued on the device so far."""
         ...
 
     def event(self) -> StreamEvent:
@@ -249,10 +246,7 @@ class CudaDevice:
 
 @dataclass(slots=True, kw_only=True)
 class _PackedBatch(Staged):
-    """A staged batch in one block of device memory.
-
-    Its one leaf holds all embeddings.
-    """
+    """A staged batch in one block of device memory; one leaf holds all embeddings."""
 
     arrived: StreamEvent
 

@@ -1,6 +1,6 @@
 """The device of a trainer: how batches get to it, and results back.
 
-Here the CPU.
+The CPU is one, too; `cuda` has the GPU.
 """
 
 from __future__ import annotations
@@ -80,10 +80,7 @@ class PendingResult(Protocol):
 
 
 class DeviceStream(Protocol):
-    """One worker's stream of work on its device.
-
-    It belongs to the worker's thread.
-    """
+    """One worker's stream of work on its device; belongs to the worker's thread."""
 
     def stage(
         self,

@@ -124,7 +124,7 @@ def coordinator_health(
 ) -> Health:
     """Return the coordinator's health.
 
-    It is healthy if it answers: missing or dead nodes are the job's concern.
+    A coordinator that answers is healthy: missing or dead nodes are the job's concern.
     """
     nodes = ", ".join(f"{there[role]} of {count} {role}" for role, count in expected.items() if count)
     figures = {"phase": phase, "trained": trained, "expected": dict(expected), "there": dict(there)}
@@ -136,7 +136,7 @@ def node_health(
 ) -> Health:
     """Return another node's health.
 
-    It is healthy once joined, while the coordinator's last message is at most `limit_seconds` old.
+    A node is healthy once joined, while the coordinator's last message is at most `limit_seconds` old.
     """
     figures = {"joined": joined, "ready": ready, "coordinator_silent_seconds": silence_seconds}
     if not joined:

@@ -1,8 +1,8 @@
-"""The loop of a process, whose clock stands while the process does.
+"""The loop of a process, whose clock stands while the process is stopped.
 
 An interrupt ends the loop. A process may be stopped for any time: by SIGSTOP, `docker pause`, a snapshot of
-its machine. What others sent meanwhile waits in its sockets, so a timeout that ran on would call them silent
-before they are heard.
+its machine. What others sent meanwhile waits in its sockets. If timeouts ran on, these others would count as
+silent before their messages are read.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def run_steadily(main: Coroutine[Any, Any, T]) -> T:
 def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on a new `SteadyLoop`; signals cancel it.
 
-    An interrupt that comes before the coroutine's first step waits for it: raised there, it would leave a
-    coroutine that was never awaited, and a warning about it as the command's last words. The coroutine may
-    install handlers of its own on the loop. Afterwards the handlers are those from before.
+    An interrupt that comes before the coroutine's first step is raised in that step. Earlier, it would leave
+    a coroutine that was never awaited, and the command would end with a warning about it. The coroutine may
+    install handlers of its own on the loop. Afterwards the previous handlers are restored.
 
-    Any thread may call. Outside the main thread Python handles no signals, and nothing changes.
-    Neither does a handler that does not raise KeyboardInterrupt.
+    Any thread may call. Outside the main thread Python handles no signals, so no handler is changed. Nor is a
+    handler that does not raise KeyboardInterrupt.
 
     Raises KeyboardInterrupt if an interrupt cancelled it, and the coroutine's exceptions.
     """

@@ -1,8 +1,7 @@
 """The group of trainers that synchronize, and counts of what they send.
 
-`SyncGroup` is a state machine without I/O, owned by the coordinator. It alone decides the group, so that a
-group is re-formed by generation: rounds of two generations never meet, in whatever order nodes learn of a
-death.
+`SyncGroup` is a state machine without I/O, owned by the coordinator, which alone decides the group. Each
+change forms a new generation. Rounds of two generations never meet, in whatever order nodes learn of a death.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Traffic:
         self.up_float32 += 4 * elements
 
     def went_down(self, message_bytes: int, elements: int) -> None:
-        """Count a message with so many elements from there."""
+        """Count a message from there, with `elements` elements."""
         self.down += message_bytes
         self.down_float32 += 4 * elements
 

@@ -35,7 +35,7 @@ class MessageHandler(ABC):
     def takes_more(self) -> bool:
         """Return whether to take messages.
 
-        If not, the change of that must wake the thread that drives this.
+        When False becomes True, the thread that drives this must be woken.
         """
         return True
 
@@ -45,8 +45,8 @@ class MessageHandler(ABC):
     def metrics(self) -> dict[str, Any]:
         """Return counts so far; any thread may call.
 
-        `handled_seconds` were spent on the `handled_messages`. `busy_seconds` include them, and are all
-        seconds but those of waiting for messages.
+        `handled_seconds` were spent on the `handled_messages`. `busy_seconds` includes them: all seconds
+        except waits for messages.
         """
         return {
             "sent_bytes": self.listener.sent_bytes,

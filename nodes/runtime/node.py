@@ -47,7 +47,7 @@ ORPHAN_SECONDS = 9.0
 # Node timeouts for which a node waits for a coordinator that it has no connection to.
 GONE_TIMEOUTS = 2
 
-# Broken handshakes in a row that mean another key. So many take some seconds, since a proxy before a
+# Broken handshakes in a row that mean another key. They take some seconds, since a proxy in front of a
 # coordinator that is not up yet also accepts connections and ends them.
 MOST_BROKEN_HANDSHAKES = 10
 # The other side gave the reason: a key on one side only, or one that it does not admit.

@@ -58,11 +58,9 @@ LARGEST_BYTES = 16 << 20
 def tune_malloc() -> bool:
     """Keep up to KEPT_BYTES of freed memory in the process.
 
-    This includes blocks of up to LARGEST_BYTES.
-
-    A message is received into memory of its own. By default each of 1 MiB goes back to the kernel when it is
-    freed, and the next one is given zeroed pages, one fault a page: a fifth of the time of an all-reduce.
-    Returns whether it was done; without glibc nothing changes.
+    Blocks of up to LARGEST_BYTES are kept. Each message is received into memory of its own. By default a
+    freed block of 1 MiB goes back to the kernel, and the next block gets zeroed pages, with a fault per page:
+    a fifth of the time of an all-reduce. Returns whether it was done; without glibc nothing changes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -145,8 +143,8 @@ def command_line_room() -> str:
 def show_command_line(arguments: Sequence[str]) -> None:
     """Show in `ps` an interpreter's command line with these arguments.
 
-    Linux only. A forked process would show its parent's. It is cut where the room ends. The value of
-    `--token` is left out: a node proves its identity with it.
+    Linux only. A forked process would show its parent's command line. The line is cut where the room ends.
+    The value of `--token` is left out, since a node proves its identity with it.
     """
     words = [sys.executable]
     for word in arguments:
@@ -183,8 +181,8 @@ HEARTBEAT_SECONDS = 0.5
 class ProcessHooks:
     """The parts of its process that a node uses.
 
-    Here the process is one of its own; a subclass shares one between nodes. All methods but `zmq_context` are
-    called on the node's loop.
+    With this class the node has a process of its own; a subclass shares one between nodes. All methods but
+    `zmq_context` are called on the node's loop.
 
     Attributes:
         heartbeat_seconds: time from one heartbeat to the next.
@@ -218,7 +216,7 @@ class ProcessHooks:
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
         """Call `orphaned` on the loop when the supervisor dies.
 
-        It is only for a supervised node.
+        Called only for a supervised node.
         """
         exit_when_parent_dies(loop, orphaned)
 

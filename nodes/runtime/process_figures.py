@@ -66,7 +66,7 @@ def measure_process(
 ) -> MeasureReply:
     """Return the counts of a process, its threads and the sampler.
 
-    They come with this machine's clock. `further` are threads of its other processes.
+    The reply also has this machine's clock. `further` are threads of other processes of the node.
     """
     return MeasureReply(
         clock=time.monotonic(),

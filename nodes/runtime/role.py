@@ -81,7 +81,7 @@ class Role(ABC):
     def metrics(self) -> dict[str, Any]:
         """Return the node's measurements for the heartbeat.
 
-        They are numbers, texts and lists.
+        The values are numbers, texts and lists.
         """
 
     def progress(self, examples: int) -> None:  # noqa: B027
@@ -120,7 +120,7 @@ def listener_of_trainers(context: zmq.Context[zmq.Socket[bytes]], address: str) 
 
 
 def admit_trainers(listener: Listener, request: ConnectPeers) -> None:
-    """Have it accept messages from the job's trainers only."""
+    """Let the listener accept messages from the job's trainers only."""
     listener.admit(member.token for member in request.members if member.role == "trainer")
 
 

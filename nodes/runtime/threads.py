@@ -130,7 +130,7 @@ class CommandedService(Service):
     def call(self, command: Callable[[], object]) -> None:
         """Have `command` run on this thread; any thread may call.
 
-        If the thread ends first, it never runs: its waiters must be cancelled with the node.
+        If the thread ends first, `command` never runs: its waiters must be cancelled with the node.
         """
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -194,8 +194,8 @@ P = ParamSpec("P")
 async def run_in_thread_uncancellable(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run `work` on a thread; return its result or raise its exception.
 
-    A thread cannot be cancelled. If this coroutine is, it still waits for the end of the work, and then
-    raises CancelledError from the work's exception, so that a clean-up never runs beside the work.
+    A thread cannot be cancelled. If this coroutine is cancelled, it still waits for the end of the work, and
+    then raises CancelledError from the work's exception, so that a clean-up never runs beside the work.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     cancelled: asyncio.CancelledError | None = None

@@ -113,7 +113,7 @@ class Activity:
 
 PERIOD_SECONDS: Final = 0.08
 STALL_SECONDS: Final = 0.03
-# A thread that waits for the interpreter lock wakes every 5 ms to request it; a stopped one does not wake.
+# A thread that waits for the interpreter lock wakes every 5 ms to request it; a stopped thread does not wake.
 LOCK_REQUEST_SECONDS: Final = 0.1
 # Long for a wake-up, short beside the 5 ms for which a thread that runs Python code keeps the lock.
 LOCK_SECONDS: Final = 0.0005
@@ -184,10 +184,7 @@ class Sampler:
                 os.close(schedule)
 
     def _note(self, late: float, slices: int) -> None:
-        """Record a late wake-up.
-
-        It was `late` seconds late, in `slices` turns on a core.
-        """
+        """Record a wake-up that was `late` seconds late, in `slices` turns on a core."""
         self._wakes += 1
         if late > STALL_SECONDS and slices <= 2 + late / LOCK_REQUEST_SECONDS:
             # It stopped some time before the wake-up was due, on average half a period.
@@ -230,10 +227,7 @@ def _core_waits(schedule: int | None) -> tuple[float, int]:
 
 
 def _schedule(path: Path) -> tuple[float, float] | None:
-    """Seconds on a core and waiting for one.
-
-    They are None if unknown or the thread has ended.
-    """
+    """Seconds on a core and waiting for one; None if unknown or ended."""
     try:
         ran, waited, _ = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class _OpenExchange:
     """An unfinished exchange: number, codec, chunks as first sent.
 
-    `named` are the codec and the last answered exchange in its messages, None if they have none; `codec` is
-    the codec of its answer. `began` is the time of the first send, None after a failure.
+    `named` has the codec and the last answered exchange that its messages name, None if they name none;
+    `codec` is the codec of its answer. `began` is the time of the first send, None after a failure.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class _OpenExchange:
 class CenterClient:
     """The center, for one thread's asyncio loop; implements `Center` of `sync_algos.base`.
 
-    It must be created on that loop. A request is repeated after half its timeout. It ends with PeerLost at
+    Create the client on that loop. A request is repeated after half its timeout. It ends with PeerLost at
     the timeout, or at once if the node refuses it or the coordinator reports the node as lost.
 
     Exchanges are encoded by `codecs`. With a lossy codec up, both ends keep the last values of each slice as

@@ -44,7 +44,7 @@ class _Left:
 class LinkCodecChooser:
     """Codec chooser of one link, without I/O or clock.
 
-    It chooses the least lossy codec whose exchange ends before the next round is wanted. The time with
+    The chooser takes the least lossy codec whose exchange ends before the next round is wanted. The time with
     another codec is estimated from its bytes: in proportion, or, if the previous codec was measured recently,
     by the line through both, since a delay does not shrink with the bytes. If no codec fits, it chooses the
     smallest, unless that saves nothing. A less lossy codec must fit with some room to spare, and is tried
@@ -86,8 +86,8 @@ class LinkCodecChooser:
     def exchanged(self, codec: str, payload_bytes: int, seconds: float | None) -> str | None:
         """Record an exchange; return the reason if the codec changes.
 
-        An exchange is only counted if it began with an earlier codec, was sent partly as float32, or has
-        unknown `seconds`.
+        With unknown `seconds`, the exchange is only counted. If it began with an earlier codec, or was sent
+        partly as float32, its rate is kept, but its time decides nothing.
         """
         self.exchanges[codec] += 1
         if seconds is None:

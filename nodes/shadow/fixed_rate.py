@@ -1,6 +1,6 @@
 """Fixed-rate synchronization: rounds after every k iterations, for which workers wait.
 
-It is the baseline of ShadowSync (the paper's FR-EASGD-k, FR-MA-k, FR-BMUF-k). Both modes use the same
+This is the baseline of ShadowSync (the paper's FR-EASGD-k, FR-MA-k, FR-BMUF-k). Both modes use the same
 algorithms, clients and messages; only the waiting differs. With worker processes, `RemoteGate` and
 `RemoteRoundLog` represent the trainer in the worker process, `RemoteRounds` the worker in the trainer.
 """

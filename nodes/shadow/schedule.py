@@ -62,7 +62,7 @@ class RoundSchedule:
     def wanted_seconds(self) -> float | None:
         """Time between rounds that gap and duty cycle require.
 
-        It is None without a gap, and while the time of an iteration is unknown.
+        None without a gap, and while the time of an iteration is unknown.
         """
         if self._gap is None or not self._paces or not self._cpu_seconds:
             return None

@@ -50,8 +50,7 @@ class FinalizeResult:
 class Synchronizer:
     """The shadow thread, the fixed-rate rounds and the group of one trainer.
 
-    It is created when the trainer meets the others. All methods belong to the control thread, and never
-    block.
+    Created when the trainer meets the others. All methods belong to the control thread, and never block.
 
     Args:
         socket: the listener for the other trainers; None for an algorithm without peers. The shadow thread
@@ -188,8 +187,8 @@ class Synchronizer:
     async def model(self) -> torch.Tensor | None:
         """Return the final model, float32 [numel].
 
-        Returns None if each replica is a model of its own, or if the model is not available. A mean is that
-        of the last `finalize`.
+        Returns None if each replica is a model of its own, or if the model is not available. A mean was made
+        by the last `finalize`.
         """
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:

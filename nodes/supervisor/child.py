@@ -16,8 +16,8 @@ SAVED_LINES = 40
 class Child:
     """A process of the job, in a session of its own.
 
-    So a terminal's Ctrl-C reaches only the supervisor. Its standard input is a pipe that ends when the
-    supervisor does. The last SAVED_LINES of its output are saved.
+    A terminal's Ctrl-C therefore reaches only the supervisor. The process's standard input is a pipe that
+    ends when the supervisor does. The last SAVED_LINES of its output are saved.
 
     Attributes:
         ended: set once the process has ended and its output is read.
@@ -69,7 +69,7 @@ class Child:
 
     async def _wait(self) -> None:
         self.code = await self._process.wait()
-        # Its last words may still be in the pipe.
+        # Its last output may still be in the pipe.
         await asyncio.wait({self._tasks[0]}, timeout=1.0)
         self.ended.set()
 

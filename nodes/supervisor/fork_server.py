@@ -1,12 +1,13 @@
 """The fork server of a job.
 
-It forks nodes from processes with all imports done. `python -m shadowsync.nodes.supervisor.fork_server LIGHT
-TORCH`: two descriptors of sockets, of which the client has the other ends, see `starter`. The first process
-never imports torch and forks coordinator, readers and relay; it forks the one behind the second socket, which
-imports torch and forks all others. So torch is imported once a job, and its pages are shared.
+The server forks nodes from processes with all imports done. It is started as `python -m
+shadowsync.nodes.supervisor.fork_server LIGHT TORCH`, with the descriptors of two sockets whose other ends the
+client has (see `starter`). The first process serves LIGHT: it never imports torch, and forks coordinator,
+readers and relay. It also forks the second process, which serves TORCH: it imports torch and forks all
+others. So torch is imported once a job, and its pages are shared.
 
-Both end when their socket ends. A forked child has none of its parent's threads, and shares its sockets and
-its GPU: so neither process has a thread, another socket, or CUDA when it forks; else it refuses.
+Both processes end when their socket ends. A forked child has none of its parent's threads, but shares its
+sockets and its GPU. So a process refuses to fork while it has another thread, another socket, or CUDA.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def why_not_fork(own_sockets: Collection[int] = ()) -> str:
 
 
 MESSAGE_BYTES = 64 << 10
-# What is imported before the first fork, by both; then by the process without torch; then by the other one.
+# Imported before the first fork, by both; then by the process without torch; then by the other process.
 COMMON = (
     CLI,
     "shadowsync.commands.node_commands",
@@ -101,8 +102,8 @@ class ForkServer:
 
     Args:
         control: a socket of whole messages (SOCK_SEQPACKET); its end ends the server.
-        kill_at_end: whether its children are killed then; those that watch their standard input end by
-            themselves, once they have saved what they can.
+        kill_at_end: whether its children are killed at the end. Children that watch their standard input end
+            by themselves, once they have saved what they can.
     """
 
     def __init__(self, control: socket.socket, *, kill_at_end: bool = False) -> None:
@@ -222,7 +223,7 @@ def _set_up_process(request: ForkRequest) -> None:
         setattr(sys, name, new)
     sys.stdin = open(0, encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
     os.environ.update(request.environment)
-    # The interpreter read this one when the server started.
+    # The interpreter read PYTHONPATH when the server started.
     sys.path[:0] = [path for path in request.environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if request.folder:
         os.chdir(request.folder)
@@ -273,7 +274,7 @@ def main() -> None:
 
 def _serve(control: socket.socket, *, kill_at_end: bool) -> ForkRequest | None:
     gc.collect()
-    # The collector skips what exists now: looking at it would write to pages, and so copy them.
+    # The collector then skips what exists now; otherwise it would write to shared pages, and so copy them.
     gc.freeze()
     return ForkServer(control, kill_at_end=kill_at_end).serve()
 

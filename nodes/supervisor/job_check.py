@@ -1,7 +1,7 @@
 """The check of a job that needs torch, in its own process.
 
-`python -m shadowsync.nodes.supervisor.job_check JOB.json`: the exit code is 0, or 2 with a last line of JSON
-that says what is wrong.
+It is started as `python -m shadowsync.nodes.supervisor.job_check JOB.json`. The exit code is 0, or 2 with a
+last line of JSON that says what is wrong.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ RunResult: TypeAlias = tuple[ExitCode, str, Report | None]
 class RunFailed(ShadowSyncError):
     """A job did not end with exit code 0.
 
-    It was stopped or interrupted, or finished although a node died.
+    The job was stopped or interrupted, or finished although a node died.
 
     Attributes:
         report: report of the run; None if there is none.
@@ -73,7 +73,7 @@ def run(
         RunFailed: it ended with another exit code than 0; it has the report, if there is one.
         ShadowSyncError: another of its errors, named after what was wrong.
     """
-    # It begins to import while the job is read.
+    # The starter imports while the job is read.
     with closing(make_starter()) as starter:
         resolved = _resolved(job, overrides)
         caller = _Caller(progress, display(quiet=quiet), starter)
@@ -143,7 +143,7 @@ class _Caller:
             self.error = error
             assert self._supervisor is not None
             self._supervisor.interrupt()
-        # Last: an error of the display is logged, and belongs to nobody.
+        # Last: an error of the display is only logged.
         self._shown(status)
 
 

@@ -1,9 +1,9 @@
 """Start of a job's processes: forked from a fork server, or spawned.
 
-The client of a job's fork server, see `fork_server`. A request is a JSON object in one message, `{"request",
-"arguments", "environment", "folder"}`, with the descriptors of standard input, output and error. The answers
-are `{"request", "pid"}` with a descriptor of the process, or `{"request", "refused"}`; and when the process
-has ended `{"request", "code"}`.
+`ForkStarter` is the client of a job's `fork_server`. A request is a JSON object in one message, `{"request",
+"arguments", "environment", "folder"}`, with the descriptors of standard input, output and error. The answer
+is `{"request", "pid"}` with a descriptor of the process, or `{"request", "refused"}`. When the process has
+ended, `{"request", "code"}` follows.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from .fork_server import MESSAGE_BYTES
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
 METHODS = ("forkserver", "spawn")
-# A server that has imported all ends at once.
+# A server that has done its imports ends at once.
 END_SECONDS = 0.3
 
 
 class StartedProcess(Protocol):
-    """A process in a session of its own.
-
-    This process holds its standard input.
+    """A process in a session of its own, whose standard input this process holds.
 
     Attributes:
         pid: its number.
@@ -69,7 +67,7 @@ class Starter(Protocol):
     def close(self) -> None:
         """End what the starter itself has started.
 
-        Its processes have ended, or end by themselves.
+        The processes that it started for others have ended, or end by themselves.
         """
         ...
 
@@ -117,7 +115,7 @@ class SpawnStarter:
 def start_method() -> str:
     """Return the method that SHADOWSYNC_START_METHOD names.
 
-    By default "forkserver" where the system can, else "spawn". Raises JobFileError for another name.
+    By default "forkserver" if the system supports it, else "spawn". Raises JobFileError for another name.
     """
     # Forking after imports is safe on Linux alone, and so are descriptors of processes there.
     able = sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
@@ -248,7 +246,7 @@ class _ServerConnection:
         self._replies: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._processes: dict[int, _ForkedProcess] = {}
         self._codes: dict[int, int] = {}
-        # The one that watches the socket.
+        # The loop that watches the socket.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server_lost = False
 
@@ -289,7 +287,7 @@ class _ServerConnection:
         if self._loop is not None:
             self._loop.remove_reader(self._server)
         with contextlib.suppress(OSError):
-            # It has ended already, where it is not connected any more.
+            # If it is not connected any more, it has ended already.
             self._server.shutdown(socket.SHUT_WR)
 
     def wait_ended(self) -> None:
@@ -338,10 +336,7 @@ class _ServerConnection:
 
 
 class ForkStarter:
-    """A starter of processes that a server forks.
-
-    The server imports from now on.
-    """
+    """A starter of processes that a server forks; creating it starts the server."""
 
     def __init__(self) -> None:
         self._process, light, torch = open_server(os.environ | ONE_THREAD)

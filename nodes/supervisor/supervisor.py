@@ -46,9 +46,8 @@ log = logging.getLogger(__name__)
 class Supervisor:
     """Start the processes of a job, report deaths to the coordinator, end all.
 
-    The coordinator starts first.
-
-    Runs on one asyncio loop, in the process of the command line, or of the caller of `shadowsync.run`.
+    The coordinator starts first. Runs on one asyncio loop, in the process of the command line, or of the
+    caller of `shadowsync.run`.
 
     Args:
         progress: called every `progress_seconds` with what the coordinator's `status` answers.
@@ -87,7 +86,8 @@ class Supervisor:
         # For the coordinator; the others read the copy that it puts into the run's folder.
         self._job_file = self._scratch / "job.json"
         self._announce = self._scratch / "coordinator.json"
-        # Whoever knows it may report deaths, so it is in a file of this user's, and in no command line.
+        # Whoever knows the identity may report deaths, so it is in a file that only this user can read, and
+        # in no command line.
         self._identity = f"supervisor-{uuid4().hex}"
         self._identity_file = self._scratch / "supervisor"
         self._starter = starter
@@ -115,7 +115,7 @@ class Supervisor:
             await self._emulation.start(self._starter)
             endpoint = await self._start_coordinator()
             while endpoint is None and self._may_replace_coordinator():
-                # It had not begun: no node knows of it.
+                # The ended coordinator had not begun: no node knows of it.
                 endpoint = await self._start_coordinator()
             if endpoint is None:
                 return self._outcome()
@@ -170,10 +170,7 @@ class Supervisor:
         return True
 
     async def _follow_coordinator(self) -> None:
-        """Wait for the coordinator's end.
-
-        Another one takes over from one that died.
-        """
+        """Wait for the coordinator's end; if it died, another one takes over."""
         assert self.folder is not None
         while self._coordinator is not None:
             await self._coordinator.ended.wait()
@@ -188,7 +185,7 @@ class Supervisor:
         try:
             self._began(self.folder)
         except Exception:
-            # As with the progress: the job goes on.
+            # The job continues, as if its progress could not be shown.
             log.exception("the plan of the tables cannot be shown")
 
     def _clear_scratch(self) -> None:
@@ -243,7 +240,7 @@ class Supervisor:
     async def _start_ordered(self, order: StartNode, endpoint: str) -> Child | None:
         """Start a node as the coordinator orders; None if it was started before.
 
-        Raises ClusterError if it cannot be.
+        Raises ClusterError if the node cannot be started.
         """
         if self._interrupts:
             raise ClusterError("the job is being interrupted")
@@ -264,7 +261,7 @@ class Supervisor:
         """Start a node that joins the running job."""
         start = asyncio.create_task(self._spawn(role, index, ["--join", endpoint], token))
         self._starting.append(start)
-        # One that is being started when the job ends is ended as the others are.
+        # A node that is being started when the job ends is ended like the others.
         return await asyncio.shield(start)
 
     async def _keep(self, channel: RpcChannel, endpoint: str, child: Child) -> None:
@@ -308,8 +305,8 @@ class Supervisor:
     def _end_dead(self, tokens: Iterable[str]) -> None:
         """Kill children that the coordinator declared dead.
 
-        They stand still, or are cut off; nothing that they still do counts. One that ends by itself has
-        DEAD_SECONDS for it.
+        Such a child is stopped or cut off, and nothing that it still does counts. It has DEAD_SECONDS to end
+        by itself.
         """
         now = asyncio.get_running_loop().time()
         for token in tokens:
@@ -330,15 +327,15 @@ class Supervisor:
             try:
                 self._progress(reply.status)
             except Exception:
-                # Whatever it is: the job goes on, and the next status may be shown again.
+                # Any error: the job continues, and the next status may be shown again.
                 if not logged:
                     log.exception("the progress cannot be shown")
                 logged = True
 
     async def _watch_relay(self) -> None:
-        """Interrupt the job if its relay ends, without which it cannot go on.
+        """Interrupt the job if its relay ends, since it cannot continue without one.
 
-        `job_outcome` says why.
+        `job_outcome` reports the reason.
         """
         if self._emulation.relay is not None:
             await self._emulation.relay.ended.wait()
@@ -348,7 +345,7 @@ class Supervisor:
     def interrupt(self) -> None:
         """Interrupt the job, as Ctrl-C does; on the loop.
 
-        The first time for a checkpoint and a report, then for the end at once.
+        The first call allows for a checkpoint and a report; the second ends the job at once.
         """
         self._interrupts += 1
         self._interrupted.set()

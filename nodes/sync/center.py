@@ -91,7 +91,7 @@ class CenterState:
                     raise ValueError(f"invalid slice from {message.slice_start} to {message.slice_stop}")
                 seed = _Seed(message.slice_start, _empty(message.slice_stop - message.slice_start))
                 self._seeds[identity] = seed
-                # A session uses one while another is still being sent.
+                # A session uses one buffer while another is still being sent.
                 self._buffers = BufferPool(bytes_of(len(seed.values), arrays=2))
                 self.start, self.stop = message.slice_start, message.slice_stop
             elif (message.slice_start, message.slice_stop) != (self.start, self.stop):
@@ -104,10 +104,7 @@ class CenterState:
         return CenterValues(message.request, message.start, 0, False, np.empty(0, dtype=np.uint8))
 
     def exchange(self, identity: bytes, message: CenterExchange) -> list[CenterValues]:
-        """Accept a chunk of a replica.
-
-        Returns the chunks to answer now, if any.
-        """
+        """Accept a chunk of a replica; return the chunks to answer now, if any."""
         center = self._require_center()
         codec = self._codec_of(message)
         session = self._sessions.get(identity)
@@ -195,12 +192,11 @@ class CenterState:
         return self.values
 
     def _apply(self, center: torch.Tensor, values: Float32Array, reply: Float32Array) -> None:
-        """Apply the rule to the whole slice.
+        """Apply the rule to the whole slice, and write its answer to `reply`.
 
-        Its answer goes to `answer`, which may be `values` itself.
-
-        This is done part by part: the rule's temporary tensors stay in the cache, and nothing of the slice's
-        length is allocated, which would cost a page fault every 4 KiB.
+        `reply` may be `values` itself. The rule is applied part by part, so that its temporary tensors stay
+        in the cache, and nothing of the slice's length is allocated, which would cost a page fault every
+        4 KiB.
         """
         given, taken = torch.from_numpy(values), torch.from_numpy(reply)
         for at in range(0, len(values), RULE_ELEMENTS):

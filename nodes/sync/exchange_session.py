@@ -16,8 +16,8 @@ class ExchangeSession:
     codec up, they are copied into the reference instead. With a lossy codec down, the session has a residual
     of its own.
 
-    If exchanges name their codecs, each also says which answer arrived last: what an answer owes is not
-    owed if it never did.
+    If exchanges name their codecs, each exchange also says which answer arrived last. The residual of an
+    answer that never arrived is dropped.
 
     Args:
         start: the position of the slice's first element in the model.

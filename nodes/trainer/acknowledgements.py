@@ -29,7 +29,7 @@ class AckSender:
     """Sender of the workers' acknowledgements, several in one message.
 
     The queue is bounded by the readers' credit: a delivery counts as done only once it is confirmed here, and
-    readers have a bounded number of unfinished ones.
+    readers have a bounded number of unfinished deliveries.
 
     Args:
         confirmed: called on the loop with each acknowledgement that the coordinator has recorded.

@@ -26,7 +26,7 @@ from ..replica.replica import TrainerContext
 class TrainerSnapshot:
     """Copies of a trainer's state in the host's memory.
 
-    They are float32 [numel], except for the iterations, and nobody changes them.
+    All copies but the iterations are float32 [numel], and nobody changes them.
 
     Attributes:
         state: the algorithm's state, with the tensors of its `state_names`.
@@ -101,8 +101,8 @@ def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin
 def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
     """Compose the model, float32 [numel], from the files of an unfinished checkpoint.
 
-    It consists of the slices of the center, or is the mean of the replicas. So it matches exactly what is
-    saved, and needs no round. Raises CheckpointError for files that lack a part of it.
+    The model is joined from the slices of the center, or is the mean of the replicas. So it matches exactly
+    what is saved, and needs no round. Raises CheckpointError if the files lack a part of it.
     """
     files = list(entries)
     parts = {ModelOrigin.CENTER.value: _center, ModelOrigin.MEAN.value: _mean}[origin](

@@ -1,6 +1,6 @@
 """The initial state of a trainer.
 
-It comes from the trainer's part of a checkpoint, or from another trainer, since an optimizer without a
+The state comes from the trainer's part of a checkpoint, or from another trainer, since an optimizer without a
 history would take far too large steps.
 """
 
@@ -144,8 +144,8 @@ class SavedTrainers:
     def optimizer(self, index: int) -> dict[str, torch.Tensor]:
         """Return the optimizer state for trainer `index`, by name.
 
-        It is its own, or that of another trainer, since Adagrad without a history would take far too large
-        steps.
+        If its own is missing, it gets another trainer's, since Adagrad without a history would take far too
+        large steps.
         """
         saved = sorted(
             int(role.removeprefix("trainer-")) for role in self._roles if role.startswith("trainer-")

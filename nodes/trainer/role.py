@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 class TrainerRole(Role):
     """The control side of a trainer.
 
-    It uses no socket of the trainer's threads, and never blocks on them.
+    The control thread uses no socket of the trainer's threads, and never blocks on them.
     """
 
     name: ClassVar[str] = "trainer"
@@ -123,7 +123,7 @@ class TrainerRole(Role):
             model_origin=self._algorithm.model.value,
             needs_center=self._algorithm.needs_center,
             optimizer_state=optimizer_sizes(self._context),
-            # Sums would be part of the replicas' mean, and would be sent to it a second time.
+            # Deltas that a center sums would be part of the replicas' mean, and would be sent a second time.
             recenters=self._algorithm.needs_center and not self._algorithm.counts_once,
             needs_peers=self._algorithm.needs_peers,
             elastic=self._algorithm.elastic,

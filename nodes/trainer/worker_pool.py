@@ -31,7 +31,7 @@ TRACE_REPLY_SECONDS = 3.0
 class WorkerPool(ABC):
     """The workers of one trainer.
 
-    They are created before the other members of the job are known. The control thread calls the methods,
+    The pool is created before the other members of the job are known. The control thread calls the methods,
     unless one says otherwise.
 
     Attributes:
@@ -187,10 +187,7 @@ class ThreadWorkerPool(WorkerPool):
 
 
 class ProcessWorkerPool(WorkerPool):
-    """Workers that are processes.
-
-    They build their models while the trainer waits for other nodes.
-    """
+    """Workers that are processes: they build their models while the trainer waits."""
 
     def __init__(self, job: Job, node: NodeContext) -> None:
         super().__init__(job, node)

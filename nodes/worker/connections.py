@@ -1,8 +1,8 @@
 """A worker's sockets to readers and embedding nodes.
 
-They also notice nodes that have not answered for too long. If the path between two nodes is broken, the
-coordinator still receives heartbeats from both ends, so it declares neither dead, and a job that resends
-requests forever would hang.
+The connections also notice nodes that have not answered for too long. If the path between two nodes is
+broken, the coordinator still receives heartbeats from both ends, so it declares neither dead, and a job that
+resends requests forever would hang.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ class ReplyWatch:
     def check(self, now: float, requested: Iterable[str]) -> None:
         """Add the time since the last check for unanswered nodes.
 
-        `now` is by a steady clock: pauses of this worker, in which it asks nothing, do not count.
-
-        Raises PeerUnreachable if a node exceeds the limit.
+        `now` is by a steady clock, so pauses of this worker, in which it asks nothing, do not count. Raises
+        PeerUnreachable if a node exceeds the limit.
         """
         before, self._checked_at = self._checked_at, now
         step = now - before if before is not None else 0.0

@@ -13,11 +13,11 @@ from ..replica.device import Computed, Staged
 class DividedBatch:
     """A staged batch in micro-batches, with their results so far.
 
-    Let W be the batch's examples, or the sum of their sample weights, and W_p those of micro-batch p. The
-    loss is `sum of W_p / W * l_p` over the micro-batches' mean losses l_p. The embeddings' gradients are
-    those of that sum, each micro-batch's with the dense parameters at its own moment. If the parameters did
-    not change in between, they would be those of the whole batch. A micro-batch whose weights are all 0 has
-    no share.
+    Let W be the number of the batch's examples, or the sum of their sample weights, and W_p the same for
+    micro-batch p. The loss is `sum of W_p / W * l_p` over the micro-batches' mean losses l_p. The embeddings'
+    gradients are the gradients of that sum, with the dense parameters as they are at each micro-batch. If the
+    parameters did not change in between, these would be the gradients of the whole batch. A micro-batch whose
+    weights are all 0 has no share.
 
     Used by the worker thread that trains the batch, on its stream.
 

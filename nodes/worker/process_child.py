@@ -74,8 +74,8 @@ log = logging.getLogger(__name__)
 class WorkerProcessMain:
     """Main loop of a worker process.
 
-    Its first thread creates and runs it, and alone uses the channel. The worker's thread queues messages for
-    it. The process ends when the trainer stops it or ends.
+    The process's first thread creates and runs this object, and alone uses the channel. The worker's thread
+    queues messages for it. The process ends when the trainer stops it or ends.
     """
 
     def __init__(self, config: WorkerProcessConfig) -> None:

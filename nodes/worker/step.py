@@ -114,7 +114,7 @@ class Stepper:
     ) -> Step:
         """Start copying a batch to the device, cut into micro-batches.
 
-        `answers` must not change until `finish`.
+        `replies` must not change until `finish`.
         """
         vectors = self._context.router.assemble(requests, list(replies))
         step = Step(delivery, vectors, self._stage(delivery, vectors))

@@ -168,9 +168,9 @@ class Worker(Service):
     def metrics(self) -> dict[str, Any]:
         """Return counts so far; see `WorkerHandle.metrics`.
 
-        They include the seconds of waiting: for a batch (`reader`), the vectors of one, answers to pushes,
-        the end of a hold; at a fixed rate also for rounds, which `wait_seconds` leaves out. `compute` is the
-        time of the dense model's steps.
+        The counts include seconds of waiting: for a batch (`reader`), for the vectors of a batch, for answers
+        to pushes, and for the end of a drain; at a fixed rate also for rounds, which `wait_seconds` leaves
+        out. `compute` is the time of the dense model's steps.
         """
         if self._connections is None:
             return {}

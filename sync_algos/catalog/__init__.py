@@ -1,1 +1,1 @@
-"""Which algorithms there are: built in, and of plug-ins."""
+"""The catalog of algorithms: built-in ones and plug-ins."""

@@ -21,7 +21,7 @@ MODELS = {
 
 
 def list_algorithms() -> Iterator[str]:
-    """Yield the lines to print; an unusable algorithm says why."""
+    """Yield the lines to print; for an unusable algorithm, the reason."""
     installed = entry_points()
     for name, found in all_algorithms().items():
         if isinstance(found, AlgorithmError):

@@ -1,7 +1,7 @@
 """A process that reports an algorithm's needs.
 
-It is for nodes that never import torch. `python -m shadowsync.sync_algos.catalog.probe NAME` prints one JSON
-object: {"needs_center": ...} or {"error": ...}.
+The process serves nodes that never import torch. `python -m shadowsync.sync_algos.catalog.probe NAME` prints
+one JSON object: {"needs_center": ...} or {"error": ...}.
 """
 
 from __future__ import annotations

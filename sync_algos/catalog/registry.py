@@ -1,7 +1,7 @@
 """Algorithms by name, and making one from a job's settings.
 
-Three kinds of names: those of the table below; entry points of installed packages (see `plugins`); and a
-class given outright, "package.module:Class" or "/folder/my_algo.py:Class".
+A name is one of three: a name in the table below; an entry point of an installed package (see `plugins`); or
+a class given outright, "package.module:Class" or "/folder/my_algo.py:Class".
 """
 
 from __future__ import annotations

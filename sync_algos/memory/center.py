@@ -42,10 +42,7 @@ class MemoryReplica:
 
 @dataclass
 class _Exchange:
-    """A trainer's exchange of a slice.
-
-    It was applied if there is an answer.
-    """
+    """A trainer's exchange of a slice; it was applied if there is a reply."""
 
     values: torch.Tensor
     reply: torch.Tensor | None = None
@@ -72,14 +69,14 @@ class MemoryCenter:
     def lose(self, part: Slice, *, after_applying: bool = False) -> None:
         """Make exchanges of `part` raise PeerLost.
 
-        With `after_applying`, they do so only after one more is applied.
+        With `after_applying`, the next one is applied before it raises.
         """
         (self._losing if after_applying else self._lost).add(part)
 
     def silence(self, part: Slice, *, after_applying: bool = False) -> None:
         """Make the next exchange of `part` raise PeerLost.
 
-        The request is lost, or with `after_applying` the reply to it.
+        The request is lost; with `after_applying`, only the reply is.
         """
         self._silent[part] = after_applying
 
@@ -89,7 +86,7 @@ class MemoryCenter:
         return await self.settle(part, member)
 
     async def settle(self, part: Slice, member: int = 0) -> torch.Tensor:
-        """Return the answer to a member's last exchange, applied once."""
+        """Return the reply to a member's last exchange, which is applied once."""
         if (member, part) not in self._open:
             raise RuntimeError(f"trainer {member}'s last exchange of {part} was answered")
         last, silent = self._open[member, part], self._silent.pop(part, None)

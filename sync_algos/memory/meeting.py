@@ -16,7 +16,7 @@ Adopt = Callable[[tuple[int, ...]], None]
 class MemoryRound:
     """One group's round, shared by its members.
 
-    It is decided for all members at once, or for none.
+    The result is decided for all members at once, or for none.
     """
 
     def __init__(self, number: int, members: tuple[int, ...], adopt: Adopt) -> None:
@@ -33,7 +33,7 @@ class MemoryRound:
     def end(self) -> None:
         """End the round.
 
-        Waiting and later callers get PeerLost, unless it is decided.
+        Waiting and later callers get PeerLost, unless the result is decided.
         """
         self._ended = True
         self._met.set()
@@ -54,7 +54,10 @@ class MemoryRound:
             raise PeerLost(f"the round of {self.members} ended before all had met")
 
     def give(self, member: int, kind: str, values: torch.Tensor, weight: float) -> None:
-        """Hand over one member's values; the last decide the round."""
+        """Hand over one member's values, for `decide`.
+
+        Raises RuntimeError on a second call, ValueError for a negative weight, PeerLost if the round ended.
+        """
         if member in self._given:
             raise RuntimeError(f"trainer {member} gave its values twice in one round")
         if not weight >= 0.0:
@@ -102,7 +105,7 @@ class MemoryRendezvous:
         self.regroup(members)
 
     def regroup(self, members: Sequence[int]) -> None:
-        """Set the members from now on."""
+        """Set the members; end every round in progress, and count rounds from 0."""
         self.members = tuple(sorted(members))
         for one in self._rounds.values():
             one.end()

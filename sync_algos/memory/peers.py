@@ -15,8 +15,8 @@ from .meeting import MemoryRound
 class Hub(Protocol):
     """State shared by all trainers in memory, and what passes between them.
 
-    What takes time or fails on the way is up to it. `index` is the trainer that asks; all but `center` raise
-    PeerLost.
+    The hub decides what takes time and what fails on the way. `index` is the trainer that asks; all but
+    `center` raise PeerLost.
     """
 
     @property

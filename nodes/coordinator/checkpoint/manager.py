@@ -123,7 +123,7 @@ class CheckpointManager:
         if not self._validates:
             return
         if self.ended_early:
-            # The waiting ones are of later models than the one that was no better.
+            # Waiting checkpoints have later models than the one that was no better.
             while self._waiting:
                 self.validation.skip()
                 await run_in_thread_uncancellable(drop, self._waiting.popleft())

@@ -256,7 +256,7 @@ class RunningCheckpoint:
     def _saver(self, trainers: list[Member]) -> Member:
         """Return the trainer that writes the dense part.
 
-        It is the first trainer; with peers, the first of the group, since an excluded trainer has the model
+        This is the first trainer; with peers, the first of the group, since an excluded trainer has the model
         and algorithm state of its last round.
         """
         if self._model.needs_peers:
@@ -283,7 +283,7 @@ class RunningCheckpoint:
         return files
 
     def _note_pause(self, name: str, seconds: float) -> None:
-        """Note the pause once per node: it is about equal for every checkpoint."""
+        """Note a long pause once per node, since the pause hardly differs between checkpoints."""
         if seconds > PAUSE_SECONDS and name not in self._reported_pauses:
             self._reported_pauses.add(name)
             self._server.event(

@@ -42,9 +42,9 @@ class SampledReplica:
 class ReplicaMotion:
     """Ratio of the replicas' spread to the movement of their mean.
 
-    The movement is that over HORIZON_ITERATIONS. If samples are further apart, it is scaled down in
-    proportion. If the mean moved back and forth, this is too little and the ratio too large, which errs on
-    the safe side.
+    The movement counts over HORIZON_ITERATIONS. If samples are further apart, the movement is scaled down in
+    proportion. If the mean moved back and forth, the scaled movement is too small and the ratio too large,
+    which errs on the safe side.
     """
 
     def __init__(self) -> None:

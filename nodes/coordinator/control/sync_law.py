@@ -69,7 +69,7 @@ class ControlSample:
 class Limit:
     """A limit of the gap that expires after some windows.
 
-    Each repetition doubles its lifetime. It expires because data and links change.
+    Each repetition doubles its lifetime. Limits expire because data and links change.
 
     Attributes:
         value: the largest gap to try; None while unlimited.

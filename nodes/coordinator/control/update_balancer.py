@@ -1,6 +1,7 @@
 """Balancer of dense updates over unequal trainers, without I/O.
 
-Heartbeats in, orders out: the number of micro-batches per batch of a trainer, each for one dense update.
+Heartbeats come in. Orders go out: into how many micro-batches a trainer cuts its batches, each for one dense
+update.
 """
 
 from __future__ import annotations
@@ -173,10 +174,10 @@ class UpdateBalancer:
     """Balancer of a job's dense updates.
 
     A trainer that is k times slower cuts each batch into about k micro-batches, and makes a dense update of
-    each. The loop is closed: cutting makes a trainer slower still, so their number follows the measured time
-    of its batches with the present number. Updates that are missing by then are made up. Batches of nearly
-    equal trainers are not cut. The overhead of micro-batches never exceeds the time of the examples; if that
-    is not enough, the counts of updates stay unequal.
+    each. Cutting makes a trainer slower still, so the number of micro-batches follows the measured time of
+    its batches with the present number. Updates that are missing by then are made up. Batches of nearly equal
+    trainers are not cut. The overhead of micro-batches never exceeds the time of the examples; if that limit
+    is reached, the counts of updates stay unequal.
 
     The idea is from Adaptive SGD (Ma, Rusu et al., heterogeneous CPU+GPU), which changes the batch itself.
     Here the batch stays the unit of readers, ledger and pushes.

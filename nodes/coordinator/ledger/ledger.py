@@ -147,9 +147,9 @@ class LedgerState:
         return self._require(epoch, number).skipped
 
     def lose_reader(self, reader: str) -> list[UnreadSpan]:
-        """Mark a dead reader's unfinished spans as unread; return its finished ones.
+        """Mark a dead reader's unfinished spans as unread; return those wholly cut.
 
-        They are handed out again after `read_again`.
+        The spans are handed out again after `read_again`.
         """
         unread = []
         self.owed.lose_reader(reader)

@@ -1,7 +1,7 @@
 """Trained batches that a replaced embedding shard lacks: a state machine without I/O.
 
-They are owed from when this is known until they are trained again. The new shard applies them then; the
-others recognise and skip them. A span's owed batches are handed out to one reader at a time.
+Batches are owed from the moment this is known until they are trained again. The new shard then applies them;
+the other shards recognise and skip them. A span's owed batches are handed out to one reader at a time.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class UnreadSpan:
-    """A finished span of a dead reader, to be read again."""
+    """A span that a dead reader had wholly cut, to be read again."""
 
     number: int
     examples: int
@@ -111,7 +111,7 @@ class Replay:
 class OpenSpan:
     """A span that was handed out in one epoch.
 
-    It has the settled batches, which are trained or left out, with their examples by batch number.
+    Settled batches are trained or left out; the span has their examples by batch number.
 
     Attributes:
         reader: the reader that has it; empty while it waits to be handed out again.

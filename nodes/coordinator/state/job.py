@@ -97,7 +97,7 @@ class JobState:
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
         self.bad_rows_of_failed_reader = 0
-        # CPU seconds of each node at the begin of training, by name; None before.
+        # CPU seconds of each node when training began, by name; None before.
         self.training_began: dict[str, float] | None = None
         # Why training ended before the end of its input, or empty; None while it goes on.
         self.training_ended: str | None = None
@@ -274,14 +274,11 @@ class JobState:
         self.training_ended = ended_early
 
     def replace_coordinator(self) -> None:
-        """Record that another coordinator goes on."""
+        """Record that another coordinator has taken over."""
         self.takeovers += 1
 
     def reader_failed(self, bad_rows: int) -> None:
-        """Record the malformed rows that a failed reader had found.
-
-        They may be the reason for its failure.
-        """
+        """Record a failed reader's malformed rows, which may be why it failed."""
         self.bad_rows_of_failed_reader = max(self.bad_rows_of_failed_reader, bad_rows)
 
     def checkpoint_written(self) -> None:

@@ -103,8 +103,8 @@ class Membership:
     ) -> Member:
         """Admit a node that says hello.
 
-        With `late` a node may join the running job, under a name that no other had. Its index is `place`,
-        that of a dead node; by default it is that of its name.
+        With `late` a node may join the running job, under a name that no other node had. Its index is
+        `place`, the index of a dead node; by default the index in its name.
 
         Raises ClusterError if it cannot be in this job.
         """

@@ -1,7 +1,4 @@
-"""The emulated slow network of a job.
-
-It is a relay, and options for each child.
-"""
+"""The emulated slow network of a job: a relay, and options for each child."""
 
 from __future__ import annotations
 
@@ -26,9 +23,7 @@ START_SECONDS = 20.0
 
 
 class Emulation:
-    """The emulated network between the nodes of a job.
-
-    Does nothing unless one is requested.
+    """The emulated network between a job's nodes; without one it does nothing.
 
     A relay listens in the place of every node whose links are emulated: the node advertises the relay's
     endpoint to the others. Runs on the supervisor's loop.

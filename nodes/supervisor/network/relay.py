@@ -1,6 +1,6 @@
 """A relay that emulates a slow network: bytes are delayed and rate-limited.
 
-It does not parse messages. One direction of one listening node is one `ThrottledLink`, shared by all
+The relay does not parse messages. Each direction of a listening node is one `ThrottledLink`, shared by all
 connections to that node, as a network card is.
 
 The supervisor starts it as `python -m shadowsync.nodes.supervisor.network.relay SPEC`, where SPEC is JSON:
@@ -40,10 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class ThrottledLink:
-    """One direction of a slow network card.
-
-    `bytes_per_second` None: no limit.
-    """
+    """One direction of a slow network card; without limit if `bytes_per_second` is None."""
 
     def __init__(self, delay_seconds: float, bytes_per_second: float | None) -> None:
         self._delay = delay_seconds
@@ -54,7 +51,7 @@ class ThrottledLink:
     def arrival_time(self, now: float, size: int) -> float:
         """Return when the last of `size` bytes arrives.
 
-        They pass behind all that entered before, then the delay is added.
+        The bytes pass after all bytes that entered before; then the delay is added.
         """
         self.bytes += size
         if self._rate is None:
@@ -66,9 +63,8 @@ class ThrottledLink:
 class Endpoint(asyncio.Protocol):
     """One end of a relayed connection.
 
-    Holds received bytes that the other end has not got yet.
-
-    Runs on one asyncio loop. A connection's end travels the same way as its bytes, behind them.
+    Holds received bytes that the other end has not got yet. Runs on one asyncio loop. The end of a connection
+    travels as its bytes do, behind them.
     """
 
     def __init__(self, link: ThrottledLink, loop: asyncio.AbstractEventLoop, living: set[Endpoint]) -> None:
@@ -164,7 +160,7 @@ class Endpoint(asyncio.Protocol):
             self._queue.append((self._link.arrival_time(self._loop.time(), 0), _END))
             self.deliver()
         elif self._lost and self._end_delivered and self.other is not None and self.other.transport:
-            # The other end was left open for answers, which nobody takes now.
+            # The other end was left open for answers, but nobody is left to receive them.
             self.other.transport.close()
 
     def _deliver_end(self, to: Endpoint) -> None:
@@ -186,9 +182,9 @@ class Endpoint(asyncio.Protocol):
 
 
 class NearEnd(Endpoint):
-    """The end of whoever connected to this relay.
+    """The end of a process that connected to this relay.
 
-    Processes of other users are turned away, as they are at the node itself: see `wire.sockets.bind`.
+    Processes of other users are turned away, as at the node itself: see `wire.sockets.bind`.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -200,7 +196,7 @@ class NearEnd(Endpoint):
 
 
 def _user_of_peer(accepted: socket.socket) -> int:
-    """Return the other end's credentials, as the kernel recorded them."""
+    """Return the other end's user id, as the kernel recorded it."""
     credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1])
 
