@@ -118,7 +118,7 @@ class ColumnSection(BaseModel):
 
     @property
     def fixed_rows(self) -> int | None:
-        """Rows of the column's table, if the column determines them.
+        """Rows of the column's table, if the column determines them; otherwise None.
 
         Each value then has a row of its own, without a hash.
         """
@@ -176,13 +176,12 @@ def _check_format(name: str, column: ColumnSection) -> None:
 
 
 def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None:
-    """Raise ValueError for a schema that no file could match.
-
-    The error names the columns.
+    """Raise ValueError, which names the columns, for a schema that no file could match.
 
     Args:
         columns: columns by name, in the order of the file.
-        header: whether a file names its own columns; otherwise each entry without `source` is the next one.
+        header: whether a file names its own columns; otherwise each entry without `source` stands for the
+            next column of the file.
     """
     by_kind: dict[str, list[str]] = {}
     for name, column in columns.items():
@@ -215,10 +214,7 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
 
 
 def column_fault(name: str, names: list[str]) -> str:
-    """Say that a column is missing or repeated.
-
-    Returns "" if it is there once.
-    """
+    """Say that column `name` is missing or repeated in `names`; "" if it is there once."""
     times = names.count(name)
     if times == 1:
         return ""
