@@ -206,7 +206,7 @@ def _write_file(
 
 
 def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
-    """Build a file's header: 8 bytes for the length, then JSON, padded to a multiple of 8."""
+    """Build a file's header: length (8 bytes), JSON, padding to a multiple of 8."""
     ranges = {part.name: [part.start, part.start + len(part.values)] for part in parts if part.split}
     extra = {ROWS_KEY: json.dumps(ranges)} if ranges else {}
     described: dict[str, Any] = {"__metadata__": {**metadata, **extra}}

@@ -82,7 +82,10 @@ class ErrorFeedback:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether a residual is kept: for a lossy codec, or until an earlier one's residual is sent."""
+        """Whether a residual is kept.
+
+        It is kept for a lossy codec, and after a change to a lossless one until it is sent.
+        """
         return self._codec.lossy or len(self._residual) > 0
 
     def change(self, codec: Codec) -> None:

@@ -214,7 +214,7 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
 
 
 def column_fault(name: str, names: list[str]) -> str:
-    """Say that column `name` is missing or repeated in `names`; "" if it is there once."""
+    """Say that `name` is missing or repeated in `names`; "" if neither."""
     times = names.count(name)
     if times == 1:
         return ""

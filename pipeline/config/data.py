@@ -231,7 +231,7 @@ class DataSection(BaseModel):
 
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
-        """Columns that have a table, in the order in which a model gets their embeddings."""
+        """Columns with a table, in the order of the model's embeddings."""
         if not self.columns:
             return tuple(TableColumn(f"C{index + 1}", "") for index in range(self.categorical_features))
         return tuple(

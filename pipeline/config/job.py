@@ -120,7 +120,7 @@ class Job(Section):
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:
-        """All tables with their settings, in the order in which the model gets their embeddings."""
+        """All tables with their settings, in the order of the model's embeddings."""
         columns, rows, rules = self.data.table_columns, self.model.table_rows, self.embedding
         every = TableSettings(
             name="",
@@ -147,21 +147,24 @@ class Job(Section):
 
     @property
     def logit_offset(self) -> float:
-        """The number to add to a logit to calibrate it; 0 where training needs no calibration.
+        """The number that is added to a logit to calibrate it.
 
-        If training uses a share s of the negatives and a weight w of positives, it is log(s / w): the logit
-        of p / (p + (1 - p) w / s) is the logit of p plus log(s / w).
+        With a share s of the negatives and a weight w of positives the number is log(s / w): the logit of
+        p / (p + (1 - p) w / s) is the logit of p plus log(s / w).
         """
         return math.log(self.data.negative_share) + self.model.logit_offset
 
     @property
     def rows_warmup_examples(self) -> int:
-        """Number of examples, of all trainers, over which the learning rates of rows grow from 0."""
+        """Number of examples, of all trainers, over which row rates grow from 0."""
         return self.embedding.warmup_iterations * self.trainer.batch * self.trainer.count
 
     @property
     def sync_nodes(self) -> int:
-        """Number of sync nodes; `nodes.launch` sets it to 0 for an algorithm without a center."""
+        """Number of sync nodes.
+
+        `nodes.launch` sets it to 0 for an algorithm without a center.
+        """
         return 0 if self.sync.algorithm == "none" else self.sync.nodes
 
     @property

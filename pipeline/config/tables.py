@@ -84,7 +84,7 @@ def table_settings(
     rows: Sequence[int],
     sections: Mapping[str, TableSection],
 ) -> tuple[TableSettings, ...]:
-    """Combine defaults and sections into the settings of each table, in the order of `columns`.
+    """Combine defaults and sections into each table's settings, in the order of `columns`.
 
     Args:
         columns: the columns that have a table.
@@ -250,5 +250,5 @@ class ModelSection(Section):
 
     @property
     def logit_offset(self) -> float:
-        """The number to add to a logit to undo the weight of positives; 0 without a weight."""
+        """The number that is added to a logit to undo `positive_weight`."""
         return -math.log(self.positive_weight)

@@ -74,7 +74,7 @@ def _batch_pieces(
     shuffle_window: int,
     memory: WindowMemory,
 ) -> Iterator[Examples]:
-    """Yield the rows in order, cut where batches end; each piece has its own arrays."""
+    """Yield the rows in order, cut where batches end, in new arrays."""
     done = 0
     if not shuffle_window:
         for chunk in chunks:

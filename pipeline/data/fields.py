@@ -115,10 +115,11 @@ def parse_number(text: bytes) -> float:
 
 
 def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -> NDArray[np.float64]:
-    """Return the numbers in fields of a byte buffer, float64 of the shape of `starts`.
+    """Return the numbers in fields of a byte buffer.
 
-    An empty field is 0.0; a field that `parse_number` rejects is NaN. Any thread may call. The GIL is held
-    only for fields that are not integers of at most 8 characters.
+    The result is float64 of the shape of `starts`. An empty field is 0.0; a field that `parse_number` rejects
+    is NaN. Any thread may call. The GIL is held only for fields that are not integers of at most 8
+    characters.
 
     Args:
         buffer: uint8, C-contiguous, with PADDING_BYTES (of any content) after the last field.
@@ -189,9 +190,9 @@ def parse_number_column(column: pa.Array) -> Float64Array:
 def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
     """Return the times of a cleaned column, float64 [n], in seconds since 1970.
 
-    The column has times, dates, texts in ISO 8601, or numbers, which are returned as they are. Times without
-    a zone are UTC. With `time_format`, in the form of `strptime`, texts and numbers have that format. Nulls
-    and everything else are NaN.
+    The column has times, dates, texts in ISO 8601, or numbers. Times without a zone are UTC; numbers are
+    returned as they are. With `time_format`, in the form of `strptime`, texts and numbers have that format.
+    Nulls and everything else are NaN.
     """
     kind = column.type
     if time_format and (is_text(kind) or is_number(kind)):
@@ -252,7 +253,10 @@ def hash_bags(
 
 
 def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
-    """Return bool [n]: which values of a cleaned column are in `values`, texts or numbers."""
+    """Return bool [n]: which values of a cleaned column are in `values`.
+
+    `values` are texts or numbers.
+    """
     if all(isinstance(value, str) for value in values):
         text = column if is_text(column.type) else column.cast(pa.string())
         found = pc.is_in(text, value_set=pa.array(list(values), text.type))

@@ -1,6 +1,7 @@
-"""The hash from a categorical value to a row of its table; the same in every version.
+"""The hash from a categorical value to a row of its table.
 
-For a value of `length` bytes in categorical column `column` (from 0), all arithmetic modulo 2**64:
+The hash is the same in every version. For a value of `length` bytes in categorical column `column` (from 0),
+with all arithmetic modulo 2**64, it is:
 
     h = mix(mix(HASH_SEED ^ ((column + 1) * GOLDEN_RATIO)) ^ (length * GOLDEN_RATIO))
     for each 8 bytes, read little-endian, the last ones padded with zero bytes:  h = mix(h ^ word)

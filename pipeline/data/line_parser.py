@@ -135,7 +135,7 @@ class LineParser:
         return ParsedLines(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
 
     def finish(self, following: bytes = b"") -> None:
-        """Check the bytes after the last block, if a quote may be open at its end.
+        """Check the bytes after the last block, if a quote may be open there.
 
         Raises DataError for a quoted field that goes on in them.
         """

@@ -51,7 +51,10 @@ def id_class(kind: pa.DataType) -> IdClass | None:
 
 
 class IdClasses:
-    """The class of each column's ids in all files inspected; used by one thread at a time."""
+    """The class of each column's ids in all inspected files.
+
+    Used by one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[IdClass, str]] = {}

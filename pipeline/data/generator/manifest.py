@@ -37,7 +37,10 @@ class LogFile(FrozenModel):
 
 
 def teacher_ne(files: Sequence[str]) -> float | None:
-    """Return the teacher's NE on these files; None unless they are one part of a log."""
+    """Return the teacher's NE on these files.
+
+    Returns None unless the files are exactly one part of a generated log.
+    """
     manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
     known = [manifest for manifest in manifests if manifest is not None]
     if not known or len(known) < len(manifests) or any(m != known[0] for m in known):

@@ -5,7 +5,7 @@
 Each id has a latent vector of two normal values, hashed from (seed, column, id) and centred by popularity. L
 is the sum of the vectors of the "left" columns, R that of the "right" columns.
 
-- main: the first components of all columns, and three counts, added up. A linear model can learn it.
+- main: the sum of the first components over all columns, and three counts. A linear model can learn it.
 - interaction: the dot product of L and R, which pairs each left column with each right column. Vectors are
   centred, so no weight of a single id can replace it.
 - curvature: the product of two counts, the square of a third, and two products of a count and a component of

@@ -47,7 +47,7 @@ def check_agreement(job: Job, manifest: PreparedManifest) -> None:
 
 
 def differences(job: Job, manifest: PreparedManifest) -> list[str]:
-    """Return a text for each key in which job and folder differ, with both values."""
+    """Describe each key in which job and folder differ, with both values."""
     order = manifest.order
     found = _hash_differences(order.hash)
     mine = row_settings(job.data)
@@ -88,7 +88,7 @@ def _hash_differences(theirs: HashSettings) -> list[str]:
 def _with_defaults(
     stated: Mapping[str, Any], section: type[BaseModel], keys: Iterable[str]
 ) -> dict[str, Any]:
-    """Return what a folder states, with defaults for keys that are newer than the folder."""
+    """Return what a folder states, with defaults for keys newer than the folder."""
     fields = section.model_fields
     absent = {key for key in keys if key not in stated and not fields[key].is_required()}
     return {**{key: fields[key].get_default(call_default_factory=True) for key in absent}, **stated}

@@ -57,7 +57,9 @@ class SourceFile(FrozenModel):
 
 
 class PreparationSettings(FrozenModel):
-    """The settings and files of a preparation; equal ones make the same rows and parts.
+    """The settings and files of a preparation.
+
+    Preparations with equal settings and files make the same rows and parts.
 
     Attributes:
         data: the keys of [data] that say what a row is, resolved.
