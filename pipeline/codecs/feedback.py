@@ -84,7 +84,7 @@ class ErrorFeedback:
     def is_enabled(self) -> bool:
         """Whether a residual is kept.
 
-        It is kept for a lossy codec, and after a change to a lossless one until it is sent.
+        A lossy codec has a residual. After a change to a lossless codec it is kept until it is sent.
         """
         return self._codec.lossy or len(self._residual) > 0
 

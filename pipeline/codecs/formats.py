@@ -59,7 +59,7 @@ class Codec(ABC):
     def encode(self, values: Float32Array) -> Payload:
         """Return the payload, uint8 [bytes], of float32 [elements].
 
-        It may share memory with `values`.
+        The payload may share memory with `values`.
         """
 
     @abstractmethod

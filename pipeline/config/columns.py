@@ -120,7 +120,7 @@ class ColumnSection(BaseModel):
     def fixed_rows(self) -> int | None:
         """Rows of the column's table, if the column determines them; otherwise None.
 
-        Each value then has a row of its own, without a hash.
+        Such a column gives each value a row of its own, without a hash.
         """
         if self.kind == "bucket":
             return (len(self.boundaries) or (self.quantiles or 1) - 1) + 2

@@ -181,7 +181,8 @@ class Job(Section):
     def digest(self) -> str:
         """Hex SHA-256 of all that the nodes must agree on.
 
-        It leaves out `network`, `watch`, `report`, the place of the run folder and the device of a trainer.
+        The digest leaves out `network`, `watch`, `report`, the place of the run folder and the trainer's
+        device.
         """
         excluded = dict.fromkeys(("network", "watch", "report"), True)
         text = self.model_dump_json(exclude=excluded | {"run": {"directory"}, "trainer": {"device"}})

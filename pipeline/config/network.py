@@ -235,7 +235,7 @@ class NetworkSection(Section):
     def shares_memory(self) -> bool:
         """Whether nodes of one machine may share memory.
 
-        They may not if every link is emulated, because the emulation cannot slow shared memory down.
+        Memory is not shared if every link is emulated, because the emulation cannot slow shared memory down.
         """
         every_link = self.slow is not None and self.slow.every_link
         return self.shared_memory and self.transport != "tcp" and not every_link

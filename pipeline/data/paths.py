@@ -30,7 +30,7 @@ def absolute_path(pattern: str) -> str:
 def file_identity(path: str) -> str:
     """Return a text that is the same for every name of a file.
 
-    It is the path with links resolved, or the URL as it is.
+    The text is the path with links resolved, or the URL as it is.
     """
     return path if is_url(path) else os.path.realpath(path)
 

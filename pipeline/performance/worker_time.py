@@ -57,7 +57,7 @@ def occupied_share(node: NodeMeasurements) -> float:
 
 
 def behind_share(reader: NodeMeasurements) -> float:
-    """Return the share of time in which a reader had no batch waiting for credit."""
+    """Return the share of time in which a reader's batches never waited for credit."""
     idle = max(0.0, reader.share("wait_for_credit_seconds") - reader.stalled_share)
     return min(1.0, max(0.0, 1.0 - idle))
 

@@ -32,7 +32,9 @@ class PlacedPiece(ResultModel):
 
 
 class PlacedTable(ResultModel):
-    """A table, with figures of the sample taken at the start; None without a sample.
+    """A table, with figures of the sample taken at the start.
+
+    The figures are None without a sample.
 
     Attributes:
         rows_per_example: rows looked up for an example.
@@ -87,7 +89,7 @@ class PlanRecord(ResultModel):
 
 
 class LoadedNode(PlacedNode):
-    """A node with its load: the rows that it looked up, and its CPU time of training."""
+    """A node with its load: rows looked up, and CPU seconds of training."""
 
     looked_up_rows: NonNegativeInt | None = None
     cpu_seconds: NonNegativeFloat | None = None

@@ -1,6 +1,6 @@
-"""The folder of a run, the link `latest` to the newest, and a hint on how to resume.
+"""The folder of a run, the link `latest`, and how to resume.
 
-Imports no torch, because the coordinator needs the hint too.
+Imports no torch, because the coordinator needs `resume_hint` too.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def difference(identity: Identity) -> str:
 
 
 def auc(evaluation: Evaluation) -> str:
-    """Format the AUC, with the bound of its error if that is visible in the digits."""
+    """Format the AUC, with its error bound if that shows in the digits."""
     text = number(evaluation.auc)
     error = evaluation.auc_error
     return f"{text} (within {error:.1g})" if error is not None and error >= 1e-3 else text

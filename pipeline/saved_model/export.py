@@ -71,11 +71,11 @@ _BAG_RULE = [
 
 
 def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> dict[str, str]:
-    """Write the tables to `folder`; return their files' names.
+    """Write the tables to `folder`; return the file name of each table.
 
-    The names are by the table's name. Parquet has one file per table, with the columns `row` (int32) and
-    `vector` (a list of dim floats), in the order of rows. Safetensors has one file, with a float32 tensor
-    [rows, dim] per table, by its name. Raises OSError, ResourceError.
+    Parquet has one file for each table, with the columns `row` (int32) and `vector` (a list of dim floats),
+    in the order of rows. Safetensors has one file, with a float32 tensor [rows, dim] for each table, by its
+    name. With "none" nothing is written. Raises OSError or ResourceError if a file cannot be written.
     """
     if form == "none":
         return {}
@@ -85,7 +85,7 @@ def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> d
         return dict.fromkeys(tensors, entry.name)
     files = {}
     for number, table in enumerate(tables):
-        # The name of a column may contain characters that file names cannot.
+        # The name of a column may contain characters that a file name cannot.
         files[table.name] = f"table-{number:03d}-{re.sub(r'[^A-Za-z0-9_-]+', '_', table.name)[:60]}.parquet"
         _write_parquet(table, folder / files[table.name])
     return files
@@ -94,8 +94,8 @@ def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> d
 def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFormat) -> dict[str, Any]:
     """Write the dense part, the tables and manifest.json to `folder`.
 
-    All is written or nothing. Returns the manifest. Raises JobFileError (a package is missing, the module
-    cannot be exported), ResourceError (the folder exists already, or cannot be written).
+    Either all files are written or none. Returns the manifest. Raises JobFileError (a package is missing, or
+    the module cannot be exported), ResourceError (the folder exists already, or cannot be written).
     """
     require_exporter(form)
     width, dims = model.job.model_inputs
@@ -135,7 +135,7 @@ def _write_parquet(table: Table, path: Path) -> None:
     schema = pa.schema(
         [pa.field("row", pa.int32(), nullable=False), pa.field("vector", vectors, nullable=False)]
     )
-    # Floats of a trained table hardly compress.
+    # Compression hardly shrinks the floats of a trained table.
     with pq.ParquetWriter(path, schema, use_dictionary=False, compression="none") as writer:
         for start in range(0, table.rows, CHUNK_ROWS):
             part = table.weights[start : start + CHUNK_ROWS]
@@ -211,7 +211,7 @@ def _table_entry(model: SavedModel, table: Table, written: dict[str, str]) -> di
 
 
 def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
-    """Describe where an input row has the ids of a table."""
+    """Describe where in an input row the ids of a table are."""
     column = model.job.data.columns.get(table.name)
     source = (column.source if column is not None else "") or table.name
     if table.part is not None:
@@ -228,7 +228,7 @@ def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
 
 
 def _is_fixed(table: Table) -> bool:
-    """Return whether each value has a row of its own, without a hash."""
+    """Return whether each value has a fixed row, without a hash."""
     return table.part is not None or bool(table.boundaries)
 
 

@@ -62,7 +62,7 @@ class AppliedBatches:
     def lacking(self, first: BatchId, stop: int) -> list[tuple[int, int]]:
         """Return the ranges [start, end) of numbers missing from the set.
 
-        They are between `first.number` and `stop` - 1, for the epoch, span and seed of `first`.
+        The numbers are from `first.number` to `stop` - 1, for the epoch, span and seed of `first`.
         """
         bounds = self._bounds.get((first.epoch, first.span, first.seed), [])
         inside = [min(max(bound, first.number), stop) for bound in bounds]
