@@ -44,7 +44,10 @@ class JobFileError(ShadowSyncError):
 
 
 class DataError(ShadowSyncError):
-    """An input file is missing, empty, malformed, or of another shape."""
+    """An input file cannot be used.
+
+    For example it is missing, empty, of another shape, or has too many malformed rows.
+    """
 
     exit_code = ExitCode.DATA
 

@@ -26,7 +26,7 @@ def printable(text: bytes, limit: int = TEXT_CHARACTERS) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """Describe one malformed row: file, line, reason, and shortened text.
+    """One malformed row: file, line, reason, and shortened text.
 
     `line` counts from 1; in Parquet it is the number of the row, from 1.
     """
@@ -62,7 +62,7 @@ class BadRows:
     Attributes:
         limit: number of allowed bad rows (`data.max_bad_rows`).
         count: number of bad rows so far.
-        first: the first SAMPLES_KEPT of them.
+        first: the first SAMPLES_KEPT bad rows.
     """
 
     def __init__(self, limit: int) -> None:

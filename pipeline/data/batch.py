@@ -31,7 +31,7 @@ def no_bag_lengths() -> Int32Array:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Hold examples as a reader sends them to a trainer.
+    """Examples as a reader sends them to a trainer.
 
     Attributes:
         id: the batch's identity.
@@ -61,7 +61,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """Hold the bags of some examples.
+    """The bags of some examples.
 
     Attributes:
         rows: int32 [N], rows of table 0: those of example 0, of example 1, ...; then those of table 1, ...

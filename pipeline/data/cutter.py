@@ -33,9 +33,9 @@ def cut_into_batches(
     none. Each array is new, C-contiguous, and never written again. Memory: about two windows of
     4 * (1 + D + T) bytes a row, and a few MiB, whatever the file.
 
-    One thread may use the iterator. Many iterators may run at once, each with a `memory` of its own, which
-    may be that of an iterator that ended. A batch may be yielded before a later row of its span fails.
-    Raises what `examples` raises.
+    One thread may use the iterator. Many iterators may run at once, each with its own `memory`; a new one may
+    reuse the memory of one that ended. A batch may be yielded before a later row of its span fails. Raises
+    what `examples` raises.
     """
     pieces: list[Examples] = []
     pending = number = 0

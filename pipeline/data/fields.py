@@ -140,7 +140,7 @@ def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """Say which texts count as missing, and whether blanks are stripped."""
+    """Which texts count as missing, and whether blanks are stripped."""
 
     missing: tuple[str, ...] = ("",)
     strip: bool = False

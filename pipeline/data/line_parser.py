@@ -26,7 +26,7 @@ FOLLOWING_BYTES: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class ParsedLines:
-    """Hold the parsed lines of a block.
+    """The parsed lines of a block.
 
     Attributes:
         columns: columns by name, strings [n], in UTF-8.

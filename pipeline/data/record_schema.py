@@ -53,7 +53,7 @@ class ColumnFault:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Hold a chunk of rows, bad rows included.
+    """A chunk of rows, bad rows included.
 
     Attributes:
         examples: examples of all n rows; the values of bad rows are meaningless.

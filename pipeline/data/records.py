@@ -30,7 +30,7 @@ RECORD_BLOCK_BYTES = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Hold good rows in file order, with their times.
+    """Good rows in file order, with their times.
 
     `times` is float64 [n], or [0] without a timestamp column.
     """

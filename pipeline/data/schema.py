@@ -16,7 +16,7 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class FeatureShape:
-    """Describe a log's columns: a label, `dense` numbers, `categorical` ids.
+    """A log's columns: a label, `dense` numbers, `categorical` ids.
 
     `table_rows` has the rows of each categorical column's table. Raises ValueError unless it has one entry
     for each such column, from 1 to 2**31 - 1.
@@ -50,7 +50,7 @@ class FeatureShape:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Hold good rows in the order of their file, or permuted.
+    """Good rows in the order of their file, or permuted.
 
     Attributes:
         labels: float32 [n], each 0.0 or 1.0.

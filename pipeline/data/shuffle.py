@@ -146,7 +146,7 @@ class WindowMemory:
 
 
 class SortedRows:
-    """Hold all rows of `chunks`, sorted by time.
+    """All rows of `chunks`, sorted by time.
 
     Rows of equal times stay in the order of the files. Memory holds the examples once, and twice while they
     are joined. Raises DataError, which names `paths`, when they have more than `limit_bytes`.

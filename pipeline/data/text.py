@@ -38,7 +38,7 @@ _MAGIC = {
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Hold whole lines, valid until the next block is requested.
+    """Whole lines, valid until the next block is requested.
 
     Attributes:
         buffer: uint8, C-contiguous; at least PADDING_BYTES of any content follow the lines.

@@ -81,7 +81,7 @@ def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TappedRows:
-    """Hold good rows of a source.
+    """Good rows of a source.
 
     Attributes:
         chunk: the rows in the form in which a model gets them.

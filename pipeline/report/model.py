@@ -205,8 +205,8 @@ class Sync(ResultModel):
         algorithm, mode, optimizer_state: settings of the job.
         rounds: number of completed rounds.
         incomplete_rounds: number of rounds that ended without all of their slices.
-        undecided_rounds: those of `incomplete_rounds` that a trainer that had left may have completed.
-        unanswered_slices: slices that moved a center, but may not have reached their trainer.
+        undecided_rounds: number of incomplete rounds that a departed trainer may have completed.
+        unanswered_slices: number of slices that moved a center, but may not have reached their trainer.
         gap_mean, gap_max: iterations of a trainer between completed rounds.
         first_rounds: rounds that began in a trainer's first FIRST_ITERATIONS, by the trainer's name, for
             trainers with so many iterations.

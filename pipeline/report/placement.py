@@ -38,7 +38,7 @@ class PlacedTable(ResultModel):
 
     Attributes:
         rows_per_example: rows looked up for an example.
-        distinct_per_example: rows looked up for an example that are distinct within a batch.
+        distinct_per_example: distinct rows of a batch, divided by the batch's examples.
         head_share: share of the 1,024 most frequent rows in all lookups.
         lookup_ns, update_ns, wire_ns: cost of an example to the table's nodes, in nanoseconds, for the
             lookup, the push and the socket.

@@ -33,7 +33,7 @@ def create_run_folder(directory: Path, name: str) -> Path:
             directory.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
         except FileExistsError as error:
-            # A file in place of the parent folder blocks every name.
+            # If the parent is a file, every name would fail like this, and the loop would never end.
             if not directory.is_dir():
                 raise unwritable(directory, error) from error
             number += 1

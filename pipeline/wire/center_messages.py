@@ -47,7 +47,7 @@ class CenterNamedExchange(CenterExchange):
     """`CenterExchange` over a link whose codec is chosen for each exchange.
 
     `codec` is the name of the codec of this exchange and of its reply. `replied` is the number of the
-    thread's last exchange with the node to which it has the reply; 0 if there is none.
+    thread's last exchange that the node has answered; 0 if there is none.
     """
 
     KIND: ClassVar[str] = "center_named_exchange"

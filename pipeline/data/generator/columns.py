@@ -107,7 +107,7 @@ ID_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClickColumns:
-    """Hold rows without their labels.
+    """Rows without their labels.
 
     Attributes:
         counts: float64 [13, n], whole numbers; NaN where missing.

@@ -79,9 +79,9 @@ def generate_log(
 
     Raises:
         JobFileError: an argument out of range.
-        DataError: the folder cannot be written, or holds files of these names that no log.json lists.
+        DataError: the folder cannot be written, or has files of these names that its log.json does not list.
         ResourceError: the disk is full.
-        After an error or an interrupt the folder has no log.json, and none of the files begun.
+        After an error or an interrupt the folder has neither log.json nor files that this call began.
     """
     request = _LogRequest(
         Path(directory), examples, eval_examples, seed, data_format, files, compression, click_rate
@@ -128,7 +128,7 @@ def draw_rows(
 
 @dataclass(frozen=True)
 class _LogRequest:
-    """Hold the checked arguments of `generate_log`."""
+    """The checked arguments of `generate_log`."""
 
     directory: Path
     examples: int

@@ -25,7 +25,7 @@ class SplitTableRows:
 
 @dataclass(frozen=True, slots=True)
 class DistinctIndices:
-    """Hold the index arrays of a `DistinctRows` as tensors on the device."""
+    """The index arrays of a `DistinctRows` as tensors on the device."""
 
     which: torch.Tensor
     order: torch.Tensor
@@ -34,7 +34,7 @@ class DistinctIndices:
 
 @dataclass(frozen=True, slots=True)
 class BankIndices:
-    """Hold a `BankLookup` with its index tensors.
+    """A `BankLookup` with its index tensors.
 
     A reply has `single` vectors of single rows, then B vectors for each table of `bags`. The `examples`
     single rows, repeats included, are those of the tables of `whole`, B each, then those of `parts`.

@@ -173,7 +173,7 @@ class BankLookup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableBags:
-    """Hold the bags of one table in one batch.
+    """The bags of one table in one batch.
 
     Attributes:
         rows: int32 [E]: the rows of the first example's bag, then those of the next.
@@ -196,7 +196,7 @@ class TableBags:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupPlan:
-    """Hold one lookup request, and where its reply belongs.
+    """One lookup request, and where its reply belongs.
 
     Attributes:
         node: the node that receives the request.

@@ -48,7 +48,7 @@ def flat_floats(values: FloatBuffer, count: int, what: str) -> torch.Tensor:
 
 
 class BatchEmbeddings:
-    """Hold one batch's embeddings; used by the worker thread that trains the batch.
+    """One batch's embeddings; used by the worker thread that trains the batch.
 
     Attributes:
         leaves: one leaf for each node, float32 [floats of its request], requiring a gradient. A leaf is on

@@ -21,7 +21,7 @@ STORAGE_BYTES: Final[dict[str, int]] = {"float32": 4, "bfloat16": 2}
 
 
 class Range(NamedTuple):
-    """Hold rows [start, stop) of `table`, which `node` owns."""
+    """Rows [start, stop) of `table`, which `node` owns."""
 
     table: int
     start: int

@@ -149,7 +149,7 @@ def table_cost(
 def _time(memory: NDArray[np.float32], width: int, seconds: float, clock: Callable[[], float]) -> float:
     """Return the nanoseconds to read or write a row, the least of several runs.
 
-    The row has `width` floats and lies in `memory`. The runs take about `seconds`.
+    The row has `width` floats and is in `memory`. The runs take about `seconds`.
     """
     table = memory[: len(memory) // width * width].reshape(-1, width)
     draw = np.random.default_rng(0)

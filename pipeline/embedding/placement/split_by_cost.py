@@ -139,7 +139,7 @@ def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], n
 
 @dataclass
 class _NodeLoad:
-    """Hold a node's load, in picoseconds an example, and its free bytes."""
+    """A node's load, in picoseconds an example, and its free bytes."""
 
     load: int
     room_bytes: int
@@ -147,7 +147,7 @@ class _NodeLoad:
 
 @dataclass(frozen=True)
 class _UnplacedTable:
-    """Hold a table that is still to be cut over nodes."""
+    """A table that is still to be cut over nodes."""
 
     table: int
     rows: int

@@ -22,7 +22,7 @@ def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
     most `nodes - 1` more ranges than tables. Each lookup of a split table still goes to one node.
 
     All banks are balanced together, so that a table of another dim costs no node more than its share. If
-    there are fewer rows than nodes times tables, and row sizes are very unequal, a node may get no rows.
+    there are fewer rows than nodes times tables, and tables are very unequal, a node may get no rows.
 
     Raises JobFileError for fewer rows than nodes.
     """
@@ -101,7 +101,7 @@ def _cut(rows: tuple[int, ...], widths: list[int], large: list[int], shares: lis
         width, share_ends, start = widths[table], 0, 0
         for node, share in enumerate(shares):
             share_ends += share
-            # Rows whose middle lies below the end of the share, in integers.
+            # One past the last row whose middle is below the end of the share, in integers.
             stop = -((width - 2 * (share_ends - table_begins)) // (2 * width))
             stop = min(rows[table], max(start, stop))
             if stop > start:

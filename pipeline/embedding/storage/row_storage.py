@@ -99,7 +99,7 @@ class RowStorage(Protocol):
 
 
 class Float32Rows:
-    """Hold rows as float32, without rounding."""
+    """Rows as float32, without rounding."""
 
     def __init__(self, rows: int, dim: int) -> None:
         self._memory = RowMemory((rows, dim), np.float32)
@@ -124,7 +124,7 @@ class Float32Rows:
 
 
 class BFloat16Rows:
-    """Hold rows as bfloat16, two bytes a float.
+    """Rows as bfloat16, two bytes a float.
 
     Sums are computed in float32 and rounded stochastically, see `round_at_random`.
     """
