@@ -123,8 +123,6 @@ class Validation(ResultModel):
     """Checkpoints that were scored during training; their values are `curves.validation`.
 
     Attributes:
-        metric: the metric that chooses the best checkpoint.
-        count: number of scored checkpoints.
         failed: number of validations without a score; the events say why.
         skipped: number of validations that were due while too many others waited.
         best: the metric's best value; None if no checkpoint could be scored.
@@ -179,10 +177,8 @@ class Checkpoints(ResultModel):
 class LinkTraffic(ResultModel):
     """Traffic of one direction of synchronization.
 
-    Attributes:
-        codec: the codec of the values.
-        bytes: bytes through the trainers' sockets, headers included.
-        float32_bytes: bytes that the values would take as float32.
+    `bytes` passed through the trainers' sockets, headers included. The values alone would take
+    `float32_bytes` as float32.
     """
 
     codec: str
@@ -202,18 +198,14 @@ class Sync(ResultModel):
     """Synchronization of the replicas.
 
     Attributes:
-        algorithm, mode, optimizer_state: settings of the job.
-        rounds: number of completed rounds.
         incomplete_rounds: number of rounds that ended without all of their slices.
         undecided_rounds: number of incomplete rounds that a departed trainer may have completed.
         unanswered_slices: number of slices that moved a center, but may not have reached their trainer.
         gap_mean, gap_max: iterations of a trainer between completed rounds.
         first_rounds: rounds that began in a trainer's first FIRST_ITERATIONS, by the trainer's name, for
             trainers with so many iterations.
-        bytes: bytes of synchronization, both ways.
         seconds_mean: mean time of a round, from its start until it was applied.
-        cpu_seconds_mean: mean CPU time of a round's thread, which `sync.duty` limits; None in reports of
-            earlier versions.
+        cpu_seconds_mean: mean CPU time of a round's thread, which `sync.duty` counts; None in old reports.
         links: traffic by the way's name in the job's `codecs`, without ways that were not used.
         reference_bytes: memory that lossy codecs needed at the end, by the role that held it.
         control: None without `sync.control`.
@@ -305,7 +297,6 @@ class EmulatedNetwork(ResultModel):
         means: how it was emulated; "tc" in reports of earlier versions only.
         delay_seconds: delay of one way.
         bytes_per_second: limit of each listening node, in each direction.
-        links: whether only the links of synchronization were slow, or all.
         relay_cpu_seconds, relay_bytes: cost of the relay; None with "tc".
     """
 
@@ -337,7 +328,6 @@ class Report(ResultModel):
         started_at: ISO 8601 time.
         model_saved: which model was saved, in words.
         eval_best: quality of the best checkpoint, if that is not the last one.
-        bad_batches: None if no batch was left out.
         resumed_from: the run that this one continued.
         restored_examples: number of examples that run had trained; `examples` does not include them.
         elp: batch x workers x trainers.
