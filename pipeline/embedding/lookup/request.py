@@ -79,7 +79,7 @@ class BankShare:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows, of examples and of bags."""
+        """Return the number of rows: single rows and rows of bags."""
         return self.single + self.bag_rows
 
     @property
