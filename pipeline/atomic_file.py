@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from .errors import ResourceError
 
-# In the name of every temporary file, which a killed writer leaves behind; in no finished file's name.
+# Every temporary file has this in its name, and no finished file has. A killed writer leaves such files.
 UNFINISHED = ".unfinished-"
 
 
@@ -20,9 +20,9 @@ UNFINISHED = ".unfinished-"
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file that replaces `path` at the end of the block.
 
-    It is a temporary file beside `path`; at the end of the block it is fsynced and renamed to `path`.
-    If the block raises, the temporary file is removed and the file at `path` stays as it was. An OSError
-    (disk full, no permission) becomes a ResourceError that names `path`. Any thread may call.
+    The block writes to a temporary file beside `path`, which is then fsynced and renamed to `path`. If the
+    block raises, the temporary file is removed and the file at `path` stays as it was. An OSError (disk full,
+    no permission) becomes a ResourceError that names `path`. Any thread may call.
     """
     temporary = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
     try:
@@ -68,9 +68,9 @@ def unwritable(path: Path, error: OSError) -> ResourceError:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Make an empty folder that becomes `path` at the block's end.
 
-    It is made beside `path` and renamed at the end.
-    If the block raises, the folder is removed. Raises ResourceError if `path` exists and is not an empty
-    folder, or if something cannot be written (including an OSError of the block).
+    Until then the folder has a temporary name beside `path`. If the block raises, the folder is removed.
+    Raises ResourceError if `path` exists and is not an empty folder, or if something cannot be written
+    (including an OSError of the block).
     """
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise ResourceError("exists already", where=str(path), remedy="give another folder, or remove it")

@@ -24,9 +24,9 @@ class ExitCode(IntEnum):
 
 
 class ShadowSyncError(Exception):
-    """Base of all errors that a user can cause and mend.
+    """Base of all errors that a user can cause and fix.
 
-    `str()` is one line: what, where, what would do.
+    `str()` is one line: where, what happened, and how to fix it.
     """
 
     exit_code: ExitCode = ExitCode.INTERNAL
@@ -38,10 +38,7 @@ class ShadowSyncError(Exception):
 
 
 class JobFileError(ShadowSyncError):
-    """A key, value or option that cannot be used.
-
-    The key or value is in the job file, and the option on the command line.
-    """
+    """A key or value of a job file, or an option, cannot be used."""
 
     exit_code = ExitCode.USAGE
 
@@ -49,7 +46,7 @@ class JobFileError(ShadowSyncError):
 class DataError(ShadowSyncError):
     """An input file cannot be used.
 
-    It is missing, empty, of another shape, or has too many malformed rows.
+    For example it is missing, empty, of another shape, or has too many malformed rows.
     """
 
     exit_code = ExitCode.DATA
@@ -58,7 +55,7 @@ class DataError(ShadowSyncError):
 class ClusterError(ShadowSyncError):
     """Nodes cannot form the job.
 
-    A port is in use, a node has another protocol version or another job, or the cluster is full.
+    For example a port is in use, a node has another protocol version or job, or the cluster is full.
     """
 
     exit_code = ExitCode.CLUSTER
@@ -73,7 +70,7 @@ class ResourceError(ShadowSyncError):
 class ProtocolError(ShadowSyncError):
     """A message cannot be understood.
 
-    It is counted, logged with its sender, and answered with an error.
+    The receiver counts the message, logs it with its sender, and answers with an error.
     """
 
     exit_code = ExitCode.CLUSTER

@@ -1,7 +1,7 @@
 """The memory that this process may use, within its control groups' limits.
 
-A container's limit is that of a control group. The kernel kills a process that exceeds it, but the figures
-of the machine, which psutil reads, do not include it.
+A container's memory limit is that of a control group. The kernel kills a process that exceeds the limit, but
+psutil reads the figures of the machine, which do not include it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MOUNT: Final = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class GroupLimit:
-    """Hold a control group's memory limit and use.
+    """A control group's memory limit and use.
 
-    `used_bytes` is without the file cache, which the kernel can drop.
+    `used_bytes` excludes the inactive file cache, which the kernel can drop.
     """
 
     limit_bytes: int
@@ -29,33 +29,30 @@ class GroupLimit:
 
 
 def available_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
-    """Return the memory that is available now.
+    """Return the bytes of memory that are available now.
 
-    It is the least of the machine and of all control groups above. Any thread may call this. The arguments
-    are where the kernel publishes the limits, for tests.
+    This is the least of the machine's and of all control groups' that contain this process. Any thread may
+    call this. Tests pass other places for the kernel's files as arguments.
     """
     free = [limit.limit_bytes - limit.used_bytes for limit in group_limits(own_groups, mount)]
     return max(0, min([int(psutil.virtual_memory().available), *free]))
 
 
 def total_memory_bytes(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> int:
-    """Return the machine's memory, or a control group's lower limit."""
+    """Return the machine's memory in bytes, or a control group's lower limit."""
     limits = [limit.limit_bytes for limit in group_limits(own_groups, mount)]
     return min([int(psutil.virtual_memory().total), *limits])
 
 
 def group_limits(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> list[GroupLimit]:
-    """Return the limits on this process, of cgroup v2 and v1.
-
-    Empty without limits, or outside Linux.
-    """
+    """Return the limits on this process, of cgroup v2 and v1; empty outside Linux."""
     try:
         lines = own_groups.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
     limits = []
     for line in lines:
-        # hierarchy:controllers:path; version 2 has no controllers there.
+        # hierarchy:controllers:path; in cgroup v2 the controllers are empty.
         _, controllers, path = line.split(":", 2)
         if not controllers:
             limits += [_limit_v2(folder) for folder in _upward(mount, path)]
@@ -67,8 +64,8 @@ def group_limits(own_groups: Path = _OWN_GROUPS, mount: Path = _MOUNT) -> list[G
 def _upward(root: Path, path: str) -> Iterator[Path]:
     """Yield the folders of a group and of the groups above it.
 
-    A container sees its own group at the root and may be given a path that exists only on the host: the
-    caller skips folders that do not exist.
+    A container sees its own group at the root, but its path may exist only on the host. So the caller must
+    skip folders that do not exist.
     """
     group = PurePosixPath(path.lstrip("/"))
     for folder in (group, *group.parents):
@@ -85,7 +82,7 @@ def _limit_v1(folder: Path) -> GroupLimit | None:
 
 
 def _limit(folder: Path, limit: str, usage: str, cache: str) -> GroupLimit | None:
-    """Return the group's limit; None if it has none or shows none."""
+    """Return the group's limit; None if it has none or it cannot be read."""
     try:
         limit_bytes = int((folder / limit).read_text(encoding="ascii"))
         used_bytes = int((folder / usage).read_text(encoding="ascii"))

@@ -1,7 +1,4 @@
-"""Types that all packages share.
-
-Batch identity, arrays and whether they are finite, base of records.
-"""
+"""Types that all packages share: arrays, bases of records, and the batch's identity."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def is_finite(values: NDArray[Any]) -> bool:
     """Return whether all values are finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = values.sum()
-    # The sum is not finite if an element isn't, rarely otherwise; several times faster than isfinite.
+    # The sum is several times faster than isfinite. It is not finite if an element is not, rarely otherwise.
     return math.isfinite(total) or bool(np.isfinite(values).all())
 
 
@@ -54,8 +51,8 @@ def first_fault(error: ValidationError) -> str:
 class BatchId(NamedTuple):
     """The identity of one batch.
 
-    The batch's contents are a pure function of this id and the files. `number` counts the batches of one
-    span, from 0 (a tuple already has a method `index`).
+    The contents of the batch depend only on this id and the files. `number` counts the batches of one span,
+    from 0. (It is not called `index`, because a tuple has a method of this name.)
     """
 
     epoch: int
@@ -65,17 +62,17 @@ class BatchId(NamedTuple):
 
     @classmethod
     def from_wire(cls, value: Any) -> BatchId:
-        """Return the id from four integers, as msgpack gives them.
+        """Return the id from a list or tuple of four integers, which msgpack decoded.
 
         Raises ValueError for anything else.
         """
         if not isinstance(value, list | tuple) or len(value) != 4:
             raise ValueError(f"a batch id is four integers, not {value!r:.80}")
-        # Files and arrays store them as signed 64-bit integers.
+        # Files and arrays store the parts as signed 64-bit integers.
         if not all(type(part) is int and 0 <= part < 2**63 for part in value):
             raise ValueError(f"a batch id is four integers from 0 to 2**63 - 1, not {value!r:.80}")
         batch = cls(*value)
-        # Ranges of batches are stored with the number after their last one.
+        # Ranges of batches are stored with the number after their last batch.
         if batch.number == 2**63 - 1:
             raise ValueError(f"batch number {batch.number} is too large")
         return batch

@@ -1,6 +1,6 @@
 """The best checkpoint by validation.
 
-It is made of hard links, which stay when the next checkpoint replaces the last.
+Its files are hard links, which stay when the next checkpoint replaces the last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BestNote:
     Attributes:
         metric, value: the metric of validation, and its value.
         examples: number of examples that were trained.
-        input_digest: digest of the data that it was validated on; values on other data cannot be compared.
+        input_digest: digest of the validation data; values on other data cannot be compared.
     """
 
     metric: str
@@ -37,10 +37,7 @@ class BestNote:
 
 
 def read_note(folder: Path) -> BestNote | None:
-    """Return why a checkpoint is the best.
-
-    Returns None for another checkpoint, or a note that cannot be read.
-    """
+    """Return why a checkpoint is the best; None without a readable note."""
     try:
         return BestNote(**json.loads((folder / NOTE_NAME).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -51,7 +48,8 @@ def pin(checkpoint: Path, number: int = 0) -> Path:
     """Link RUN/checkpoint as RUN/best.candidate-NUMBER, the manifest last.
 
     The files are hard links, or copies if the file system has no links. Files of a checkpoint are never
-    written again, so a link is as good as a copy. One thread of one process at a time. Raises ResourceError.
+    written again, so a link is as good as a copy. Only one thread of one process may call at a time. Raises
+    ResourceError.
     """
     candidate = checkpoint.with_name(f"{CANDIDATE}-{number}")
     _copy(checkpoint, candidate)
@@ -61,7 +59,7 @@ def pin(checkpoint: Path, number: int = 0) -> Path:
 def promote(candidate: Path, note: BestNote) -> Path:
     """Make a pinned checkpoint RUN/best, with a note of why.
 
-    It takes the place of the best one before. Returns the folder. Raises ResourceError.
+    RUN/best is replaced if it exists. Returns the folder. Raises ResourceError.
     """
     best = candidate.with_name(BEST)
     with atomic_file(candidate / NOTE_NAME) as file:
@@ -73,9 +71,9 @@ def promote(candidate: Path, note: BestNote) -> Path:
 def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> BestNote | None:
     """Take over the best checkpoint of `old_run` for `run`.
 
-    `run` has none yet. The old one is taken over only if it was chosen by the same metric on the same data,
-    as other values cannot be compared. Returns why it is the best, or None if it was not taken over. Raises
-    ResourceError.
+    `run` must have no best checkpoint yet. The old one is taken over only if the same metric on the same
+    data chose it, because other values cannot be compared. Returns why it is the best, or None if it was not
+    taken over. Raises ResourceError.
     """
     note = read_note(old_run / BEST)
     if note is None or (note.metric, note.input_digest) != (metric, input_digest):
@@ -89,7 +87,7 @@ def adopt_best(old_run: Path, run: Path, metric: str, input_digest: str) -> Best
 def drop(candidate: Path) -> None:
     """Remove a pinned checkpoint if it exists.
 
-    Other links to its files stay. Anything that cannot be removed makes the next `pin` fail with an error.
+    Other links to its files stay. If something cannot be removed, the next `pin` raises ResourceError.
     """
     shutil.rmtree(candidate, ignore_errors=True)
 
@@ -118,8 +116,8 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        # Some network file systems, and those of some containers, have no hard links.
+        # Some file systems, of networks or containers, have no hard links.
         shutil.copyfile(source, target)
-        # A link's content was synced when it was written. This must be as safe before the old best goes.
+        # The copy must be on the disk before the old best is removed; a link's content is there already.
         with target.open("rb") as file:
             os.fsync(file.fileno())

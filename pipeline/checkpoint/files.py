@@ -1,7 +1,7 @@
 """Writer of a checkpoint's tensor files.
 
-They are safetensors files of bounded size, each with its checksum. They are written by hand, not by the
-safetensors library, since they are streamed in pieces with a running checksum.
+The files have the safetensors format, a bounded size, and a checksum each. The safetensors library does not
+write them, because it cannot stream pieces with a running checksum.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ TYPES: Final = {
 
 
 class TensorView(Protocol):
-    """An array whose form in memory differs from that in the file.
+    """An array whose form in memory differs from its form in the file.
 
-    Slices convert it part by part.
+    Converting a slice converts only that part.
     """
 
     dtype: np.dtype[Any]
@@ -69,7 +69,8 @@ Tensor: TypeAlias = NDArray[Any] | TensorView
 class FileEntry:
     """One file of a checkpoint: name, size, SHA-256, role.
 
-    Raises ValueError for a name with a path, so that no manifest can point outside of its folder.
+    Raises ValueError for a name with a path, so that no manifest can point outside its folder, and for an
+    invalid size or SHA-256.
     """
 
     name: str
@@ -88,8 +89,10 @@ class FileEntry:
 class _Part:
     """The part of a tensor that goes into one file.
 
-    It has the rows from `start` on, or all if `split` is False. `follows`: whether the tensor begins in an
-    earlier file.
+    Attributes:
+        start: number of the part's first row in the whole tensor.
+        split: whether the tensor is split, so that the file must state the part's rows.
+        follows: whether the tensor begins in an earlier file.
     """
 
     name: str
@@ -100,10 +103,7 @@ class _Part:
 
     @property
     def header_bytes(self) -> int:
-        """Upper bound of the part's bytes in the header of its file.
-
-        The part's row range is included.
-        """
+        """Upper bound of the part's bytes in the file's header, row range included."""
         return 2 * len(json.dumps(self.name)) + 24 * self.values.ndim + 160
 
 
@@ -119,19 +119,19 @@ def write_tensors(
 ) -> list[FileEntry]:
     """Write `tensors` as stem-00000.safetensors, stem-00001.safetensors, ..., each at most `limit_bytes`.
 
-    A larger tensor is split by its first axis over several files; their metadata states the rows of each, and
-    `TensorReader` joins them. `first_rows` names the tensors that are pieces of a larger one, with the number
-    of their first row in it; other nodes write the other pieces.
+    A larger tensor is split by its first axis over several files. The metadata of each file states its rows,
+    and `TensorReader` joins them. `first_rows` is for tensors that are pieces of a larger one, whose other
+    pieces other nodes write: it has the number of a piece's first row in the larger tensor.
 
     `metadata` goes into every file; the role of the entries is metadata["role"], or `stem` without one.
     Writing takes a few MB of memory besides the tensors. Each file appears complete (fsynced, then renamed)
     or not at all, and replaces a file of the same name. Without tensors there is one file with the metadata
     only.
 
-    Any thread may call. A tensor that another thread changes meanwhile is written as a mixture of its values,
-    with a checksum that matches what was written. Raises ResourceError if a file cannot be written (its
-    partial file is removed, the files before it stay), ValueError for a type or name that cannot be stored
-    and for a limit below one row, and with `finite` JobFileError for a number that is not finite. Format:
+    Any thread may call. If another thread changes a tensor meanwhile, old and new values are written mixed,
+    with a checksum that matches them. Raises ResourceError if a file cannot be written (its partial file is
+    removed, the files before it stay), ValueError for a type or name that cannot be stored and for a limit
+    below one row, and with `finite` JobFileError for a number that is not finite. Format:
     https://huggingface.co/docs/safetensors.
     """
     if ROWS_KEY in metadata:
@@ -149,7 +149,7 @@ def write_tensors(
 
 
 def _room(metadata: Mapping[str, str], limit_bytes: int) -> int:
-    # The prefix, the padding, and the two keys and the braces around the metadata and the row ranges.
+    # 96 bytes are enough for the length, the padding, and the JSON around the metadata and the row ranges.
     return limit_bytes - len(json.dumps(dict(metadata))) - 96
 
 
@@ -170,7 +170,7 @@ def _pack(
                 parts, left = [], room_bytes
             parts.append(part)
             left -= cost
-    # Without tensors there is still one file, since metadata is state too.
+    # Metadata is state too, so it is written even without tensors.
     if parts or not tensors:
         yield parts
 
@@ -193,7 +193,7 @@ def _cut(name: str, values: Tensor, room_bytes: int, first_row: int | None) -> I
 def _write_file(
     path: Path, parts: list[_Part], metadata: Mapping[str, str], *, finite: bool
 ) -> tuple[int, str]:
-    # Widest types first keeps every tensor aligned to its type, as the format's own writer does.
+    # The widest types come first, so that every tensor is aligned. The safetensors library does the same.
     ordered = sorted(parts, key=lambda part: (-part.values.itemsize, part.name))
     digest, size = hashlib.sha256(), 0
     with atomic_file(path) as file:
@@ -206,10 +206,7 @@ def _write_file(
 
 
 def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
-    """Build the header of a file.
-
-    It is the length of the JSON (8 bytes), then the JSON, padded to a multiple of 8.
-    """
+    """Build a file's header: length (8 bytes), JSON, padding to a multiple of 8."""
     ranges = {part.name: [part.start, part.start + len(part.values)] for part in parts if part.split}
     extra = {ROWS_KEY: json.dumps(ranges)} if ranges else {}
     described: dict[str, Any] = {"__metadata__": {**metadata, **extra}}
@@ -233,11 +230,11 @@ def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:
 def _pieces(part: _Part, *, finite: bool) -> Iterator[bytes]:
     """Yield the bytes of a part in row-major order.
 
-    Each piece has a few MB and is a copy, because a worker may write to a replica between the checksum of a
-    piece and its writing.
+    Each piece has a few MB. It is a copy, because a worker may change a replica after the checksum of a
+    piece and before the piece is written.
     """
     for piece in _arrays(part.values):
-        # While it is in the cache.
+        # Here, because the piece is still in the CPU's cache.
         if finite and piece.dtype.kind == "f" and not is_finite(piece):
             raise JobFileError(
                 f"tensor {part.name} has numbers that are not finite",

@@ -1,7 +1,4 @@
-"""The manifest of a checkpoint.
-
-It also has the atomic replacement of the last checkpoint.
-"""
+"""The manifest of a checkpoint, and the atomic replacement of the last checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ..types import first_fault
 from .files import FileEntry
 
 FORMAT_VERSION: Final = 3
-# Its embedding nodes always wrote all their rows.
+# In format 2 embedding nodes wrote all their rows each time, which the reader of format 3 can read.
 _OLDEST_FORMAT_VERSION: Final = 2
 MANIFEST_NAME: Final = "manifest.json"
 Which: TypeAlias = Literal["auto", "last", "best"]
@@ -36,11 +33,15 @@ _REMEDY = "use another checkpoint, or train again"
 class CheckpointManifest(BaseModel):
     """The contents of a checkpoint.
 
-    It is written last, so a folder with a manifest is complete.
+    The manifest is written last, so a folder with a manifest is complete. On disk it also has its own
+    SHA-256.
 
-    `created_at` is ISO 8601; `job` the resolved job file; `model` says which model the dense tensors are
-    (a center, a replica, a mean); `plan` how the tables are split over embedding nodes; `ledger` the
-    coordinator's totals at that moment. The manifest on disk also has its own SHA-256.
+    Attributes:
+        created_at: ISO 8601 time.
+        job: the resolved job file.
+        model: the model that the dense tensors are: a center, a replica or a mean.
+        plan: how the tables are split over embedding nodes.
+        ledger: the coordinator's totals at that moment.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -67,7 +68,7 @@ def begin(run_directory: Path) -> Path:
 
     RUN/checkpoint stays as it is; leftovers of earlier calls are removed. The name is new each time, so that
     a late node cannot write its part of an abandoned checkpoint into the next one. Only one process of a run
-    may call this and `commit`, one thread at a time. Raises ResourceError.
+    may call `begin` and `commit`, one thread at a time. Raises ResourceError.
     """
     try:
         run_directory.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,7 @@ def abandon(partial: Path) -> None:
     removed by the next `begin`.
     """
     gone = partial.with_name(f"{partial.name}{_GONE}")
-    # Renamed first: under its own name a late node could add files while it is being emptied.
+    # Renamed first, because a late node could otherwise add files while the folder is being emptied.
     with contextlib.suppress(OSError):
         partial.rename(gone)
         partial = gone
@@ -107,9 +108,9 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
     """Write the manifest, and rename `partial` to RUN/checkpoint.
 
     `partial` is a folder of `begin`. Returns RUN/checkpoint. The old checkpoint is removed once the new one
-    is in place; after a kill in between `open_checkpoint` still finds the old one. Raises CheckpointError if
-    a file of the manifest is missing or has another size (the old checkpoint stays), ResourceError if
-    something cannot be written.
+    is in place; if the process is killed in between, `open_checkpoint` finds the old one. Raises
+    CheckpointError if a file of the manifest is missing or has another size (the old checkpoint stays),
+    ResourceError if something cannot be written.
     """
     current = partial.parent / "checkpoint"
     _check_files(partial, manifest, verify=False)
@@ -129,8 +130,8 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
 def put_in_place(folder: Path, current: Path) -> None:
     """Rename `folder`, a complete checkpoint, to `current` beside it.
 
-    The one that was there is removed. After a kill in between `open_checkpoint` finds the old one. Raises
-    ResourceError.
+    An older checkpoint at `current` is removed afterwards. If the process is killed in between,
+    `open_checkpoint` finds the older one. Raises ResourceError.
     """
     old = current.with_name(f"{current.name}{_OLD}")
     try:
@@ -151,10 +152,10 @@ def open_checkpoint(
 ) -> tuple[Path, CheckpointManifest]:
     """Open a checkpoint; return its folder and its manifest.
 
-    `path` is the folder of a checkpoint, or of a run; of a run, `which` chooses the last checkpoint or the
-    best by validation; "auto" is the best if there is one. Sizes are always checked; with `verify` also the
-    SHA-256 of every file, which reads them all. Raises CheckpointError for a checkpoint that is absent,
-    truncated, altered, or of another format.
+    `path` is the folder of a checkpoint or of a run. In a run, `which` chooses the last checkpoint or the
+    best by validation; "auto" chooses the best if there is one. Sizes are always checked. `verify` also
+    checks the SHA-256 of every file, which reads them all. Raises CheckpointError for a checkpoint that is
+    absent, truncated, altered, or of another format.
     """
     while True:
         folder = _locate(path, which)
@@ -163,8 +164,8 @@ def open_checkpoint(
             manifest = _parse(folder / MANIFEST_NAME)
             _check_files(folder, manifest, verify=verify)
         except CheckpointError:
-            # In a running job the next checkpoint may have replaced it meanwhile, or removed the old one that
-            # was found while the two were renamed.
+            # A running job may have replaced or removed the folder meanwhile. Only a fault of a folder that
+            # is still there counts.
             if _identity(folder) == opened and _locate(path, which) == folder:
                 raise
             continue
@@ -172,7 +173,7 @@ def open_checkpoint(
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Return whether a run has a last checkpoint, perhaps damaged."""
+    """Return whether a run has a last checkpoint; it may be damaged."""
     try:
         _locate(path, "last")
     except CheckpointError:
@@ -181,10 +182,7 @@ def has_checkpoint(path: Path) -> bool:
 
 
 def _identity(folder: Path) -> int | None:
-    """Inode of the folder; None if there is no folder.
-
-    It reveals a replaced folder.
-    """
+    """The folder's inode, which reveals a replaced folder; None without a folder."""
     try:
         return folder.stat().st_ino
     except OSError:
@@ -194,7 +192,7 @@ def _identity(folder: Path) -> int | None:
 def _locate(path: Path, which: Which) -> Path:
     if which == "auto":
         which = "best" if (path / _FOLDERS["best"] / MANIFEST_NAME).is_file() else "last"
-    # The old one is found while the new one is being put in place, also by the path of the checkpoint itself.
+    # While a new checkpoint is being put in place, the old one has another name.
     name = _FOLDERS[which]
     candidates = [path, path / name, path / f"{name}{_OLD}"]
     if path.name in _FOLDERS.values():

@@ -1,7 +1,4 @@
-"""Reader of a checkpoint's tensor files.
-
-It reads only the tensors and rows that are requested.
-"""
+"""Reader of a checkpoint's tensor files; reads only the requested tensors and rows."""
 
 from __future__ import annotations
 
@@ -36,13 +33,11 @@ class _FilePiece:
 
 
 class TensorReader:
-    """A reader of the files that `write_tensors` wrote.
+    """A reader of the files that `write_tensors` wrote; joins tensors that were split.
 
-    It joins tensors that were split.
-
-    The constructor reads the headers only. Raises CheckpointError, naming the file, for a file that is
-    missing, truncated or not a safetensors file, and for a tensor whose parts overlap or leave a gap. No file
-    is kept open; several threads may call.
+    The constructor reads the headers only. It raises CheckpointError, which names the file, for a file that
+    is missing, truncated or not a safetensors file, and for a tensor whose parts overlap or leave a gap. No
+    file is kept open; several threads may call.
 
     Attributes:
         metadata: metadata given to `write_tensors`, by file name.
@@ -71,14 +66,17 @@ class TensorReader:
         return (pieces[-1].stop, *pieces[0].shape[1:]) if pieces[0].shape else ()
 
     def places(self, name: str) -> list[tuple[str, int, int]]:
-        """List the parts of a tensor in order.
+        """List a tensor's parts in order: file, first row, one past the last.
 
-        Each is: file, first row, one past the last. Raises CheckpointError.
+        Raises CheckpointError if there is no tensor of that name.
         """
         return [(piece.path.name, piece.start, piece.stop) for piece in self._find(name)]
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read the whole tensor into a new array. Raises CheckpointError."""
+        """Read the whole tensor into a new array.
+
+        Raises CheckpointError if there is no such tensor or its file cannot be read.
+        """
         shape = self.shape(name)
         if shape:
             return self.read_rows(name, 0, shape[0])
@@ -87,8 +85,8 @@ class TensorReader:
     def read_rows(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Read rows `start` to `stop` (first axis) of a tensor.
 
-        No other rows are read. Raises CheckpointError if there is no such tensor, ValueError if it has no
-        such rows.
+        No other rows are read. Raises CheckpointError if there is no such tensor or its file cannot be read,
+        ValueError if the tensor has no such rows.
         """
         pieces = self._find(name)
         shape = self.shape(name)

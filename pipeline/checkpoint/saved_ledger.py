@@ -25,9 +25,9 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SavedSpan:
-    """A span of an epoch, all of it trained or left out.
+    """A span of an epoch, each of whose batches was trained or left out.
 
-    Each of its batches was one or the other. `examples` counts the trained ones.
+    `examples` counts the examples of trained batches.
     """
 
     batches: int
@@ -39,16 +39,17 @@ class SavedSpan:
 class SavedLedger:
     """The batches that were trained when a checkpoint was taken.
 
-    Every embedding shard of the same checkpoint has applied all of them, and perhaps some more, whose
-    acknowledgements had not reached the coordinator. Those are trained again after a resume, and a shard that
-    has applied them does not apply them again.
+    Every embedding shard of the same checkpoint has applied all these batches. It may have applied more,
+    whose acknowledgements had not reached the coordinator. After a resume those are trained again, but the
+    shard does not apply them again.
 
     Attributes:
         seed: seed of the run, part of every batch's id.
         complete: spans whose batches were all trained or left out, by (epoch, span).
-        partial: examples by batch number of spans with some trained batches, by (epoch, span).
-        left_out: examples by batch number of batches that were left out because their loss or a gradient was
-            not finite, in spans of both kinds, by (epoch, span). They are not trained again.
+        partial: spans of which only some batches were trained, by (epoch, span): the number of examples of
+            each trained batch, by batch number.
+        left_out: batches that were left out because their loss or a gradient was not finite, in the form of
+            `partial`; spans of both kinds may have some. They are not trained again.
     """
 
     seed: int
@@ -80,10 +81,10 @@ class SavedLedger:
         return number in self.partial.get((epoch, span), {})
 
     def applied_ranges(self) -> NDArray[np.int64]:
-        """Trained batches as ranges for `AppliedBatches.from_array`.
+        """Return the trained batches as ranges for `AppliedBatches.from_array`.
 
-        Returns int64 [N, 5], each (epoch, span, seed, start, stop), ascending. For shards whose own sets
-        cannot be restored.
+        Returns int64 [N, 5], each row (epoch, span, seed, start, stop), ascending. Used by shards whose own
+        sets cannot be restored.
         """
         ranges: set[tuple[int, int, int, int]] = set()
         for key, span in self.complete.items():
@@ -114,14 +115,14 @@ class SavedLedger:
     def read(cls, directory: Path, entries: Iterable[FileEntry]) -> SavedLedger:
         """Read the ledger from a checkpoint's folder and files.
 
-        Raises CheckpointError.
+        Raises CheckpointError if it is missing or cannot be read.
         """
         files = [entry for entry in entries if entry.role == ROLE]
         if not files:
             raise CheckpointError("the checkpoint has no ledger", where=str(directory), remedy=_REMEDY)
         reader = TensorReader(directory, files)
         complete, partial = reader.read("complete"), reader.read("partial")
-        # Checkpoints of earlier versions have none.
+        # Checkpoints of earlier versions have no such tensor.
         left_out = reader.read("left_out") if "left_out" in reader.names else partial[:0]
         seed = reader.metadata[files[0].name].get("seed", "")
         columns = [values.shape[1:] for values in (complete, partial, left_out)]

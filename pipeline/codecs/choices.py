@@ -1,4 +1,4 @@
-"""The codecs among which a link's is chosen during training."""
+"""The codecs that may be chosen for a link during training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .formats import BFloat16, Codec, CodecError, CodecOptions, Float32, Int8, m
 AUTO: Final = "auto"
 """Name of this choice in a job file."""
 
-# topk is excluded because omitted values arrive many exchanges later; sparse because it saves only zeros.
+# topk is excluded because the values that it omits arrive many exchanges later, sparse because it saves
+# bytes only where values are zero.
 CHOOSABLE: Final = (Float32.name, BFloat16.name, Int8.name)
 
 
@@ -28,7 +29,12 @@ class CodecChoices:
         return self._codecs[name]
 
     def payload_bytes(self, elements: int, chunk: int) -> dict[str, int]:
-        """Return the payload bytes of an exchange, by codec."""
+        """Return the payload bytes of an exchange, both ways together, by codec.
+
+        Args:
+            elements: number of float32 elements in the exchange.
+            chunk: number of elements in a chunk.
+        """
         whole, rest = divmod(elements, chunk)
 
         def one_way(codec: Codec) -> int:

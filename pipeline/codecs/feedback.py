@@ -1,7 +1,7 @@
 """Error feedback of lossy codecs, without I/O.
 
-What an encoding loses is stored, and sent with the next one: as a residual at the sender, or in a reference
-that both ends hold and send differences from.
+What an encoding loses is stored, and sent with the next one. It is stored either as a residual at the sender
+(`ErrorFeedback`), or in a reference at both ends, from which they send differences (`Reference`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NO_REFERENCE = 0
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Hold one chunk as it is sent.
+    """One chunk as it is sent.
 
-    `coded`: by the codec, otherwise as float32.
-
-    `decoded` is what the other end decodes, bit by bit.
+    Attributes:
+        coded: whether the codec encoded the chunk; otherwise it is sent as float32.
+        decoded: what the other end decodes, to the bit.
     """
 
     payload: Payload
@@ -33,10 +33,10 @@ class Encoded:
 
 
 def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
-    """Encode a chunk by `codec`, or as float32 unless finite.
+    """Encode a chunk by `codec`; as float32 if it is not finite.
 
-    It is sent as float32 if it, or what decoding gives, has an infinity or a NaN. So a replica that diverged
-    arrives as it is, and no codec spreads a NaN to neighbouring values.
+    The chunk is encoded as float32 if its values, or the decoded ones, contain an infinity or a NaN. So a
+    replica that diverged arrives as it is, and no codec spreads a NaN to neighbouring values.
     """
     if not codec.lossy:
         return Encoded(codec.encode(values), True, values)
@@ -50,11 +50,10 @@ def encode_chunk(codec: Codec, values: Float32Array) -> Encoded:
 
 
 def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) -> Float32Array:
-    """Return the values of a chunk.
+    """Return the values of a chunk, float32 [elements].
 
-    Raises CodecError for a payload that `encode_chunk` cannot have written.
-
-    Decoded values must be finite: a hostile NaN would stay in the reference forever.
+    Raises CodecError for a payload that `encode_chunk` cannot have written. That includes values of a lossy
+    codec that are not finite: a hostile NaN would stay in the reference forever.
     """
     values = (codec if coded else _PLAIN).decode(payload, elements)
     if coded and codec.lossy and not is_finite(values):
@@ -63,11 +62,11 @@ def decode_chunk(codec: Codec, payload: Payload, elements: int, *, coded: bool) 
 
 
 class ErrorFeedback:
-    """Hold the residual of values that are encoded repeatedly, chunk by chunk.
+    """The residual of values that are encoded repeatedly, chunk by chunk.
 
-    `encode` adds what earlier encodings lost and stages what this one loses. Until `commit` stores that, a
-    repeated `encode` gives the same bytes; `discard` drops it. Used by one thread. A lossless codec has no
-    residual; it sends what a lossy one before it left.
+    `encode` adds what earlier encodings lost, and stages what it loses itself. `commit` stores the staged
+    part and `discard` drops it; until then a repeated `encode` gives the same bytes. After a change from a
+    lossy codec to a lossless one, the residual is sent once and is then empty. Used by one thread.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
@@ -78,12 +77,15 @@ class ErrorFeedback:
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes of the residual, and of what is staged."""
+        """Bytes of the residual and of what is staged."""
         return self._residual.nbytes + sum(part.nbytes for part in self._staged.values())
 
     @property
     def is_enabled(self) -> bool:
-        """Whether values change on the way."""
+        """Whether a residual is kept.
+
+        A lossy codec has a residual. After a change to a lossless codec it is kept until it is sent.
+        """
         return self._codec.lossy or len(self._residual) > 0
 
     def change(self, codec: Codec) -> None:
@@ -103,12 +105,12 @@ class ErrorFeedback:
             np.subtract(corrected, encoded.decoded, out=corrected)
             self._staged[start] = corrected
         else:
-            # It is sent exactly: no residual is left.
+            # The values are sent exactly, so nothing is left over.
             self._staged[start] = np.zeros(len(values), dtype=np.float32)
         return encoded
 
     def commit(self) -> None:
-        """Store what is staged: the other end has decoded it, or will."""
+        """Store what is staged, once the other end has decoded the chunks or will."""
         for start, part in self._staged.items():
             self._residual[start : start + len(part)] = part
         if self._staged and not self._codec.lossy:
@@ -116,18 +118,20 @@ class ErrorFeedback:
         self._staged.clear()
 
     def discard(self) -> None:
-        """Drop what is staged: the other end will not use it."""
+        """Drop what is staged, because the other end will not use the chunks."""
         self._staged.clear()
 
 
 class Reference:
-    """Hold one end's copy of the values decoded last.
+    """One end's copy of the values decoded last.
 
-    Both ends update their copies alike. The next difference from it contains what the last encoding lost, so
-    errors are fed back by themselves. `version` is the number (from 1) of the exchange that it holds. It is
-    NO_REFERENCE during an exchange and after one that failed: the next exchange is then sent as float32 and
-    starts a new reference. A lossless codec has no reference; the first lossy exchange after it starts one.
-    Another lossy codec goes on from the same one, since it is of decoded values.
+    Both ends update their copies alike. The next difference from the copy contains what the last encoding
+    lost, so errors are fed back without a residual.
+
+    `version` is the number, from 1, of the exchange whose values are held. It is NO_REFERENCE during an
+    exchange and after a failed one; the next exchange is then sent as float32 and starts a new reference. A
+    lossless codec has no reference; the first lossy exchange after it starts one. A change between lossy
+    codecs keeps the reference, because it has decoded values only.
     """
 
     def __init__(self, codec: Codec, elements: int) -> None:
@@ -140,16 +144,16 @@ class Reference:
 
     @property
     def is_enabled(self) -> bool:
-        """Return whether there is a reference: a lossless codec has none."""
+        """Whether there is a reference; a lossless codec has none."""
         return self._codec.lossy
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes of the reference and of the scratch chunk."""
+        """Bytes of the reference and of the scratch chunk."""
         return self.values.nbytes + self._difference.nbytes
 
     def begin(self, codec: Codec | None = None) -> None:
-        """Start an exchange, perhaps by another codec; an unfinished one has failed."""
+        """Start an exchange, with `codec` if given; an unfinished exchange counts as failed."""
         self._base, self.version = self.version, NO_REFERENCE
         if codec is None:
             return
@@ -166,7 +170,7 @@ class Reference:
     def encode(self, start: int, values: Float32Array) -> tuple[int, Encoded]:
         """Encode a chunk; return its reference version and the chunk.
 
-        Updates the reference, so call it once a chunk.
+        Updates the reference, so call it once for each chunk.
         """
         if not self._codec.lossy:
             return NO_REFERENCE, encode_chunk(self._codec, values)
@@ -189,7 +193,8 @@ class Reference:
         The caller updates it by placing them in `values`.
 
         Raises:
-            CodecError: it refers to what this end does not hold, or the payload is not of the codec.
+            CodecError: the chunk refers to an exchange that this end does not hold, or its payload is not of
+                the codec.
         """
         if version == NO_REFERENCE:
             return decode_chunk(self._codec, payload, elements, coded=not self._codec.lossy)

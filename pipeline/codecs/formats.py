@@ -1,8 +1,13 @@
 """The codecs: encoding of float32 values as bytes, chunk by chunk.
 
-They have no state. bfloat16 is the upper half of a float32, float16 half precision, float32 the values as
-they are, sparse those that are not 0, int8 one byte an element and one scale a block, topk only the largest
-elements. What a lossy codec loses is fed back by the caller, see `feedback`.
+Codecs have no state. What a lossy codec loses is fed back by the caller, see `feedback`.
+
+- `float32`: the values as they are;
+- `sparse`: only the values that are not 0;
+- `bfloat16`: the upper half of each float32;
+- `float16`: half precision;
+- `int8`: one byte an element and one scale a block;
+- `topk`: only the largest elements.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ SMALLEST_BLOCK, LARGEST_BLOCK = 64, 1 << 16
 """Limits of the elements in a block of int8."""
 LARGEST_FRACTION = 0.5
 """Limit of the fraction of elements that topk sends."""
-# Elements that bfloat16 converts at once.
+# Elements that bfloat16 converts at once, so that intermediate values stay in the CPU's fastest cache.
 _BLOCK = 1 << 14
 _TINY = float(np.finfo(np.float32).tiny)
 # The largest scale of int8: 127 times it is still finite.
@@ -54,7 +59,7 @@ class Codec(ABC):
     def encode(self, values: Float32Array) -> Payload:
         """Return the payload, uint8 [bytes], of float32 [elements].
 
-        It may share memory with `values`.
+        The payload may share memory with `values`.
         """
 
     @abstractmethod
@@ -68,10 +73,10 @@ class Codec(ABC):
 class BFloat16(Codec):
     """Encoding as bfloat16: 8 bits of precision, the range of float32.
 
-    Little-endian, two bytes an element. Rounds to the nearest, and ties to even: the error is at
-    most 1/256 of the value, or of the smallest normal float32. Infinities and NaNs stay what they are (a NaN
-    becomes a quiet one); a value above the largest finite bfloat16 (3.39e38) by more than half a step becomes
-    infinite, as IEEE 754 has it.
+    Little-endian, two bytes an element. Values are rounded to the nearest, ties to even: the error is at most
+    1/256 of the value, or of the smallest normal float32. Infinities and NaNs stay what they are; a NaN
+    becomes a quiet one. A value more than half a step above the largest finite bfloat16 (3.39e38) becomes
+    infinite, as in IEEE 754.
     """
 
     name = "bfloat16"
@@ -81,7 +86,6 @@ class BFloat16(Codec):
         bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
         halves = np.empty(len(bits), dtype="<u2")
         rounded = np.empty(min(_BLOCK, len(bits)), dtype="<u4")
-        # Block by block, so that intermediate values stay in the fastest cache.
         for at in range(0, len(bits), _BLOCK):
             part = bits[at : at + _BLOCK]
             work = rounded[: len(part)]
@@ -91,7 +95,7 @@ class BFloat16(Codec):
             np.add(work, part, out=work)
             np.right_shift(work, 16, out=work)
             halves[at : at + _BLOCK] = work
-            # Only a NaN is above the infinities; rounding could carry it over into a number.
+            # NaNs are the only bits above those of infinity. Rounding could carry them into a number.
             np.bitwise_and(part, 0x7FFFFFFF, out=work)
             if work.max() > 0x7F800000:
                 nan = work > 0x7F800000
@@ -110,9 +114,9 @@ class BFloat16(Codec):
 class Float16(Codec):
     """Encoding in half precision: 11 bits of precision, up to 65504.
 
-    IEEE 754, little-endian, two bytes an element. Rounds to the nearest, and ties to even: the
-    error is at most 1/2048 of the value, or 3e-8. A finite value beyond ±65504 becomes ±65504, not infinite,
-    so that error feedback can send the rest of it later. Infinities and NaNs stay what they are.
+    IEEE 754, little-endian, two bytes an element. Values are rounded to the nearest, ties to even: the error
+    is at most 1/2048 of the value, or 3e-8. A finite value beyond ±65504 becomes ±65504, not infinite, so
+    that error feedback can send the rest of it later. Infinities and NaNs stay what they are.
     """
 
     name = "float16"
@@ -153,19 +157,17 @@ class Float32(Codec):
 class Sparse(Codec):
     """Encoding of the elements other than 0, unchanged.
 
-    The payload is a bitmap, one bit an element, the first the highest of the first byte, and the float32 of
-    the elements whose bit is set, little-endian. Where that is not shorter, it is that of float32, which is
-    told by its length. For values of which an algorithm has left most out. A minus zero is not left out.
+    The payload is a bitmap with one bit an element, then the little-endian float32 of the elements whose bit
+    is set. The first element has the highest bit of the first byte. If this is not shorter than the payload
+    of `float32`, that one is used; its length tells them apart. Meant for algorithms that send few elements.
+    A minus zero is sent.
     """
 
     name = "sparse"
     lossy = False
 
     def encode(self, values: Float32Array) -> Payload:
-        """Return uint8 [elements / 8 + 4 * nonzero].
-
-        It has at most 4 * elements bytes.
-        """
+        """Return uint8 [elements / 8 + 4 * nonzero], at most [4 * elements]."""
         plain = values.astype("<f4", copy=False)
         present = plain.view("<u4") != 0
         kept = plain[present]
@@ -174,7 +176,7 @@ class Sparse(Codec):
         return np.concatenate([np.packbits(present), kept.view(np.uint8)])
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Return the values; takes at most 32 times the payload."""
+        """Return the values; their memory is at most 32 times the payload's."""
         if payload.nbytes == 4 * elements:
             return payload.view("<f4")
         head = self._bitmap_bytes(elements)
@@ -198,12 +200,12 @@ class Sparse(Codec):
 class Int8(Codec):
     """Encoding in blocks of int8 with one scale a block.
 
-    An element x of a block of `block` elements is `round(x / scale)`, with `scale` the block's largest |x| /
-    127. The payload is the scales, float32 little-endian, one a block (the last block may be shorter), then
-    the int8 of all elements. The error is at most half a scale (and what float32 loses in `x / scale`); a
-    block whose scale would be below the smallest normal float32 travels as zeros.
+    Each block has `block` elements; the last one may have fewer. Its scale is its largest |x|, divided by
+    127, and an element x is sent as `round(x / scale)`. The payload has the scales, float32 little-endian,
+    then the int8 of all elements. The error is at most half a scale, plus what float32 loses in `x / scale`.
+    A block whose scale would be below the smallest normal float32 is sent as zeros.
 
-    Raises CodecError for values that are not finite: one of them would take its block's other values along.
+    Raises CodecError for values that are not finite, because one of them would spoil its whole block.
     """
 
     name = "int8"
@@ -226,7 +228,7 @@ class Int8(Codec):
         return payload
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Return the values; takes four bytes for each of the payload."""
+        """Return the values; they take four bytes for each byte of the payload."""
         blocks = self._blocks(elements)
         if elements < 0 or payload.nbytes != 4 * blocks + elements:
             raise CodecError(
@@ -254,12 +256,12 @@ class Int8(Codec):
 class TopK(Codec):
     """Encoding of only the elements that are largest by magnitude.
 
-    They are the `fraction` of a chunk's elements, as they are, and at least one; the others become zero. The
-    payload is the elements' indices in the chunk, uint32 ascending, then their values, float32, both
-    little-endian: 8 bytes each, so that a fraction above a half would be more than float32. The error of an
-    element that was left out is its whole value: use it with error feedback only.
+    A chunk's largest elements are sent unchanged: the share `fraction`, and at least one. The others become
+    zero. The payload has the indices of the sent elements, uint32 ascending, then their values, float32, both
+    little-endian. This takes 8 bytes for each, so a fraction above a half would need more than float32. The
+    error of an omitted element is its whole value, so use this codec only with error feedback.
 
-    Raises CodecError for values that are not finite: there is no order among NaNs.
+    Raises CodecError for values that are not finite, because NaNs have no order.
     """
 
     name = "topk"
@@ -272,7 +274,7 @@ class TopK(Codec):
         self._fraction = fraction
 
     def encode(self, values: Float32Array) -> Payload:
-        """Return uint8 [8 * count], `count` the elements that are sent."""
+        """Return uint8 [8 * count], with `count` the number of elements sent."""
         count = self._count(len(values))
         payload = np.empty(8 * count, dtype=np.uint8)
         if not count:
@@ -280,7 +282,7 @@ class TopK(Codec):
         sizes = np.abs(values)
         if not np.isfinite(sizes.max()):
             raise CodecError("topk: values are not finite")
-        # Several times as fast as `argpartition`.
+        # This is several times as fast as `argpartition`.
         least = np.partition(sizes, len(values) - count)[len(values) - count]
         chosen = np.flatnonzero(sizes >= least)
         if len(chosen) > count:
@@ -291,7 +293,7 @@ class TopK(Codec):
         return payload
 
     def decode(self, payload: Payload, elements: int) -> Float32Array:
-        """Return the values; takes `4 / (8 * fraction)` times the payload."""
+        """Return the values; they take `4 / (8 * fraction)` times the payload's memory."""
         count = self._count(elements)
         if elements < 0 or payload.nbytes != 8 * count:
             raise CodecError(
@@ -315,7 +317,9 @@ class TopK(Codec):
 class CodecOptions:
     """Options of all codecs.
 
-    They are the elements of a block of int8, and the fraction of elements that topk sends.
+    Attributes:
+        int8_block: number of elements in a block of int8.
+        topk_fraction: fraction of the elements that topk sends.
     """
 
     int8_block: int = 1024
@@ -332,14 +336,14 @@ CODECS: dict[str, Callable[[CodecOptions], Codec]] = {
 }
 
 
-# Each element is encoded by itself, with a small error: these need no reference.
+# These encode each element by itself with a small error, so they need no error feedback.
 STATELESS: tuple[str, ...] = (Float32.name, BFloat16.name, Float16.name)
 
 
 def make_codec(name: str, options: CodecOptions | None = None) -> Codec:
     """Return the codec called `name`.
 
-    Raises ValueError, which names the known codecs or the option that cannot be used.
+    Raises ValueError for an unknown name or an option that cannot be used.
     """
     if name not in CODECS:
         close = difflib.get_close_matches(name, CODECS, n=1)
@@ -350,10 +354,7 @@ def make_codec(name: str, options: CodecOptions | None = None) -> Codec:
 
 @dataclass(frozen=True)
 class LinkCodecs:
-    """Hold the codecs of a link in each direction.
-
-    `up` to the center or the reducer, `down` back.
-    """
+    """The codecs of a link: `up` to the center or the reducer, `down` back."""
 
     up: Codec = field(default_factory=Float32)
     down: Codec = field(default_factory=Float32)

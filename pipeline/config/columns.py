@@ -124,9 +124,9 @@ class ColumnSection(BaseModel):
 
     @property
     def fixed_rows(self) -> int | None:
-        """Rows of the column's table, if the column determines them.
+        """Rows of the column's table, if the column determines them; otherwise None.
 
-        Each value then has a row of its own, without a hash.
+        Such a column gives each value a row of its own, without a hash.
         """
         if self.kind == "bucket":
             return (len(self.boundaries) or (self.quantiles or 1) - 1) + 2
@@ -203,13 +203,12 @@ def _check_format(name: str, column: ColumnSection) -> None:
 
 
 def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None:
-    """Raise ValueError for a schema that no file could match.
-
-    The error names the columns.
+    """Raise ValueError, which names the columns, for a schema that no file could match.
 
     Args:
         columns: columns by name, in the order of the file.
-        header: whether a file names its own columns; otherwise each entry without `source` is the next one.
+        header: whether a file names its own columns; otherwise each entry without `source` stands for the
+            next column of the file.
     """
     by_kind: dict[str, list[str]] = {}
     for name, column in columns.items():
@@ -249,10 +248,7 @@ def places_of(columns: Mapping[str, ColumnSection]) -> list[str]:
 
 
 def column_fault(name: str, names: list[str]) -> str:
-    """Say that a column is missing or repeated.
-
-    Returns "" if it is there once.
-    """
+    """Say that `name` is missing or repeated in `names`; "" if neither."""
     times = names.count(name)
     if times == 1:
         return ""

@@ -71,8 +71,8 @@ class SplitSection(BaseModel):
 def seconds_of(moment: str | int | float) -> float:
     """Convert ISO 8601 text to seconds since 1970.
 
-    Without a zone it is UTC. A number is returned as it is. Raises ValueError for text that is not an ISO
-    8601 date or time.
+    A time without a zone is UTC. A number is returned as it is. Raises ValueError for text that is not an
+    ISO 8601 date or time.
     """
     if not isinstance(moment, str):
         return float(moment)
@@ -184,7 +184,7 @@ class DataSection(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _in_order(cls, value: Any) -> Any:
-        # Rows that are wanted in the order of time are not shuffled unless that is asked for.
+        # A shuffle would break the order of time, so it must be asked for.
         if isinstance(value, dict) and value.get("order") == "time":
             return {"shuffle_window": 0} | value
         return value
@@ -231,10 +231,7 @@ class DataSection(BaseModel):
 
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
-        """Columns that have a table.
-
-        They are in the order in which a model gets their embeddings.
-        """
+        """Columns with a table, in the order of the model's embeddings."""
         if not self.columns:
             return tuple(TableColumn(f"C{index + 1}", "") for index in range(self.categorical_features))
         return tuple(
@@ -252,8 +249,5 @@ class DataSection(BaseModel):
 
     @property
     def spans_shuffled(self) -> bool:
-        """Whether spans are read in random order.
-
-        The order is a new one in each epoch.
-        """
+        """Whether spans are read in random order, a new one in each epoch."""
         return self.shuffle_window > 0 and self.order == "file"

@@ -42,7 +42,7 @@ class Job(Section):
     `digest` covers what all nodes must agree on.
     """
 
-    # `tables` are all tables with all of their settings; the file has only the sections of some.
+    # In the file `tables` has sections of some tables only; the property `tables` has all tables.
     model_config = STRICT | ConfigDict(serialize_by_alias=True)
 
     run: RunSection = RunSection()
@@ -120,10 +120,7 @@ class Job(Section):
 
     @property
     def tables(self) -> tuple[TableSettings, ...]:
-        """All tables with their settings, in the order of their columns.
-
-        The model gets their embeddings in the same order.
-        """
+        """All tables with their settings, in the order of the model's embeddings."""
         columns, rows, rules = self.data.table_columns, self.model.table_rows, self.embedding
         every = TableSettings(
             name="",
@@ -150,23 +147,23 @@ class Job(Section):
 
     @property
     def logit_offset(self) -> float:
-        """What calibrates a logit back; 0 where training needs no calibration.
+        """The number that is added to a logit to calibrate it.
 
-        With a share s of the negatives and a weight w of positives, p / (p + (1 - p) w / s) has the logit of
-        p plus log(s / w).
+        With a share s of the negatives and a weight w of positives the number is log(s / w): the logit of
+        p / (p + (1 - p) w / s) is the logit of p plus log(s / w).
         """
         return math.log(self.data.negative_share) + self.model.logit_offset
 
     @property
     def rows_warmup_examples(self) -> int:
-        """Examples of all trainers over which the rates of rows grow from 0."""
+        """Number of examples, of all trainers, over which row rates grow from 0."""
         return self.embedding.warmup_iterations * self.trainer.batch * self.trainer.count
 
     @property
     def sync_nodes(self) -> int:
         """Number of sync nodes.
 
-        `nodes.launch` makes it 0 for an algorithm without a center.
+        `nodes.launch` sets it to 0 for an algorithm without a center.
         """
         return 0 if self.sync.algorithm == "none" else self.sync.nodes
 
@@ -184,7 +181,8 @@ class Job(Section):
     def digest(self) -> str:
         """Hex SHA-256 of all that the nodes must agree on.
 
-        It leaves out `network`, `watch`, `report`, the place of the run folder and the device of a trainer.
+        The digest leaves out `network`, `watch`, `report`, the place of the run folder and the trainer's
+        device.
         """
         excluded = dict.fromkeys(("network", "watch", "report"), True)
         text = self.model_dump_json(exclude=excluded | {"run": {"directory"}, "trainer": {"device"}})

@@ -125,11 +125,11 @@ class SlowNetwork:
     """A slow network to emulate.
 
     Attributes:
-        delay_seconds: one way; a request and its reply take twice as long. 0 puts the emulation in place
-            without a delay, so that runs with and without one differ in nothing else.
+        delay_seconds: delay of one way; a request and its reply take twice as long. With 0 the emulation
+            still runs, so that runs with and without a delay differ in nothing else.
         bytes_per_second: limit of each listening node, in each direction over all its connections, as if it
             had a network card of its own; None for no limit.
-        every_link: True for all links of the job, False for those of synchronization only.
+        every_link: whether all links of the job are slow; otherwise only those of synchronization.
     """
 
     delay_seconds: float
@@ -138,9 +138,9 @@ class SlowNetwork:
 
 
 def parse_delay(text: str) -> float:
-    """Parse a delay into seconds.
+    """Parse a delay, such as "50ms", into seconds.
 
-    Raises ValueError, which says what to write.
+    Raises ValueError for a text without a known unit and for a delay that is too long.
     """
     seconds = _amount(text, DELAY_UNITS, "50ms, 0.2s or 800us")
     if seconds > MAX_DELAY_SECONDS:
@@ -149,9 +149,9 @@ def parse_delay(text: str) -> float:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Parse a bandwidth into bytes per second.
+    """Parse a bandwidth, such as "100mbit", into bytes per second.
 
-    Raises ValueError, which says what to write.
+    Raises ValueError for a text without a known unit and for a bandwidth that is too small.
     """
     rate = _amount(text, BANDWIDTH_UNITS, "100mbit, 2.5gbit or 800kbit (bits per second)")
     if rate < MIN_BYTES_PER_SECOND:
@@ -235,7 +235,7 @@ class NetworkSection(Section):
     def shares_memory(self) -> bool:
         """Whether nodes of one machine may share memory.
 
-        They may not if every link is emulated, since the emulation does not slow shared memory down.
+        Memory is not shared if every link is emulated, because the emulation cannot slow shared memory down.
         """
         every_link = self.slow is not None and self.slow.every_link
         return self.shared_memory and self.transport != "tcp" and not every_link

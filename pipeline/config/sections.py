@@ -365,7 +365,7 @@ class ReportSection(BaseModel):
 def parse_page_address(text: str) -> tuple[str, int]:
     """Parse "8080" (on loopback) or "HOST:PORT" into host and port.
 
-    Port 0 means any free one. Raises ValueError.
+    Port 0 means any free port. Raises ValueError for anything else.
     """
     host, colon, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

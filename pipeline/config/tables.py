@@ -1,7 +1,4 @@
-"""`[model]`, `[embedding]` and `[tables.NAME]`.
-
-They describe the model, its tables, and the nodes that hold the tables.
-"""
+"""`[model]`, `[embedding]` and `[tables.NAME]`: the model, its tables, and their nodes."""
 
 from __future__ import annotations
 
@@ -87,9 +84,7 @@ def table_settings(
     rows: Sequence[int],
     sections: Mapping[str, TableSection],
 ) -> tuple[TableSettings, ...]:
-    """Combine defaults and sections into the settings of each table.
-
-    The result is in the order of `columns`.
+    """Combine defaults and sections into each table's settings, in the order of `columns`.
 
     Args:
         columns: the columns that have a table.
@@ -116,10 +111,7 @@ def table_settings(
 
 
 def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableColumn]) -> None:
-    """Raise ValueError for the section of an unknown table.
-
-    The error has the nearest name.
-    """
+    """Raise ValueError, which suggests a known name, for the section of an unknown table."""
     known = [column.name for column in columns]
     for name in sections:
         if name not in known:
@@ -132,9 +124,9 @@ def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableC
 def require_fixed_rows(
     columns: Sequence[TableColumn], rows: Sequence[int] | None, sections: Mapping[str, TableSection]
 ) -> None:
-    """Raise ValueError where a table is given other rows than its column determines.
+    """Raise ValueError if a table's given rows differ from those of its column.
 
-    `rows` are those of a list in `model.table_rows`, one for each column.
+    `rows` is the list of `model.table_rows`, one number for each column; None if it is not a list.
     """
     for at, column in enumerate(columns):
         stated = {f"tables.{column.name}.rows": sections.get(column.name, TableSection()).rows}
@@ -258,5 +250,5 @@ class ModelSection(Section):
 
     @property
     def logit_offset(self) -> float:
-        """What calibrates a logit back where positives were weighted in training; else 0."""
+        """The number that is added to a logit to undo `positive_weight`."""
         return -math.log(self.positive_weight)

@@ -13,7 +13,7 @@ ScheduleExamples = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 def warmup_factor(examples: int, warmup_examples: int) -> float:
-    """Return the progress of a warm-up, 0 to 1; 1 without one."""
+    """Return the progress of a warm-up, from 0 to 1; 1 without a warm-up."""
     return min(1.0, max(0, examples) / warmup_examples) if warmup_examples else 1.0
 
 

@@ -16,9 +16,9 @@ TEXT_CHARACTERS = 80
 def printable(text: bytes, limit: int = TEXT_CHARACTERS) -> str:
     """Return at most `limit` characters of `text`, safe for a terminal.
 
-    Any bytes; special characters are escaped.
+    `text` may have any bytes; special characters are escaped.
     """
-    # Cut before decoding too: a line may have a million bytes, of which each character needs at most four.
+    # Cut before decoding too, because a line may have a million bytes. A character has at most four.
     decoded = text[: 4 * limit].decode("utf-8", "backslashreplace")
     escaped = decoded.encode("unicode_escape").decode("ascii")
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
@@ -26,9 +26,9 @@ def printable(text: bytes, limit: int = TEXT_CHARACTERS) -> str:
 
 @dataclass(frozen=True)
 class BadRow:
-    """Describe one malformed row: file, line, reason, and shortened text.
+    """One malformed row: file, line, reason, and shortened text.
 
-    The line counts from 1; in Parquet it is the row, from 1.
+    `line` counts from 1; in Parquet it is the number of the row, from 1.
     """
 
     path: str
@@ -43,7 +43,7 @@ class BadRow:
 def too_many_bad_rows(bad_rows: int, rows: int, data: DataSection) -> str:
     """Say that more rows are malformed than [data] allows; "" if not.
 
-    `rows` are all rows read, malformed ones included.
+    `rows` is the number of all rows read, malformed ones included.
     """
     found = counted(bad_rows, "malformed row")
     if bad_rows > data.max_bad_rows:
@@ -55,14 +55,14 @@ def too_many_bad_rows(bad_rows: int, rows: int, data: DataSection) -> str:
 
 
 class BadRows:
-    """Count malformed rows over all that one reader reads.
+    """Count the malformed rows of one reader.
 
-    Owned by one thread.
+    Only one thread may use it.
 
     Attributes:
         limit: number of allowed bad rows (`data.max_bad_rows`).
         count: number of bad rows so far.
-        first: the first SAMPLES_KEPT of them.
+        first: the first SAMPLES_KEPT bad rows.
     """
 
     def __init__(self, limit: int) -> None:
@@ -73,7 +73,8 @@ class BadRows:
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
         """Count a row; raise DataError if there are now more than `limit`.
 
-        `line` is called only for a stored row, because finding the number may need a read.
+        `line` gives the row's number. It is called only for a row that is stored, because it may have to read
+        the file.
         """
         self.count += 1
         if len(self.first) < SAMPLES_KEPT:

@@ -1,6 +1,6 @@
 """A batch of examples, and bags of rows.
 
-A multi-hot table has a bag of rows for each example, which may be empty.
+A bag has the rows of one example in a multi-hot table; it may be empty.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def no_bag_lengths() -> Int32Array:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Hold examples as a reader sends them to a trainer.
+    """Examples as a reader sends them to a trainer.
 
     Attributes:
         id: the batch's identity.
@@ -40,11 +40,10 @@ class Batch:
         rows: int32 [T1, B], C-contiguous: for each one-hot table, the row (0 <= row < its rows) of each
             example.
         weights: float32 [B], finite and at least 0; [0] when the job has no sample weights.
-        bag_rows: int32 [N], the rows of the first multi-hot table of example 0, of example 1, ..., then those
-            of the second, ...
-        bag_lengths: int32 [M, B], how many of them each example has of each multi-hot table; 0 is an empty
-            bag.
-        replay: it was trained before, and a replaced embedding node lacks it.
+        bag_rows: int32 [N], rows of the first multi-hot table: those of example 0, of example 1, ...; then
+            those of the second table, ...
+        bag_lengths: int32 [M, B], number of these rows by multi-hot table and example; 0 is an empty bag.
+        replay: whether the batch was trained before, but a replaced embedding node lacks its updates.
     """
 
     id: BatchId
@@ -62,11 +61,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """Hold the bags of some examples.
+    """The bags of some examples.
 
     Attributes:
-        rows: int32 [N], the rows of table 0 of example 0, of example 1, ..., then those of table 1, ...
-        lengths: int32 [M, n], how many of them each bag has.
+        rows: int32 [N], rows of table 0: those of example 0, of example 1, ...; then those of table 1, ...
+        lengths: int32 [M, n], number of these rows by table and example.
     """
 
     rows: Int32Array = field(default_factory=no_bag_rows)
@@ -89,17 +88,14 @@ class Bags:
         return Bags(_joined(parts), np.ascontiguousarray(self.lengths[:, start:stop]))
 
     def take(self, indices: NDArray[np.intp]) -> Bags:
-        """Return the bags of the examples `indices`, in that order.
-
-        They are C-contiguous copies.
-        """
+        """Return C-contiguous copies of the bags of the examples `indices`, in that order."""
         lengths = self.lengths.take(indices, axis=1)
         if not len(lengths):
             return Bags(self.rows, lengths)
         begins = (_ends(self.lengths) - self.lengths).take(indices, axis=1).ravel()
         counts = lengths.ravel().astype(np.int64)
         total = int(counts.sum())
-        # Where each bag begins in the result, taken away from where it begins here, and counted up inside.
+        # For each row: the bag's begin here, minus its begin in the result.
         shift = np.repeat(begins - (np.cumsum(counts) - counts), counts)
         return Bags(self.rows[shift + np.arange(total)], lengths)
 

@@ -1,6 +1,6 @@
 """Criteo's text format: a label, numbers and ids, separated by tabs.
 
-It has no header; any number or id may be missing.
+Files have no header; any number or id may be missing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ def read_tsv(
 ) -> Iterator[Examples]:
     """Yield the good rows of a span of text, in file order.
 
-    `block_bytes` changes only the chunks.
-
     A row is good when it has 1 + D + T columns, its label is 0 or 1, and each dense column is empty or a
-    decimal number; the others go to `bad_rows`. Dense: missing -> 0.0, otherwise sign(x) * log1p(|x|). Ids:
-    any bytes, hashed (hashing.py), the empty ones too. Lines end in a newline or in a return and a newline.
-    Raises DataError as `line_blocks` does, and past the limit of `bad_rows`. `tap` receives each chunk.
+    decimal number; other rows go to `bad_rows`. A dense value becomes sign(x) * log1p(|x|), a missing one
+    0.0. Ids may have any bytes or none, and are hashed (hashing.py). Lines end in a newline, or in a return
+    and a newline. `block_bytes` changes only the size of the chunks. `tap` receives each chunk. Raises
+    DataError as `line_blocks` does, and past the limit of `bad_rows`.
     """
     lines_read = 0
     line_number = line_numbers(span)
@@ -61,10 +60,10 @@ def read_tsv(
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Hold where the fields of a block lie.
+    """The places of the fields in a block.
 
     Attributes:
-        lines: int64 [n + 1], where each line starts, and where a line after the last would start.
+        lines: int64 [n + 1], where each line starts, and where the last line ends.
         good: int64 [k], indices of the lines that have the right number of columns.
         starts, ends: int64 [columns, k], C-contiguous: the first byte, and one past the last, of each field.
     """
@@ -105,7 +104,7 @@ def _examples(
 
 def _split(block: LineBlock, columns: int) -> _Fields:
     data = block.buffer[: block.stop]
-    # One comparison for both: tab and newline are neighbours, and what is smaller wraps around.
+    # Tab and newline are neighbours and smaller bytes wrap around, so one comparison finds both.
     separators = np.flatnonzero((data - np.uint8(_TAB)) <= _NEWLINE - _TAB)
     last = np.flatnonzero(data[separators] == _NEWLINE)
     lines = np.concatenate([[0], separators[last] + 1])
@@ -117,7 +116,8 @@ def _split(block: LineBlock, columns: int) -> _Fields:
     starts = np.empty_like(ends)
     starts[0] = lines[good]
     np.add(ends[:-1], 1, out=starts[1:])
-    # What lies before an empty field is a tab or a newline (data[-1] too), so no field ends before its start.
+    # Before an empty field is a tab or a newline (data[-1] too), never a return, so it does not end before
+    # its start.
     ends[-1] -= data[ends[-1] - 1] == _RETURN
     return _Fields(lines, good, starts, ends)
 

@@ -1,7 +1,4 @@
-"""Batches of a span.
-
-They are the same whenever and wherever the span is read.
-"""
+"""Batches of a span: the same ones whenever and wherever the span is read."""
 
 from __future__ import annotations
 
@@ -30,15 +27,15 @@ def cut_into_batches(
 ) -> Iterator[Batch]:
     """Yield the batches of a span's examples, numbered from 0.
 
-    Its good rows, in file order, are permuted within consecutive windows of `shuffle_window` rows (0: not at
-    all) by an order made from (seed, epoch, span.number, number of the window), then cut into batches of
-    `batch` examples; only the last may have fewer, and a span without a good row gives none. Each array is
-    new, C-contiguous, and never written again. Memory: about two windows, of 4 * (1 + D + T) bytes a row, and
-    a few MiB, whatever the file.
+    The span's good rows, in file order, are permuted within consecutive windows of `shuffle_window` rows (0:
+    not at all). The order is made from (seed, epoch, span.number, number of the window). The rows are then
+    cut into batches of `batch` examples. Only the last batch may have fewer; a span without a good row gives
+    none. Each array is new, C-contiguous, and never written again. Memory: about two windows of
+    4 * (1 + D + T) bytes a row, and a few MiB, whatever the file.
 
-    One thread may use the iterator; many iterators may run at once, each with a `memory` of its own, which
-    an earlier iterator may have used. A batch may be yielded before a later row of its span fails. Raises
-    as `examples` does.
+    One thread may use the iterator. Many iterators may run at once, each with its own `memory`; a new one may
+    reuse the memory of one that ended. A batch may be yielded before a later row of its span fails. Raises
+    what `examples` raises.
     """
     pieces: list[Examples] = []
     pending = number = 0
@@ -58,8 +55,8 @@ def read_examples(
 ) -> Iterator[Examples]:
     """Yield the good rows of a span in file order.
 
-    Chunks have any size. Raises DataError for a file that cannot be read or has another shape, and past the
-    limit of `bad_rows`, which one thread may use. `tap` receives each chunk.
+    Chunks may have any size. `tap` receives each chunk. Only one thread may use `bad_rows`. Raises DataError
+    for a file that cannot be read or has another shape, and past the limit of `bad_rows`.
     """
     if data_format == "parquet":
         return read_parquet(span, shape, bad_rows, tap=tap)
@@ -77,10 +74,7 @@ def _batch_pieces(
     shuffle_window: int,
     memory: WindowMemory,
 ) -> Iterator[Examples]:
-    """Yield the rows in order, cut where batches end.
-
-    Each piece has arrays of its own.
-    """
+    """Yield the rows in order, cut where batches end, in new arrays."""
     done = 0
     if not shuffle_window:
         for chunk in chunks:

@@ -1,7 +1,7 @@
-"""Columns of text or Arrow types as numbers, times, hashes and bags.
+"""Conversion of text or Arrow columns to numbers, times, hashes and bags.
 
-One column of a chunk at a time, as NumPy arrays. Numbers in text fields are parsed eight digits at a time if
-they are short integers, all others one by one.
+Each function converts one column of a chunk to NumPy arrays. Short integers in text fields are parsed eight
+digits at a time, all other numbers one by one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def display_bytes(value: pa.Scalar) -> bytes:
     try:
         return str(value).encode("utf-8", "replace")
     except UnicodeDecodeError:
-        # A list with such a text.
+        # A list with a text that is not UTF-8.
         return b"[" + b", ".join(display_bytes(item) for item in value) + b"]"
 
 
@@ -87,7 +87,7 @@ def to_float64(column: pa.Array, missing: float) -> NDArray[np.float64]:
 def string_fields(column: pa.Array) -> tuple[Uint8Array, IndexArray, IndexArray]:
     """Return a string column's bytes, padded, and each value's start and length.
 
-    Nulls have length 0.
+    The bytes are uint8, the starts and lengths int64 [n] in bytes. Nulls have length 0.
     """
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
@@ -106,9 +106,9 @@ def string_fields(column: pa.Array) -> tuple[Uint8Array, IndexArray, IndexArray]
 
 
 def parse_number(text: bytes) -> float:
-    """Return a decimal number such as -3, 2.5 or 1e3.
+    """Parse a decimal number such as -3, 2.5 or 1e3.
 
-    NaN for anything else, also for "nan", "inf" and what overflows.
+    Returns NaN for anything else, also for "nan", "inf" and a number that overflows.
     """
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else math.nan
@@ -117,13 +117,13 @@ def parse_number(text: bytes) -> float:
 def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -> NDArray[np.float64]:
     """Return the numbers in fields of a byte buffer.
 
-    float64 of the shape of `starts`. An empty field is 0.0; one that `parse_number` rejects is NaN.
+    The result is float64 of the shape of `starts`. An empty field is 0.0; a field that `parse_number` rejects
+    is NaN. Any thread may call. The GIL is held only for fields that are not integers of at most 8
+    characters.
 
     Args:
         buffer: uint8, C-contiguous, with PADDING_BYTES (of any content) after the last field.
         starts, lengths: int64, in bytes, of equal shape.
-
-    Any thread; the GIL is held only for fields that are not integers of at most 8 characters.
     """
     words = unaligned_words(buffer)[starts]
     negative = ((words & np.uint64(0xFF)) == _MINUS) & (lengths > 1)
@@ -140,7 +140,7 @@ def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """Say which texts count as missing, and whether blanks are stripped."""
+    """Which texts count as missing, and whether blanks are stripped."""
 
     missing: tuple[str, ...] = ("",)
     strip: bool = False
@@ -166,9 +166,9 @@ def null_mask(column: pa.Array) -> Mask:
 
 
 def parse_number_column(column: pa.Array) -> Float64Array:
-    """Return float64 [n] of a cleaned column.
+    """Return the numbers of a cleaned column, float64 [n].
 
-    0.0 for nulls, NaN for what is not a finite decimal number.
+    A null is 0.0; anything else that is not a finite decimal number is NaN.
     """
     if not is_text(column.type):
         values = to_float64(column, missing=0.0)
@@ -176,22 +176,23 @@ def parse_number_column(column: pa.Array) -> Float64Array:
         try:
             values = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
         except pa.ArrowInvalid:
-            # One of them is no number, or of a form that Arrow does not take: one by one, to the same values.
+            # Some text is no number, or in a form that Arrow refuses. This parses each field by itself, to
+            # the same values.
             buffer, starts, lengths = string_fields(column)
             values = parse_numbers(buffer, starts, lengths)
             values[lengths == 0] = np.nan
         if column.null_count:
-            # Arrow's cast has NaN there.
+            # Arrow's cast makes NaN of nulls.
             values = np.where(null_mask(column), 0.0, values)
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
-    """Return float64 [n] of a cleaned column: seconds since 1970.
+    """Return the times of a cleaned column, float64 [n], in seconds since 1970.
 
-    Times and dates are typed, or texts in ISO 8601, in UTC without a zone; numbers are taken as they are.
-    With `time_format`, as for `strptime`, texts and numbers have that format. NaN for nulls and for
-    everything else.
+    The column has times, dates, texts in ISO 8601, or numbers. Times without a zone are UTC; numbers are
+    returned as they are. With `time_format`, in the form of `strptime`, texts and numbers have that format.
+    Nulls and everything else are NaN.
     """
     kind = column.type
     if time_format and (is_text(kind) or is_number(kind)):
@@ -210,9 +211,9 @@ def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
 
 
 def hash_ids(column: pa.Array, number: int) -> Uint64Array:
-    """Return uint64 [n], the hashes of ids, texts or integers.
+    """Return the hashes of ids, uint64 [n].
 
-    Nulls hash as the empty text; `number` is the hash's `column`.
+    Ids are texts or integers; nulls hash as the empty text. `number` is the hash's `column`.
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -233,9 +234,8 @@ def hash_bags(
 ) -> tuple[Uint64Array, Int32Array]:
     """Return a cleaned column's bags: hashes uint64 [N], lengths int32 [n].
 
-    The column has delimited texts or lists.
-
-    Missing ids are dropped; a bag has the first `max_ids` of the others. Null is an empty bag.
+    The column has delimited texts or lists. Missing ids are dropped, and of the others a bag has the first
+    `max_ids`. Null is an empty bag. `number` is the hash's `column`.
     """
     if pa.types.is_null(column.type):
         return np.zeros(0, np.uint64), np.zeros(len(column), np.int32)
@@ -255,7 +255,7 @@ def hash_bags(
 def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
     """Return bool [n]: which values of a cleaned column are in `values`.
 
-    `values` are texts, or numbers.
+    `values` are texts or numbers.
     """
     if all(isinstance(value, str) for value in values):
         text = column if is_text(column.type) else column.cast(pa.string())
@@ -270,15 +270,16 @@ def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
 def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the numbers in words of ASCII digits, and which are valid.
 
-    A word holds up to 8 characters, `lengths` of them, at its low end; it is valid if all are digits.
+    A word holds `lengths` characters, up to 8, at its low end; it is valid if all are digits. Overwrites
+    `words`.
 
-    The digits are moved to the high end, so that zeros lead, and neighbours are added up in three steps (the
-    well-known SWAR way; Lemire, "Quickly parsing eight digits", 2018). Overwrites `words`.
+    The digits are moved to the high end, so that zeros lead. Neighbours are then added up in three steps
+    (SWAR; Lemire, "Quickly parsing eight digits", 2018).
     """
     unused_bits = (np.maximum(8 - lengths, 0) << 3).astype(np.uint64)
     words <<= unused_bits
     words ^= np.uint64(0x3030303030303030) << unused_bits
-    # Adding 0x76 sets the high bit of a byte above 9; carries come only out of bytes that have it already.
+    # Adding 0x76 sets the high bit of each byte above 9. Only bytes with that bit already set can carry.
     simple = ((words + np.uint64(0x7676767676767676)) | words) & np.uint64(0x8080808080808080) == 0
     for shift, factor, mask in (
         (8, 10, 0x00FF00FF00FF00FF),
@@ -290,7 +291,7 @@ def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64
 
 
 def _with_nulls(column: pa.Array, gone: Mask) -> pa.Array:
-    """Return a text column with nulls where `gone`, over the same texts."""
+    """Return a text column with nulls where `gone`; its texts are not copied."""
     kept = ~(gone | null_mask(column))
     valid = np.packbits(np.concatenate([np.zeros(column.offset, np.bool_), kept]), bitorder="little")
     _, offsets, texts = column.buffers()

@@ -1,8 +1,7 @@
 """The hash from a categorical value to a row of its table.
 
-It is specified, seeded, and the same in every version.
-
-Of a value of `length` bytes in categorical column `column` (from 0), all arithmetic modulo 2**64:
+The hash is the same in every version. For a value of `length` bytes in categorical column `column` (from 0),
+with all arithmetic modulo 2**64, it is:
 
     h = mix(mix(HASH_SEED ^ ((column + 1) * GOLDEN_RATIO)) ^ (length * GOLDEN_RATIO))
     for each 8 bytes, read little-endian, the last ones padded with zero bytes:  h = mix(h ^ word)
@@ -11,9 +10,9 @@ Of a value of `length` bytes in categorical column `column` (from 0), all arithm
 `mix` is the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014; constants by Stafford). It is a
 bijection, so two values of at most 8 bytes and of equal length never share an h. The multiply-shift (Lemire,
 2019) favours no row by more than table_rows / 2**32. A missing value is the empty string, which has a row
-like any other. The seed is a constant and not `run.seed`: checkpoints of two runs have the same rows.
+like any other. The seed is a constant and not `run.seed`, so that checkpoints of two runs have the same rows.
 
-The package's one `mix`: the first values of rows, stochastic rounding and the generator use it too.
+The first values of rows, stochastic rounding and the generator use the same `mix`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PADDING_BYTES = 8
 GOLDEN_RATIO = 0x9E37_79B9_7F4A_7C15
 MULTIPLIER_1, MULTIPLIER_2 = 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
 MASK = 2**64 - 1
-# Below this many unfinished values a Python loop beats numpy's cost of some 20 calls per word; without it one
+# Below this many unfinished values a Python loop is faster than some 20 NumPy calls per word. Without it one
 # field of a million bytes would take seconds.
 _FEW = 16
 
@@ -59,17 +58,17 @@ def mix(values: Uint64Array, scratch: Uint64Array | None = None) -> Uint64Array:
 
 
 def mix64(value: Uint64Array) -> Uint64Array:
-    """Return SplitMix64's step and finalizer, element by element.
+    """Apply SplitMix64's step and finalizer to each element.
 
-    uint64 of any shape, to the same shape.
+    Returns a new uint64 array of the shape of `value`.
     """
     return mix(value + np.uint64(GOLDEN_RATIO))
 
 
 def mix_numbers(*numbers: int) -> int:
-    """Return one number below 2**64 from several, which depends on their order.
+    """Mix numbers into one below 2**64; their order matters.
 
-    Each is at least 0 and below 2**64.
+    Each number is at least 0 and below 2**64.
     """
     state = np.zeros(1, np.uint64)
     for number in numbers:
@@ -80,7 +79,7 @@ def mix_numbers(*numbers: int) -> int:
 def hash_bytes(column: int, value: bytes) -> int:
     """Return the hash of one value, as an int below 2**64.
 
-    This is the definition, which the vectorized forms equal.
+    This is the definition; the vectorized functions give the same hashes.
     """
     h = _start(column, len(value))
     for at in range(0, len(value), 8):
@@ -105,7 +104,8 @@ def hash_fields(
         buffer: uint8 [n], contiguous, with PADDING_BYTES (of any content) after the last field.
         starts, lengths: int64 [C, k], in bytes: field j of categorical column `first_column` + i.
 
-    Returns uint64 [C, k]. Any thread; the GIL is released inside numpy's loops.
+    Returns:
+        uint64 [C, k]. Any thread may call; NumPy's loops release the GIL.
     """
     columns = range(first_column, first_column + len(starts))
     full = np.array([[_start(column, 8)] for column in columns], np.uint64)
@@ -127,8 +127,8 @@ def hash_fields(
 def column_number(name: str) -> int:
     """Return the hash's `column` for a column of this name.
 
-    C1, C2, ... are 0, 1, ...; other names give a number made from the name, so that a table has the same rows
-    when others are added before it.
+    C1, C2, ... have the numbers 0, 1, ...; other names are hashed, so that a column keeps its rows when other
+    columns are added before it.
     """
     if name[:1] == "C" and name[1:].isascii() and name[1:].isdigit() and not name[1:].startswith("0"):
         return min(int(name[1:]) - 1, 2**62 - 1)
@@ -138,7 +138,7 @@ def column_number(name: str) -> int:
 def hash_integers(column: int, values: NDArray[Any]) -> Uint64Array:
     """Return hashes uint64 [k] of integers of any type [k].
 
-    An integer is hashed as the 8 little-endian bytes of an int64, an unsigned one as those of a uint64.
+    A signed integer is hashed as the 8 little-endian bytes of an int64, any other as those of a uint64.
     """
     signed = np.issubdtype(values.dtype, np.signedinteger)
     h: Uint64Array = values.astype(np.int64 if signed else np.uint64).view(np.uint64)
@@ -164,7 +164,7 @@ def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Arra
     Row t has values from 0 to table_rows[t] - 1.
     """
     sizes = np.array(table_rows, np.uint64)[:, None]
-    # In one array: at the size of a chunk, temporaries cost more than the arithmetic.
+    # In place, because at the size of a chunk temporaries cost more than the arithmetic.
     scaled = hashes >> np.uint64(32)
     scaled *= sizes
     scaled >>= np.uint64(32)
@@ -175,7 +175,7 @@ def table_rows_of(hashes: Uint64Array, table_rows: tuple[int, ...]) -> Int32Arra
 def hashes_of_rows(rows: IndexArray, table_rows: int) -> Uint64Array:
     """Return hashes uint64 [k] for which `table_rows_of` gives these rows.
 
-    For values that have a row each, so that they are stored and counted as hashed ones are.
+    Values with a fixed row each use them, so that they are stored and counted as hashed ids are.
     """
     size = np.uint64(table_rows)
     high = ((rows.astype(np.uint64) << np.uint64(32)) + (size - np.uint64(1))) // size
@@ -192,7 +192,7 @@ def _start(column: int, length: int) -> int:
 def _hash_any(
     buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, columns: IndexArray
 ) -> Uint64Array:
-    """Return the hashes of values of any length but 0, uint64 [k]."""
+    """Return the hashes, uint64 [k], of values with at least one byte."""
     golden = np.uint64(GOLDEN_RATIO)
     h = mix((columns + 1).astype(np.uint64) * golden ^ np.uint64(HASH_SEED))
     h = mix(h ^ lengths.astype(np.uint64) * golden)

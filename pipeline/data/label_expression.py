@@ -1,6 +1,6 @@
 """A label by an SQL expression on one column.
 
-Only expressions that are computed row by row and use no file are allowed.
+Only expressions are allowed that are computed row by row and read no file.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-# Texts, quoted names, numbers, names, operators. Everything else (a comment, a semicolon, a dollar or back
-# quote, an escape) is refused.
+# Everything else, such as a comment, a semicolon, a dollar, a back quote or an escape, is refused.
 _TOKEN: Final = re.compile(
     r"\s+|(?P<text>'(?:[^'\\]|'')*')|(?P<quoted>\"(?:[^\"]|\"\")*\")|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[^\W\d]\w*)|(?P<operator><=|>=|<>|!=|\|\||[-+*/%<>=(),])"
 )
-# Only words that depend on nothing but their row: no aggregate, window, query, clock or draw. Polars works
-# out a query in an expression, and opens the files that it names, while it reads the expression.
+# No aggregate, window, query, clock or random number, so that a label depends only on its row. Polars would
+# run a query in an expression, and open the files that it names, already when it parses the expression.
 WORDS: Final = frozenset(
     word
     for line in (
@@ -36,8 +35,8 @@ _CLAUSES: Final = frozenset({"select", "from", "with", "table", "values", "union
 class LabelExpression:
     """Compute labels by the SQL expression `text` on the column `name`.
 
-    One thread at a time. Raises ValueError, which says what is wrong, when the text is not an expression of
-    that one column, or has words that are not in WORDS.
+    One thread at a time may use it. Raises ValueError when the text is not an expression of that one column,
+    or has words that are not in WORDS.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -53,10 +52,10 @@ class LabelExpression:
         self._name, self._text = name, text
 
     def labels(self, column: pa.Array) -> NDArray[np.float64]:
-        """Return float64 [n] of numbers or texts [n]; NaN for null.
+        """Return the labels of a column of numbers or texts, float64 [n].
 
-        A result that is true is 1.0, one that is false 0.0. Raises ValueError when the expression cannot be
-        computed, or gives neither truth values nor numbers.
+        True is 1.0, false 0.0, null NaN; a number is returned as it is. Raises ValueError when the expression
+        cannot be computed, or gives neither truth values nor numbers.
         """
         import polars as pl
 

@@ -20,19 +20,19 @@ from .text import LineBlock
 
 _NEWLINE: Final = 10
 _RETURN: Final = 13
-# After a line with an open quote, in which the end of the field is looked for.
+# The end of an open quoted field is looked for in this many bytes after its line.
 FOLLOWING_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedLines:
-    """Hold the parsed lines of a block.
+    """The parsed lines of a block.
 
     Attributes:
         columns: columns by name, strings [n], in UTF-8.
-        lines: int64 [n], which line of the block, from 0, each row is.
-        bad: the reason, by the index of the line; a text that is no UTF-8 is one.
-        starts: int64 [lines + 1], where each line of the block starts, and where one after the last would.
+        lines: int64 [n], number of each row's line in the block, from 0.
+        bad: for each malformed line the reason, by the line's number in the block.
+        starts: int64 [lines + 1], where each line of the block starts, and where the last one ends.
     """
 
     columns: dict[str, pa.Array]
@@ -44,13 +44,14 @@ class ParsedLines:
 class LineParser:
     """Parse lines that have the columns `names`; return the columns `wanted`.
 
-    A field in quotes may hold the delimiter, and a doubled quote for one quote. A quoted field ends on its
-    line: one that does not is a bad row, and an error where a later line ends it, since that line would be
-    taken for a row. An empty line is skipped. One thread at a time.
+    A field in quotes may hold the delimiter, and a doubled quote for one quote. It must end on its line. If
+    it does not, the row is bad; if a later line ends it, DataError is raised, because that line would be
+    taken for a row. An empty line is skipped. One thread at a time may use a parser.
 
     Args:
-        delimiter, quote: one ASCII character each; no quote: "".
-        where: the file, for errors.
+        delimiter: one ASCII character.
+        quote: one ASCII character; "" for no quotes.
+        where: name of the file in error messages.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class LineParser:
         self._delimiter, self._quote = delimiter, quote.encode()
         d, q = re.escape(delimiter.encode()), re.escape(self._quote)
         quoted = rb"%s(?:[^%s]|%s%s)*%s|" % (q, q, q, q, q) if quote else b""
-        # With quotes a field is a whole quoted one, or one that does not begin with a quote.
+        # A field is quoted as a whole, or does not begin with a quote.
         plain = rb"(?:[^%s%s][^%s]*)?" % (d, q, d)
         field = rb"(?:%s%s)" % (quoted, plain)
         self._line = re.compile(rb"%s(?:%s%s)*" % (field, d, field), re.DOTALL)
@@ -77,13 +78,13 @@ class LineParser:
         self._open = re.compile(rb"(?:%s%s)*%s%s" % (field, d, q, inside), re.DOTALL)
         self._to_quote = re.compile(rb"%s%s" % (inside, q), re.DOTALL)
         self._rest = re.compile(rb"(?:%s%s)*(?:%s%s%s)?" % (d, field, d, q, inside), re.DOTALL)
-        # A line with an open quote near the end of a block, with what follows it.
+        # A line with an open quote near the end of a block, and the bytes after it so far.
         self._unfinished = b""
 
     def split_line(self, line: bytes) -> list[str]:
         """Return the fields of one line, for a header.
 
-        Raises ValueError where quotes do not match, or a carriage return is in it.
+        Raises ValueError if quotes do not match or the line has a carriage return.
         """
         if b"\r" in line:
             raise ValueError("carriage returns; if lines end with these alone, convert them to line feeds")
@@ -95,9 +96,10 @@ class LineParser:
         return next(csv.reader([text], delimiter=self._delimiter, quotechar=self._quote.decode()), [])
 
     def parse(self, block: LineBlock) -> ParsedLines:
-        """Parse all lines of a block, which follows the one before.
+        """Parse all lines of a block.
 
-        Raises DataError for a quoted field that goes on in the next line.
+        Blocks must come in the order of the file. Raises DataError for a quoted field that goes on in the
+        next line.
         """
         data = block.buffer[: block.stop]
         if self._unfinished:
@@ -133,9 +135,9 @@ class LineParser:
         return ParsedLines(dict(zip(self._wanted, columns, strict=True)), rows, bad, starts)
 
     def finish(self, following: bytes = b"") -> None:
-        """Look at what follows the last block, if a quote may be open there.
+        """Check the bytes after the last block, if a quote may be open there.
 
-        Raises DataError for a quoted field that goes on in it.
+        Raises DataError for a quoted field that goes on in them.
         """
         unfinished, self._unfinished = self._unfinished, b""
         if unfinished:
@@ -147,9 +149,9 @@ class LineParser:
         return bool(self._unfinished)
 
     def _check_quote(self, line: bytes, following: bytes) -> bool:
-        """Return whether the open quote of a line is still open after what follows.
+        """Return whether a line's open quote is still open after `following`.
 
-        Raises DataError if it is closed there as the end of a field.
+        Raises DataError if the quoted field ends there.
         """
         closed = self._to_quote.match(following)
         if closed is None:

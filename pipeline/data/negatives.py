@@ -21,10 +21,10 @@ class NegativeSampler:
     """Keep all positives of spans, and a share of their negatives.
 
     Whether a negative is kept is a function of (seed, name of the file, start of the span, row), so each
-    reading of a span keeps the same ones. Used by one thread.
+    reading of a span keeps the same negatives. Used by one thread.
 
     Attributes:
-        dropped: number of negatives that were not kept so far.
+        dropped: number of negatives dropped so far.
 
     Args:
         share: share of the negatives to keep, above 0; at 1 all are kept.
@@ -41,7 +41,7 @@ class NegativeSampler:
         if self._share == 1.0:
             yield from chunks
             return
-        # Rows that are sorted are counted over all of the input, others among those of the span's part.
+        # Sorted rows are numbered over the whole input, other rows within the span's part.
         start, row = (0, span.start) if span.kind == "sorted" else (span.start, span.first)
         name = span.path.rpartition("/")[2].encode()
         key = np.uint64(mix_numbers(self._seed, _DRAW, hash_bytes(start, name)))

@@ -1,8 +1,8 @@
 """Parquet input: reading rows, checking columns, and the class of ids.
 
 Click logs have columns `label`, `I1`, `I2`, ... and `C1`, `C2`, ...; other files have the columns of a
-schema. Files are read in bounded memory. Text ids and integer ids are hashed differently, so a column has one
-class in all files.
+schema. Files are read in bounded memory. Text ids and integer ids are hashed differently, so a column must
+have one class of ids in all files.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _REMEDY = "name the columns of [data.columns] as the file does, or change their 
 
 
 def id_class(kind: pa.DataType) -> IdClass | None:
-    """Return the class of a column's ids.
+    """Return the class of a column's ids or lists of ids.
 
-    The column has ids or lists of ids. None for a column without ids or with nulls only.
+    Returns None for a type without ids, and for a column of nulls only.
     """
     kind = plain_type(kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -51,7 +51,7 @@ def id_class(kind: pa.DataType) -> IdClass | None:
 
 
 class IdClasses:
-    """The class of each column's ids over all files inspected.
+    """The class of each column's ids in all inspected files.
 
     Used by one thread at a time.
     """
@@ -65,7 +65,7 @@ class IdClasses:
         return {name: found for name, (found, _) in self._found.items()}
 
     def add_known(self, classes: Mapping[str, IdClass], where: str) -> None:
-        """Add the classes that `where` states for files that are not inspected."""
+        """Add classes that are known without inspecting files; `where` is their source."""
         self._found |= {name: (found, where) for name, found in classes.items()}
 
     def add(self, path: str, name: str, kind: pa.DataType) -> None:
@@ -97,7 +97,7 @@ class RowGroups:
 def column_names(path: str) -> list[str]:
     """Return the names of a Parquet file's columns, in order.
 
-    Raises DataError when it is not Parquet.
+    Raises DataError when the file is not Parquet.
     """
     with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
         names: list[str] = file.schema_arrow.names
@@ -105,10 +105,10 @@ def column_names(path: str) -> list[str]:
 
 
 def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
-    """Read the row groups' sizes from the end of a Parquet file.
+    """Read the row groups' sizes from the footer of a Parquet file.
 
-    Calls `check` with its Arrow schema. Raises DataError when it is not Parquet or has no rows, and what
-    `check` raises.
+    Calls `check` with the file's Arrow schema. Raises DataError when the file is not Parquet or has no rows,
+    and what `check` raises.
     """
     with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
         check(file.schema_arrow)
@@ -128,7 +128,8 @@ def check_click_columns(
 ) -> None:
     """Raise DataError unless a file has the columns and types of `shape`.
 
-    `ids` records the ids of this file; with it, also raises for ids of another class than in an earlier file.
+    `ids` records the class of each column's ids. With it, ids of another class than in an earlier file raise
+    DataError too.
     """
     present = ", ".join(schema.names[:50]) + (", ..." if len(schema.names) > 50 else "")
     remedy = "rename its columns, or change data.dense_features and data.categorical_features"
@@ -156,19 +157,20 @@ def check_click_columns(
 def parquet_rows(
     span: Span, columns: Callable[[pa.Schema], list[str]], batch_rows: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of a span's row groups, in decoded chunks.
+    """Yield the rows of a span's row groups in decoded chunks.
 
-    Each chunk comes with the number of rows of the file before it.
+    Each chunk comes with the number of rows of the file before it. `columns` returns the names of the columns
+    to read from a file with this schema. `batch_rows` changes only the size of the chunks: None means at most
+    BATCH_ROWS, fewer if rows are long. Memory holds one chunk, and one page and the dictionary of each
+    column.
 
-    `columns` gives the columns to read, of a file with this schema. `batch_rows` changes only the chunks. In
-    memory are one page and the dictionary of each column and `batch_rows` rows (None: at most BATCH_ROWS,
-    fewer where rows are long). Raises DataError when the file cannot be opened or decoded, or became shorter,
-    and what `columns` raises; errors of who uses the rows are left as they are.
+    Raises DataError when the file cannot be opened or decoded, or became shorter, and what `columns` raises.
+    Other errors of the caller's loop pass through.
     """
     with (
         read_errors(span.path),
         open_for_arrow(span.path) as source,
-        # With a buffer size pages are read as they are needed; without one, whole column chunks.
+        # With a buffer size Arrow reads pages as they are needed; without one, whole column chunks.
         pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file,
     ):
         names = columns(file.schema_arrow)
@@ -195,13 +197,13 @@ def read_parquet(
 ) -> Iterator[Examples]:
     """Yield the good rows of a span's row groups, in order.
 
-    `batch_rows` changes only the chunks.
+    A row is good when its label is 0 or 1 and no dense value is infinite. Other rows go to `bad_rows`, with
+    their number in the file, from 1, as the line. A dense value becomes sign(x) * log1p(|x|), a null or NaN
+    0.0. Strings are hashed as their bytes, so a text file with the same values gives the same rows; integers
+    as their 8 bytes, little-endian; null as the empty string.
 
-    A row is good when its label is 0 or 1 and no dense value is NaN or infinite; the others go to `bad_rows`,
-    with their row in the file, from 1, as the line. Dense: null -> 0.0, otherwise sign(x) * log1p(|x|). Ids:
-    strings are hashed as their bytes, so a text file with the same values gives the same rows; integers as
-    their 8 bytes, little-endian; null as the empty string. Memory is as in `parquet_rows`. Raises DataError
-    when the file cannot be read, and past the limit of `bad_rows`. `tap` receives each chunk.
+    `batch_rows` and memory are as in `parquet_rows`. `tap` receives each chunk. Raises DataError when the
+    file cannot be read, and past the limit of `bad_rows`.
     """
 
     def columns(schema: pa.Schema) -> list[str]:
@@ -213,7 +215,7 @@ def read_parquet(
 
 
 def rows_at_once(metadata: Any, groups: list[int]) -> int:
-    """Return how many rows to decode together, by their stated size."""
+    """Return how many rows to decode together, by the size that the file states."""
     of_groups = [metadata.row_group(index) for index in groups]
     row_bytes = max(group.total_byte_size // max(group.num_rows, 1) for group in of_groups)
     return int(max(1, min(BATCH_ROWS, _BATCH_BYTES // max(row_bytes, 1))))
@@ -222,7 +224,7 @@ def rows_at_once(metadata: Any, groups: list[int]) -> int:
 def check_raw(path: str, arrow: Any) -> None:
     """Raise DataError for a part of a prepared folder.
 
-    Its values would be hashed and transformed again.
+    Read as raw input, its values would be hashed and transformed again.
     """
     if PREPARED_KEY in (arrow.metadata or {}):
         raise DataError(
@@ -235,7 +237,8 @@ def check_raw(path: str, arrow: Any) -> None:
 def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | None = None) -> None:
     """Raise DataError for a missing, repeated or wrongly typed column.
 
-    `ids` records the ids of this file; with it, also raises for ids of another class than in an earlier file.
+    `ids` records the class of each column's ids. With it, ids of another class than in an earlier file raise
+    DataError too.
     """
     for name, column in schema.data.columns.items():
         if column.kind == "ignored" or not column.in_file:
@@ -261,13 +264,13 @@ def _examples(
     for index, name in enumerate(shape.dense_names):
         dense[index] = to_float64(without_nan(rows.column(name)), missing=0.0)
     valid = (labels == 0) | (labels == 1)
-    # A finite sum has finite terms only, and takes a fraction of the time.
+    # A finite sum has only finite terms, and is much faster to check.
     with np.errstate(over="ignore", invalid="ignore"):
         total = dense.sum()
     if not np.isfinite(total):
         valid &= np.isfinite(dense).all(axis=0)
     for row in np.flatnonzero(~valid).tolist():
-        # Of a good label, the first number that is not finite.
+        # The label if it is bad, otherwise the first number that is not finite.
         at = -1 if labels[row] not in (0, 1) else int(np.isfinite(dense[:, row]).argmin())
         name, wanted = (
             (LABEL, "neither 0 nor 1") if at < 0 else (shape.dense_names[at], "not a finite number")
@@ -277,7 +280,7 @@ def _examples(
     table_rows = np.empty((shape.categorical, len(rows)), np.int32)
     tapped = {}
     for index, (name, count) in enumerate(zip(shape.categorical_names, shape.table_rows, strict=True)):
-        # Column after column, so that one stays in the cache until it is a row of its table.
+        # Column by column, so that the hashes stay in the cache until they are rows.
         column_hashes = hash_ids(rows.column(name), index)
         table_rows[index] = table_rows_of(column_hashes[None], (count,))
         if tap is not None:

@@ -23,17 +23,14 @@ def is_url(path: str) -> bool:
 
 
 def absolute_path(pattern: str) -> str:
-    """Return the pattern as an absolute one.
-
-    A URL is returned as it is.
-    """
+    """Return the pattern as an absolute path; a URL as it is."""
     return pattern if is_url(pattern) else os.path.abspath(pattern)
 
 
 def file_identity(path: str) -> str:
-    """Return one text for every name of the same file.
+    """Return a text that is the same for every name of a file.
 
-    The path without links; a URL as it is.
+    The text is the path with links resolved, or the URL as it is.
     """
     return path if is_url(path) else os.path.realpath(path)
 
@@ -48,8 +45,8 @@ def suffix_of(path: str) -> str:
 def read_errors(path: str) -> Iterator[None]:
     """Turn the errors of reading `path` into a DataError.
 
-    These are errors of the system, of a decompressor, or of Arrow. File systems of fsspec raise errors of any
-    class, so for a URL every error becomes a DataError.
+    For a local path these are OSError and the errors of Arrow. File systems of fsspec raise errors of any
+    class, so for a URL every error becomes a DataError. The package's own errors pass through.
     """
     try:
         yield
@@ -79,7 +76,7 @@ def open_for_arrow(path: str) -> Iterator[Any]:
 def open_raw(path: str, *, forward: bool = False) -> Iterator[Any]:
     """Open a file to read bytes with `read`, `readinto` and `seek`.
 
-    With `forward` it is read from start to end only, which every web server supports.
+    With `forward` a URL of a web server can only be read from start to end, which every server supports.
     """
     if not is_url(path):
         with open(path, "rb", buffering=0) as file:
@@ -108,7 +105,7 @@ def can_seek(path: str) -> bool:
         if not file.seekable():
             return False
         try:
-            # A web server may answer the range with the whole file, which fsspec refuses when it reads.
+            # A web server may answer a range request with the whole file, which fsspec refuses on reading.
             file.seek(1)
             file.read(1)
         except (ValueError, NotImplementedError):
@@ -127,7 +124,7 @@ def match_files(patterns: Sequence[str]) -> list[str]:
             found.update((url, url) for url in _matching_urls(pattern))
             continue
         local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern
-        # A name may contain the characters of a pattern; what exists is meant.
+        # The name of a file may contain characters of a pattern.
         names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
         files = [name for name in names if os.path.isfile(name)]
         if not files:

@@ -1,4 +1,4 @@
-"""A job file's schema: columns of a chunk to examples and faults."""
+"""A job file's schema: turns columns of a chunk into examples and faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
 from .time_parts import out_of_years, rows_of_part
 
-# With weights up to this the sum over any batch, and products with the loss, are finite in float32.
+# With weights up to this, sums over a batch and products with the loss are finite in float32.
 MAX_WEIGHT = 1e30
 
 
@@ -36,8 +36,12 @@ MAX_WEIGHT = 1e30
 class ColumnFault:
     """Bad rows of one column, and what is wrong with them.
 
-    `rows` is bool [n].
-    `wanted` completes a sentence after "is" or "are"; `remedy` is what may help, "" for nothing special.
+    Attributes:
+        name: name of the column in the job file.
+        source: name of the column in the input file.
+        wanted: the end of a sentence after "is" or "are".
+        rows: bool [n].
+        remedy: what may help; "" for nothing special.
     """
 
     name: str
@@ -49,13 +53,13 @@ class ColumnFault:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Hold a chunk of rows, bad rows included.
+    """A chunk of rows, bad rows included.
 
     Attributes:
         examples: examples of all n rows; the values of bad rows are meaningless.
         times: float64 [n], the timestamps; [0] without such a column.
         faults: faults of each column with bad rows, in the order of the schema.
-        bad: bool [n], whether any fault has the row.
+        bad: bool [n], which rows any fault has.
     """
 
     examples: Examples
@@ -72,16 +76,15 @@ class Records:
 
 
 class RecordSchema:
-    """Parse a job's columns into rows of their tables.
-
-    Used by one thread at a time.
+    """Parse a job's columns into examples; used by one thread at a time.
 
     Args:
-        data: with `columns`.
+        data: the section [data], with `columns`.
         table_rows: rows of the table of each of `data.table_columns`.
         tap: receives the good rows of each chunk.
 
-    Raises JobFileError for an expression that cannot be used.
+    Raises:
+        JobFileError: an expression cannot be used.
     """
 
     def __init__(self, data: DataSection, table_rows: tuple[int, ...], tap: ColumnTap | None = None) -> None:
@@ -98,7 +101,7 @@ class RecordSchema:
                     raise JobFileError(f"data.columns.{name}.expression: {error}") from error
 
     def source_of(self, name: str) -> str:
-        """Return the file's name of a column."""
+        """Return the name that a column has in the file."""
         return self.data.columns[name].source or name
 
     @property
@@ -116,7 +119,8 @@ class RecordSchema:
     def records(self, raw: Mapping[str, pa.Array]) -> Records:
         """Return the rows of a chunk.
 
-        `raw` has the file's columns by name, texts or of Parquet's types.
+        `raw` has the file's columns by name, as texts or in Parquet's types. Raises JobFileError when the
+        label's expression cannot be computed.
         """
         columns = {name: self.rules.clean(array) for name, array in raw.items()}
         count = len(next(iter(columns.values())))
@@ -286,7 +290,7 @@ class _ChunkParser:
         return found
 
     def show(self, tap: ColumnTap, good: Mask) -> None:
-        """Give the good rows to `tap`, once all columns are read."""
+        """Give the good rows to `tap`; call it after all columns are read."""
         tap.show(
             {
                 name: h[np.repeat(good, self._bag_lengths[name]) if name in self._bag_lengths else good]
@@ -296,9 +300,9 @@ class _ChunkParser:
         )
 
     def times(self, name: str, section: ColumnSection) -> Float64Array:
-        """Return seconds since 1970, or what the column's numbers count.
+        """Return seconds since 1970, or the column's numbers as they are.
 
-        NaN where the time is missing, if rows are not read in the order of time; otherwise such a row is bad.
+        A missing time is NaN. If rows are read in the order of time, such a row is bad.
         """
         column = self._column(name)
         values = parse_times(column, section.format)
@@ -314,7 +318,7 @@ class _ChunkParser:
         self._fault(name, wanted, rows, remedy)
 
     def weights(self, name: str) -> Float64Array:
-        """Return sample weights, 0 to MAX_WEIGHT."""
+        """Return sample weights; those outside 0 to MAX_WEIGHT are faults."""
         column = self._column(name)
         values = np.where(null_mask(column), np.nan, parse_number_column(column))
         self._fault(name, "below 0 or not numeric", ~(values >= 0))

@@ -1,4 +1,4 @@
-"""Chunks of records from files with a schema, text or Parquet.
+"""Chunks of records from text or Parquet files with a schema.
 
 Bad rows are reported to `BadRows`.
 """
@@ -24,15 +24,15 @@ from .schema_check import columns_of, delimiter_of
 from .span import Span
 from .text import LineBlock, bytes_after, line_blocks, line_numbers, without_first_line
 
-# Each column needs some calls into Arrow, which cost as much as a hundred rows.
+# Large, because each column of a block needs some calls into Arrow, which cost as much as a hundred rows.
 RECORD_BLOCK_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Hold good rows in file order, with their times.
+    """Good rows in file order, with their times.
 
-    Times are float64 [n], or [0] without a timestamp column.
+    `times` is float64 [n], or [0] without a timestamp column.
     """
 
     examples: Examples
@@ -52,13 +52,13 @@ def read_records(
 ) -> Iterator[RecordChunk]:
     """Yield a span's good rows, in file order, by a schema.
 
-    `block_bytes` changes only the chunks.
+    A row is bad if its label or weight is missing, if a value does not fit the schema, or if it has text
+    where a number is expected. A missing timestamp is bad only if rows are read in the order of time. A row
+    of text is also bad if it has another number of columns, quotes that do not match, a carriage return
+    inside, or a text that is not UTF-8. An empty line is not a row.
 
-    Text: a row is bad that has another number of columns, quotes that do not match, a carriage return
-    within it, or a text that is not UTF-8; an empty line is not a row. Every row is bad whose label, weight
-    or timestamp is missing or does not fit the schema, or that has text where a number is expected. Raises
-    DataError for a file that cannot be read or lacks columns, for a line break within quotes, and past the
-    limit of `bad_rows`.
+    `block_bytes` changes only the size of the chunks. Raises DataError for a file that cannot be read or
+    lacks columns, for a line break within quotes, and past the limit of `bad_rows`.
     """
     if schema.data.format == "parquet":
         yield from _parquet_chunks(span, schema, bad_rows)
@@ -87,7 +87,7 @@ def _text_chunks(
         yield RecordChunk(*records.good())
         lines_before += len(parsed.starts) - 1
     if parser.unfinished:
-        # The next line is in another span, where it may look like a row.
+        # The next line is in another span, whose reader may take it for a row.
         parser.finish(bytes_after(span, FOLLOWING_BYTES))
 
 
@@ -136,7 +136,7 @@ def _report_bad_rows(
 ) -> None:
     """Report the bad rows of a Parquet chunk.
 
-    `done` is the number of rows of the file before it.
+    `done` is the number of rows of the file before the chunk.
     """
     for row in np.flatnonzero(records.bad).tolist():
         why = _reason(records.faults, row, lambda fault, at: display_bytes(columns[fault.source][at]))

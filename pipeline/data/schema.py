@@ -1,4 +1,4 @@
-"""Columns of a log, parsed examples, and a tap on their origin."""
+"""Columns of a log, parsed examples, and a tap for their hashes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class FeatureShape:
-    """Describe a log's columns: a label, `dense` numbers, `categorical` ids.
+    """A log's columns: a label, `dense` numbers, `categorical` ids.
 
-    `table_rows` has the rows of each id's table.
-
-    Raises ValueError when `table_rows` has not one entry of at least 1 for each categorical column.
+    `table_rows` has the rows of each categorical column's table. Raises ValueError unless it has one entry
+    for each such column, from 1 to 2**31 - 1.
     """
 
     dense: int
@@ -35,7 +34,7 @@ class FeatureShape:
 
     @property
     def columns(self) -> int:
-        """Return the columns of a line of text: label, dense, categorical."""
+        """Return the number of columns of a line of text: label, dense, categorical."""
         return 1 + self.dense + self.categorical
 
     @property
@@ -51,7 +50,7 @@ class FeatureShape:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Hold good rows in the order of their file, or permuted.
+    """Good rows in the order of their file, or permuted.
 
     Attributes:
         labels: float32 [n], each 0.0 or 1.0.
@@ -119,8 +118,8 @@ class Examples:
 def log_transform(values: NDArray[np.float64]) -> Float32Array:
     """Return sign(x) * log1p(|x|), computed in float64, as float32 of any shape.
 
-    A missing value is 0 before and after it, and -0.0 becomes 0.0. Both input formats use this and nothing
-    else. The last bit may differ between processors, as log1p does.
+    A missing value is 0 before and after, and -0.0 becomes 0.0. All input formats use this function. The last
+    bit may differ between processors, because log1p does.
     """
     signed = np.abs(values)
     np.log1p(signed, out=signed)
@@ -131,14 +130,14 @@ def log_transform(values: NDArray[np.float64]) -> Float32Array:
 
 @dataclass
 class ColumnTap:
-    """Id hashes and missing masks of a reader's last chunk.
+    """Id hashes and missing masks of the good rows in a reader's last chunk.
 
-    They are those of the good rows; a chunk's examples lack them. Used by one thread at a time.
+    The chunk's examples do not have these. Used by one thread at a time.
 
     Attributes:
-        hashes: hashes of each column with a table, uint64 [n]; for a multi-hot column those of all of its
-            bags, concatenated.
-        missing: missing values of each dense column, bool [n].
+        hashes: hashes of each column with a table, uint64 [n]; for a multi-hot column those of all its bags,
+            concatenated.
+        missing: which values of each dense column are missing, bool [n].
     """
 
     hashes: Mapping[str, Uint64Array] = field(default_factory=dict)
@@ -147,6 +146,6 @@ class ColumnTap:
     def show(self, hashes: Mapping[str, Uint64Array], missing: Mapping[str, Mask]) -> None:
         """Store a chunk's hashes and masks.
 
-        Called by the reader, once for each chunk, right before it yields it.
+        The reader calls this once for each chunk, right before it yields the chunk.
         """
         self.hashes, self.missing = hashes, missing

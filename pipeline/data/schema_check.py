@@ -1,6 +1,6 @@
 """Check of a file's first rows against the schema, before training starts.
 
-It also finds the columns of a delimited text file: by its first line, or by their order in the job file.
+`columns_of` finds the columns of a delimited text file: by its first line, or by their order in the job file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .text import LineBlock, first_line, line_blocks, without_first_line
 PEEK_BYTES = 1 << 16
 PEEK_ROWS = 1000
 SAMPLES = 3
-# A schema does not fit when more than this fraction of the first rows does not; fewer are bad rows.
+# If more than this fraction of the first rows does not fit, the schema is wrong; if fewer, they are bad rows.
 MISFIT_SHARE = 0.5
 _REMEDY = "change its kind or options in [data.columns], or data.missing"
 
@@ -33,9 +33,8 @@ _REMEDY = "change its kind or options in [data.columns], or data.missing"
 def columns_of(path: str, schema: RecordSchema) -> list[str]:
     """Return the names of a file's columns, in order.
 
-    With a header, reads the file's first line.
-
-    Raises DataError when the header does not fit: a column of the schema is missing, or is there twice.
+    Reads the file's first line if it is a header. Raises DataError when the header lacks a column of the
+    schema or has it twice.
     """
     if not schema.data.header:
         return schema.places
@@ -70,10 +69,7 @@ def delimiter_of(data: DataSection) -> str:
 
 
 def check_text(path: str, schema: RecordSchema) -> None:
-    """Raise DataError unless the file's first lines fit the schema.
-
-    An empty file is refused, too.
-    """
+    """Raise DataError unless a file has rows and the first ones fit the schema."""
     names = columns_of(path, schema)
     block = _first_rows(path, schema)
     parser = LineParser(names, schema.sources, delimiter_of(schema.data), schema.data.quote, path)

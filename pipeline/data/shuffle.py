@@ -1,7 +1,7 @@
 """Permutations and windows for shuffling, and rows sorted by time.
 
-Permutations are the same on every machine and in every version. Windows are shuffled in reused memory: fresh
-pages cost more than what is written to them.
+Permutations are the same on every machine and in every version. Windows are shuffled in reused memory,
+because getting fresh pages costs more than writing to them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .batch import Bags
 from .records import RecordChunk
 from .schema import Examples
 
-# The first number of a key, so that permutations of spans and of rows are not related.
+# First numbers of keys: permutations of spans and of rows must not be related.
 SPANS, ROWS = 1, 2
 
 CHUNK_ROWS = 16_384
@@ -28,10 +28,10 @@ CHUNK_ROWS = 16_384
 def permutation(count: int, *key: int) -> NDArray[np.intp]:
     """Return a permutation of 0 to count - 1, intp [count].
 
-    It depends on `count` and `key` only. Sorts random keys made by Philox from a SeedSequence: numpy holds
-    those two streams stable, which it does not promise of `Generator.permutation`. Each sort key ends in its
-    index, so keys differ, and any sorting algorithm gives the same order. Raises ValueError for a negative
-    integer in `key`.
+    The result depends on `count` and `key` only. It comes from sorting random numbers that Philox makes from
+    a SeedSequence: NumPy promises that these two streams stay the same, but not that `Generator.permutation`
+    does. Each number ends in its index, so all differ, and any sorting algorithm gives the same order. Raises
+    ValueError for a negative integer in `key`.
     """
     index_bits = max(count - 1, 1).bit_length()
     mask = np.uint64((1 << index_bits) - 1)
@@ -49,12 +49,10 @@ def row_order(count: int, *, seed: int, epoch: int, span: int, window: int) -> N
 
 
 def windows(chunks: Iterable[Examples], size: int) -> Iterator[list[Examples]]:
-    """Yield the same examples in order, in pieces of `size`.
+    """Yield the same examples in order, in pieces of `size`, at least 1.
 
-    `size` is at least 1; only the last piece may be shorter.
-
-    A piece is a list of parts that are views of the chunks, one after the other, none of them empty. Where
-    the chunks begin and end makes no other difference. Holds at most one piece and one chunk.
+    Only the last piece may be shorter. A piece is a list of views of the chunks, in order, none of them
+    empty. The limits of the chunks make no other difference. Memory holds at most one piece and one chunk.
     """
     parts: list[Examples] = []
     count = 0
@@ -73,12 +71,10 @@ def windows(chunks: Iterable[Examples], size: int) -> Iterator[list[Examples]]:
 
 
 class WindowMemory:
-    """Shuffle window after window in the same arrays.
+    """Shuffle window after window in the same arrays, which grow to the largest window.
 
-    They grow to the largest size requested.
-
-    Scratch memory of one thread: nothing of it is returned. In memory: the window's rows of tables once, its
-    labels and numbers once where it has several parts, and two columns.
+    The arrays are scratch memory of one thread and are never returned. They have the window's rows of tables,
+    two more columns, and, if the window has several parts, its labels and numbers.
     """
 
     def __init__(self) -> None:
@@ -89,11 +85,9 @@ class WindowMemory:
     ) -> Iterator[Examples]:
         """Yield all examples in the given order, batch by batch.
 
-        `order` has indices from 0 to their number - 1 (not checked). First come `lead` examples (none for 0),
-        then `batch` at a time; the last piece may have fewer.
-
-        Each piece is C-contiguous, with arrays of its own. `parts` must not be empty; this memory is
-        in use until the iterator has ended.
+        `order` has each index of an example once (not checked). The first piece has `lead` examples (there is
+        none for 0), each further one `batch`; the last may have fewer. Each piece is C-contiguous, with
+        arrays of its own. `parts` must not be empty. This memory is in use until the iterator has ended.
         """
         lead = min(lead, len(order))
         labels = self._joined("labels", [part.labels for part in parts])
@@ -127,9 +121,9 @@ class WindowMemory:
         middle = blocks[tables * lead : tables * stop].reshape(whole, tables, batch)
         last = blocks[tables * stop :].reshape(tables, count - stop)
         for table in range(tables):
-            # Table after table, so that its column stays in the cache from the parts to the batches.
+            # Table by table, so that a column stays in the cache from the parts to the batches.
             np.concatenate([part.rows[table] for part in parts], out=column)
-            # With another mode numpy would write to an array of its own first.
+            # With any other mode NumPy would first write to a buffer of its own.
             column.take(order, out=picked, mode="clip")
             first[table] = picked[:lead]
             middle[:, table] = picked[lead:stop].reshape(whole, batch)
@@ -152,12 +146,10 @@ class WindowMemory:
 
 
 class SortedRows:
-    """Hold all rows of `chunks`, sorted by time.
+    """All rows of `chunks`, sorted by time.
 
-    Rows of one time stay in the order of the files.
-
-    In memory are the examples once, and twice while they are joined. Raises DataError when they have more
-    than `limit_bytes`.
+    Rows of equal times stay in the order of the files. Memory holds the examples once, and twice while they
+    are joined. Raises DataError, which names `paths`, when they have more than `limit_bytes`.
     """
 
     def __init__(self, chunks: Iterator[RecordChunk], limit_bytes: int, paths: Sequence[str]) -> None:
@@ -181,7 +173,7 @@ class SortedRows:
 
 
 def chunk_bytes(chunk: RecordChunk) -> int:
-    """Return a chunk's bytes in memory, with those for sorting it."""
+    """Return a chunk's bytes in memory, including 16 bytes a row for sorting it."""
     rows = chunk.examples
     arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths)
     return sum(array.nbytes for array in arrays) + 16 * len(rows)

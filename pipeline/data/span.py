@@ -15,16 +15,16 @@ class Span:
     """A piece of one file, or of all files sorted by time.
 
     Attributes:
-        number: its index in the plan, from 0.
-        path: the file; of the kind "sorted", the first file.
-        kind: "bytes", a byte range of a plain text file, which has the lines that begin in it; "stream", a
-            whole text file that is compressed or cannot be read in parts; "row_groups" of a Parquet file;
-            "sorted", rows of the whole input sorted by time.
-        start: first byte, or 0, or first row group, or first row.
-        stop: one past the last: byte of the file as it is on disk, row group, or row.
-        part: "", or the part of a split (`data.split`) whose rows are used.
+        number: index of the span in the plan, from 0.
+        path: the file; for the kind "sorted" the first file.
+        kind: "bytes", the lines that begin in a byte range of a plain text file; "stream", a whole text file
+            that is compressed or cannot be read in parts; "row_groups" of a Parquet file; "sorted", rows of
+            the whole input sorted by time.
+        start: first byte, row group or row, by `kind`; 0 for "stream".
+        stop: one past the last byte (of the file as it is on disk), row group or row.
+        part: the part of a split (`data.split`) whose rows are used; "" for all rows.
         first, last: only good rows first to last - 1 of the piece are used; last is -1 for all from `first`.
-        prepared: the digest of a prepared folder's manifest; a reader refuses spans of another folder.
+        prepared: digest of the prepared folder's manifest, or ""; a reader refuses spans of another folder.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Span:
 def to_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return the numbers as ascending runs (start, stop), each without its stop.
 
-    Sets of numbers that mostly follow each other are sent and saved like this.
+    Sets of mostly consecutive numbers are sent and saved in this form.
     """
     runs: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):

@@ -32,15 +32,17 @@ def plan_spans(
 ) -> list[Span]:
     """Cut all files that match into spans of about `span_bytes` on disk.
 
-    The spans are in the order of the files' paths.
+    The spans are in the order of the files' paths. The plan depends only on the files' names, sizes and, for
+    Parquet, row groups.
 
-    The plan depends on the files' names, sizes and (Parquet) row groups alone. Opens each file and reads at
-    most its first 64 KiB or 1,000 rows, and with `shape` checks that the columns are there: in Parquet by
-    name and type, in Criteo's text by their number, which must be right in one of these first lines. With a
-    `RecordSchema` the values of these first rows have to fit too. `ids` records the ids of each file.
+    Of each file at most the first 64 KiB or 1,000 rows are read. With `shape` the columns are checked: in
+    Parquet by name and type, in Criteo's text by their number, which must be right in one of the first lines.
+    With a `RecordSchema` the values of the first rows must fit too. `ids` records the class of each column's
+    ids.
 
     Raises DataError, which names the file and a remedy, for a pattern that matches no file, and for a file
-    that is empty, cannot be read, is of another format, lacks columns, or has ids of another class.
+    that is empty, cannot be read, is of another format, lacks columns, or has ids of another class than an
+    earlier file.
     """
     spans: list[Span] = []
     for path in match_files(patterns):
@@ -52,8 +54,8 @@ def plan_spans(
 def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
     """Return the order of `count` spans in an epoch.
 
-    They are in the order of the plan unless `shuffled`. A pure function, the same on every machine. Raises
-    ValueError for a negative epoch or seed.
+    Spans stay in the order of the plan unless `shuffled`. The order depends only on the arguments, on every
+    machine. Raises ValueError for a negative epoch or seed.
     """
     return permutation(count, SPANS, seed, epoch).tolist() if shuffled else list(range(count))
 

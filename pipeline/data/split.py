@@ -1,4 +1,4 @@
-"""The rows of a span that are used: part and range."""
+"""The rows of a span that are used, by its part and its range."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _DRAW: Final = 3
 def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
     """Return bool [count]: which rows are in the span's part.
 
-    The rows are those from `first_row` on. Each row's draw is a function of (split.seed, name of the file,
-    start of the span, row): below `split.test` it is of the test, then of validation, then of training; so
-    the parts of a span share no row and leave none out. Rows are counted among the good ones of the span.
+    The rows are those from `first_row` on, counted among the good rows of the span. Each row has a random
+    number from 0 to 1, a function of (split.seed, name of the file, start of the span, row). Rows below
+    `split.test` are the test part, the next ones validation, all others training. So the parts of a span
+    share no row and leave none out.
     """
     key = mix_numbers(split.seed, _DRAW, hash_bytes(span.start, span.path.rpartition("/")[2].encode()))
     rows = np.arange(first_row, first_row + count, dtype=np.uint64)
@@ -41,7 +42,7 @@ def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> N
 def rows_of_part(
     chunks: Iterator[RecordChunk], span: Span, split: SplitSection, first_row: int = 0
 ) -> Iterator[RecordChunk]:
-    """Yield the rows of the span's part; all rows without one.
+    """Yield the rows of the span's part; all rows if it has none.
 
     `first_row` is the number of good rows of the span before the first chunk.
     """
@@ -60,8 +61,8 @@ def rows_of_range(
 ) -> Iterator[RecordChunk]:
     """Yield rows `span.first` to `span.last` - 1 of `chunks`.
 
-    Ranges that share a piece report each of its bad rows once: those of a chunk are reported with the
-    earliest range that reads it.
+    Several ranges may share a piece. Each of its bad rows is still reported once: the earliest range that
+    reads a chunk reports the chunk's bad rows.
     """
     gate = _BadRowFilter(bad_rows, reported=span.first == 0)
     done = 0
@@ -73,7 +74,7 @@ def rows_of_range(
             if start < stop:
                 yield chunk if (start, stop) == (0, count) else chunk.slice(start, stop)
             done += count
-            # The range before this one ends with the chunk that has row first - 1.
+            # The range before this one read up to the chunk with row first - 1, and reported its bad rows.
             gate.reported = done >= span.first
             if 0 <= span.last <= done:
                 return

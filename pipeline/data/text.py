@@ -38,7 +38,7 @@ _MAGIC = {
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Hold whole lines, valid until the next block is requested.
+    """Whole lines, valid until the next block is requested.
 
     Attributes:
         buffer: uint8, C-contiguous; at least PADDING_BYTES of any content follow the lines.
@@ -50,7 +50,7 @@ class LineBlock:
 
 
 def without_first_line(block: LineBlock) -> LineBlock:
-    """Return the lines of a block except the first; perhaps none."""
+    """Return the lines of a block except the first; there may be none."""
     first = int(np.flatnonzero(block.buffer[: block.stop] == _NEWLINE)[0]) + 1
     return LineBlock(block.buffer[first:], block.stop - first)
 
@@ -58,7 +58,7 @@ def without_first_line(block: LineBlock) -> LineBlock:
 def compression_of(path: str) -> Compression | None:
     """Return how a text file is compressed, by its name.
 
-    Raises DataError when the file's first bytes say something else, or it cannot be read.
+    Raises DataError when the file's first bytes do not fit its name, or it cannot be read.
     """
     named = _SUFFIXES.get(suffix_of(path))
     with read_errors(path), open_raw(path) as file:
@@ -92,12 +92,12 @@ def line_blocks(
 ) -> Iterator[LineBlock]:
     """Yield the lines of a text span as UTF-8, in blocks of about `block_bytes`.
 
-    The span is of kind "bytes" or "stream"; blocks end at line ends.
+    The span is of kind "bytes" or "stream". Blocks have whole lines; a last line without a newline gets one.
+    A line belongs to the byte range that has its first byte. Blocks of UTF-8 share one buffer of
+    `block_bytes` + MAX_LINE_BYTES; text in another `encoding` is converted into new memory.
 
-    A line belongs to the byte range in which its first byte lies. A last line without a newline gets one.
-    All blocks share one buffer of `block_bytes` + MAX_LINE_BYTES, unless `encoding` is another than UTF-8,
-    from which they are converted. Raises DataError for a file that cannot be read or decompressed, or became
-    shorter, for a line that does not fit the buffer, and for bytes that are no character of `encoding`.
+    Raises DataError for a file that cannot be read or decompressed, or became shorter, for a line that does
+    not fit the buffer, and for bytes that are no character of `encoding`.
     """
     for block in _line_blocks(span, block_bytes):
         yield block if encoding == "utf-8" else _to_utf_8(block, encoding, span.path)
@@ -143,7 +143,7 @@ def _decoded(text: bytes, encoding: Encoding, path: str) -> str:
 def bytes_after(span: Span, limit: int) -> bytes:
     """Return up to `limit` bytes after a span's last line.
 
-    Returns none if the span ends with its file.
+    At the end of the file this is b"". Raises DataError if the file cannot be read.
     """
     if span.kind != "bytes" or span.stop == 0:
         return b""
@@ -155,9 +155,9 @@ def bytes_after(span: Span, limit: int) -> bytes:
 
 
 def first_line(path: str, encoding: Encoding = "utf-8") -> bytes:
-    """Return the first line of a text file, without its end, as `line_blocks` does.
+    """Return the first line of a text file as UTF-8, without its line end.
 
-    Raises DataError if it cannot be read or is empty.
+    Raises DataError if the file cannot be read or is empty.
     """
     head = b""
     with read_errors(path), _open_span(Span(0, path, "stream", 0, 1)) as source:
@@ -174,7 +174,8 @@ def first_line(path: str, encoding: Encoding = "utf-8") -> bytes:
 def line_numbers(span: Span) -> Callable[[int], int]:
     """Return a function that turns a line's index into its number.
 
-    The index counts lines of the span from 0, the number lines of the file from 1.
+    The index counts the lines of the span from 0, the number those of the file from 1. The function may read
+    the file up to the span.
     """
     before: list[int] = []
 
@@ -211,9 +212,9 @@ def _kind_of(head: bytes) -> str | None:
 
 
 class _ByteRange:
-    """Read lines of a plain file that begin in a byte range.
+    """Read the lines of a plain file that begin in a byte range.
 
-    `readinto` returns 0 after the last of them.
+    `readinto` returns 0 after the last line.
     """
 
     def __init__(self, file: Any, span: Span) -> None:
@@ -239,7 +240,7 @@ class _ByteRange:
         if self._ended:
             return 0
         count = int(self._file.readinto(buffer))
-        # The last line is the one that holds byte stop - 1; where it ends, so does the range.
+        # The range ends with the line that has byte stop - 1.
         last = max(self._span.stop - 1 - self._at, 0)
         if count > last:
             newlines = np.flatnonzero(np.frombuffer(buffer, np.uint8)[last:count] == _NEWLINE)
@@ -270,9 +271,6 @@ def _open_span(span: Span) -> Iterator[_Readable]:
 
 
 def _lines_before(span: Span) -> int:
-    """Return how many lines of the file begin before the span.
-
-    The span does not start at 0.
-    """
-    # One begins at byte 0, and one after each newline but one at start - 1, whose line is the span's own.
+    """Return how many lines begin before the span, which does not start at 0."""
+    # A line begins at byte 0 and after each newline. The line after a newline at start - 1 is the span's own.
     return 1 + count_newlines(span.path, span.start - 1)

@@ -22,8 +22,8 @@ def out_of_years(times: Float64Array) -> Mask:
 def rows_of_part(times: Float64Array, part: TimePart) -> IndexArray:
     """Return int64 [n], the row of each time's part.
 
-    `times` are seconds since 1970, in UTC; NaN is a missing time, which has the last row. The others are in
-    the years 1 to 9999.
+    `times` are seconds since 1970, in UTC, in the years 1 to 9999. NaN is a missing time, which has the last
+    row.
     """
     missing = np.isnan(times)
     seconds = np.floor(np.where(missing, 0.0, times)).astype(np.int64)

@@ -23,17 +23,17 @@ from .prepared import PreparedInput
 
 
 class JobInput:
-    """Read what a job's `data` section describes.
+    """Read what a job's `data` section describes; used by one thread at a time.
 
-    Used by one thread at a time.
+    Args:
+        job: the job.
+        tap: receives the good rows of each chunk, as they are read.
+
+    Raises:
+        JobFileError: the label's expression cannot be used.
 
     Attributes:
         ids: the id classes of all Parquet files that `plan` has inspected.
-
-    Args:
-        tap: receives the good rows of each chunk, as they are read.
-
-    Raises JobFileError for a schema whose expression cannot be used.
     """
 
     def __init__(self, job: Job, tap: ColumnTap | None = None) -> None:
@@ -54,8 +54,8 @@ class JobInput:
     def plan(self, patterns: Sequence[str]) -> list[Span]:
         """Return the spans of all files that match, checked against the schema.
 
-        With `data.prepared` and the job's own patterns, the spans of the prepared folder. Raises DataError as
-        `plan_spans` and `PreparedInput.plan`.
+        If the job has `data.prepared` and `patterns` are its own, these are the spans of the prepared folder.
+        Raises DataError as `plan_spans` and `PreparedInput.plan`.
         """
         if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
             self.ids.add_known(self._prepared.id_classes, self._data.prepared)
@@ -63,21 +63,20 @@ class JobInput:
         return self.plan_raw(patterns)
 
     def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
-        """Return the spans of the files themselves.
+        """Return the spans of the files themselves, not of a folder prepared from them.
 
-        A folder that was prepared from them is not used. Where all files are parts of `data.prepared`, the
-        rows of those parts. Raises DataError as `plan_spans` and `PreparedInput.parts`.
+        The files may be parts of `data.prepared`. Raises DataError as `plan_spans` and `PreparedInput.parts`.
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
         return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
 
     def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
-        """Yield the rows of a span, in order.
+        """Yield the rows of a span's part and range, in order.
 
-        They are those of its part and of its range of rows. Where all rows are sorted, all bad rows are
-        reported with the span of the first row. Raises DataError for a file that cannot be read, a folder
-        that was prepared again since the span was planned, and past the limit of `bad_rows`.
+        If rows are sorted in memory, the span with the first row reports all bad rows. Raises DataError for a
+        file that cannot be read, a folder that was prepared again since the span was planned, and past the
+        limit of `bad_rows`.
         """
         if self._prepared is not None:
             self._prepared.check_same(span)
@@ -98,13 +97,13 @@ class JobInput:
     ) -> Iterator[Batch]:
         """Yield the batches of a span, as `cut_into_batches` does.
 
-        With `negatives`, of those rows that it keeps. Raises as `chunks` does.
+        `negatives` chooses the rows to keep. Raises as `chunks` does.
         """
         chunks = self.chunks(span, bad_rows)
         if negatives is not None:
             chunks = negatives.kept(span, chunks)
         examples = (chunk.examples for chunk in chunks)
-        # Reused from span to span; a second iterator at the same time finds none, and makes its own.
+        # Memory is reused from span to span. A second iterator at the same time finds none and makes its own.
         memory = self._memory.pop() if self._memory else WindowMemory()
         try:
             yield from cut_into_batches(

@@ -1,7 +1,7 @@
 """The spans that a job trains on, validates on and tests on.
 
-A split by time or a progressive part needs counts of rows: how many, whether in the order of time, and how
-many before a given time. Imports no torch.
+For a split by time or a progressive part all rows are counted: how many there are, whether they are in the
+order of time, and how many are before a given time. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RowCount:
     Attributes:
         of_span: good rows of each span.
         before: number of rows before each requested time.
-        in_order: whether no row's time is before that of the row ahead of it, over all spans.
+        in_order: whether the times of rows never fall, over all spans.
         size_bytes: bytes of all rows in memory.
     """
 
@@ -48,9 +48,10 @@ class RowCount:
 def count_rows(
     source: JobInput, spans: Sequence[Span], bad_rows: BadRows, moments: Sequence[float] = ()
 ) -> RowCount:
-    """Read all spans, in memory that does not grow with them.
+    """Count the rows of all spans, in bounded memory.
 
-    Raises DataError for what cannot be read, and past the limit of `bad_rows`.
+    `moments` are times in seconds since 1970; `RowCount.before` has the number of rows before each. Raises
+    DataError for a file that cannot be read, and past the limit of `bad_rows`.
     """
     count = RowCount(before=[0] * len(moments))
     latest = -np.inf
@@ -75,9 +76,9 @@ class InputPlan:
     """The spans of each part; no row is in two of them.
 
     Attributes:
-        train: numbered from 0, in the order of the plan.
-        validation, test: each numbered from 0; empty where the job has no such part.
-        progressive: the numbers of the spans of `train` whose batches are scored before they are trained on.
+        train: spans numbered from 0, in the order of the plan.
+        validation, test: spans, each list numbered from 0; empty if the job has no such part.
+        progressive: numbers of the spans of `train` whose batches are scored before they are trained on.
         id_classes: types of the ids of Parquet columns that have a value in any file.
     """
 
@@ -91,10 +92,10 @@ class InputPlan:
 def plan_input(job: Job) -> InputPlan:
     """Return the plan of a job's input.
 
-    A pure function of the job file and the input files. Reads the first rows of each file; with `data.order =
-    "time"` or `data.split.progressive` it reads all of `data.path` once. Raises DataError for files that
-    cannot be used, for one that is in two parts, and for a column whose ids are texts in one file and
-    integers in another; JobFileError for such a schema.
+    The plan depends only on the job file and the input files. The first rows of each file are read; with
+    `data.order = "time"` or `data.split.progressive` all of `data.path` is read once. Raises DataError for
+    files that cannot be used, for a file that is in two parts, and for a column whose ids are texts in one
+    file and integers in another; JobFileError for a schema that cannot be used.
     """
     source, data = JobInput(job), job.data
     files = source.plan(data.path)
@@ -130,23 +131,21 @@ def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:
 
 
 def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) -> list[Span]:
-    """Cut spans to a range of the good rows.
-
-    The rows are start to stop - 1 of all.
+    """Cut spans to good rows `start` to `stop` - 1, counted over all spans.
 
     Args:
-        spans: whole ones, in order.
-        rows: good rows of each.
+        spans: whole spans, in order.
+        rows: number of good rows of each span.
     """
     if start == stop > 0:
-        # Spans without a good row at this point go with the rows before them.
+        # The range is empty. Spans without a good row at this point belong to the rows before them.
         return []
     pieces = []
     done, total = 0, sum(rows)
     for span, count in zip(spans, rows, strict=True):
         before, done = done, done + count
         first, last = max(start - before, 0), min(stop - before, count)
-        # A span without a good row has bad rows to report: it goes with the rows that follow it.
+        # A span without a good row has bad rows to report; it belongs to the rows that follow it.
         empty = count == 0 and start <= before and (before < stop or before == total == stop)
         if first >= last and not empty:
             continue
@@ -178,9 +177,9 @@ def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: Input
 
 
 def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
-    """Return where training, validation and all rows end.
+    """Return where training, validation and all rows end, in the order of time.
 
-    Each is one past the last row, in the order of time.
+    An end is one past the last row.
     """
     split, total = data.split, count.rows
     before = iter(count.before)
@@ -214,7 +213,7 @@ def _with_progressive(
 ) -> InputPlan:
     """Return the plan with rows 0 to `end` - 1 for training.
 
-    They are cut where the progressive part begins.
+    Spans are cut where the progressive part begins.
     """
     begin = end - round(end * data.split.progressive)
     before = cut_rows(spans, rows, 0, begin)

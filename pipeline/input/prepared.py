@@ -18,13 +18,11 @@ from ..errors import DataError
 
 
 class PreparedInput:
-    """Read the folder `data.prepared`.
+    """Read the folder `data.prepared`; used by one thread at a time.
 
-    It opens nothing before the first call. One thread at a time.
-
-    Each part is a span, in the order of the source's spans, and rows are drawn (`data.split`) as in the
-    source. So a part that is a whole span of the source gives the same batches as the source, number by
-    number; a compressed file, which is one span, has several parts.
+    No file is opened before the first call. Each part is a span, in the order of the source's spans, and its
+    rows are drawn (`data.split`) as in the source. So a part that is a whole span of the source gives the
+    same batches as the source. A compressed file, which is one span, has several parts.
     """
 
     def __init__(self, job: Job) -> None:
@@ -50,10 +48,8 @@ class PreparedInput:
     def plan(self, role: DataRole) -> list[Span]:
         """Return the spans of a role.
 
-        Compares the settings, and the size of every part.
-
-        Raises JobFileError where the job is not what was prepared; DataError for a part that is absent or of
-        another size.
+        The job's settings and the sizes of the role's parts are checked. Raises JobFileError if the job does
+        not fit the folder, DataError for a part that is absent or has another size.
         """
         manifest = self._read()
         check_agreement(self._job, manifest)
@@ -66,7 +62,7 @@ class PreparedInput:
     def parts(self, patterns: Sequence[str]) -> list[Span]:
         """Return the spans of files that are parts of the folder.
 
-        [] unless all files are. The role of the parts does not matter. Raises DataError for a pattern that
+        Returns [] unless all files are parts; their role does not matter. Raises DataError for a pattern that
         matches no file, and as `plan`.
         """
         files = [absolute_path(file) for file in match_files(patterns)]
@@ -78,7 +74,7 @@ class PreparedInput:
         return [self._span(number, parts[file]) for number, file in enumerate(files)]
 
     def check_same(self, span: Span) -> None:
-        """Raise DataError where a span was planned from another manifest."""
+        """Raise DataError if a span was planned from another manifest."""
         if span.prepared and span.prepared != self._read().digest:
             raise DataError(
                 "differs from the folder that the job was planned with: it was prepared again, or this "
@@ -88,12 +84,12 @@ class PreparedInput:
             )
 
     def chunks(self, span: Span) -> Iterator[RecordChunk]:
-        """Yield the rows of a span or of its drawn part.
+        """Yield the rows of a span, or those of its part of the split.
 
         Raises DataError as `read_part`.
         """
         part = self._parts_by_path()[span.path]
-        # Rows are drawn by the name of the source's file and where the source's span began.
+        # The split draws rows by the name of the source file and the start of the source's span.
         source = replace(span, path=part.source, start=part.start)
         chunks = read_part(span.path, part, self._read())
         return rows_of_part(chunks, source, self._job.data.split, part.first_row)

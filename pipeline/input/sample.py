@@ -40,10 +40,8 @@ class UnreportedBadRows(BadRows):
 def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[Batch]:
     """Yield about `examples` examples in batches of the job's size.
 
-    The first batches of some spans of the plan.
-
-    Neither shuffled nor, where the plan sorts by time, in that order. Raises DataError as a reader does, but
-    for bad rows, which are left out.
+    These are the first batches of some spans of the plan, neither shuffled nor sorted by time. Bad rows are
+    left out. Raises DataError for files that cannot be read.
     """
     source = JobInput(job)
     if any(span.kind == "sorted" for span in spans):
@@ -52,8 +50,8 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
     chosen = list(dict.fromkeys(some))
     for span in chosen:
         wanted = -(-examples // len(chosen))
-        # From its first row: skipping the rows before a range would need reading them. The rows after it may
-        # be of another part.
+        # From the span's first row, because skipping rows would need reading them. `last` stays, because
+        # later rows may be of another part.
         whole = replace(span, first=0)
         batches = source.batches(
             whole,
@@ -80,11 +78,10 @@ def take_sample(
 ) -> None:
     """Give a sample of the input to `add`, batch by batch.
 
-    Ends when `add` returns False, or after about `seconds`.
-
-    It is read on a thread of its own, so a slow file does not block: nothing is added after this has
-    returned. Without `seconds` there is no time limit, and the sample does not depend on a clock. What cannot
-    be read ends the sample, and is logged; the actual reader of the input raises the error.
+    The sample ends after about `examples` examples, when `add` returns False, or after about `seconds`.
+    Without `seconds` there is no time limit, so the sample does not depend on a clock. The input is read on a
+    separate thread, which calls `add`, so that a slow file does not block; `add` is not called after this
+    returns. A file that cannot be read ends the sample and is logged; the job's readers will raise the error.
     """
     lock = threading.Lock()
     is_over = False

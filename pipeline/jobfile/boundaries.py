@@ -1,6 +1,6 @@
 """Boundaries of buckets by quantiles, from a sample of the training part.
 
-They are computed once, when a job file is loaded, so that the run and its models have the numbers.
+Boundaries are computed once, when a job file is loaded, so that the run and its models have the numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _SAMPLED_SPANS: Final = 16
 def fill_boundaries(columns: Mapping[str, Any], prepared: Mapping[str, Any]) -> None:
     """Give buckets by quantiles the boundaries of a prepared folder's columns.
 
-    `columns` are those of a job file, not validated yet; their values are changed in place.
+    `columns` is the table of a job file, not validated yet; its values are changed in place. `prepared` has
+    the columns of the folder's manifest.
     """
     for name, value in columns.items():
         if _is_open(value) and (found := prepared.get(name, {}).get("boundaries")):
@@ -38,8 +39,8 @@ def fill_boundaries(columns: Mapping[str, Any], prepared: Mapping[str, Any]) -> 
 def compute_boundaries(data: Any) -> None:
     """Give buckets by quantiles their boundaries, in place.
 
-    `data` is a [data] section that is not validated yet; it is left alone if it is not valid. Raises
-    DataError for files that cannot be used, and for a column whose values cannot be cut.
+    `data` is a [data] section that is not validated yet; a wrong one is left unchanged. Raises DataError for
+    files that cannot be used, and for a column whose values cannot be cut.
     """
     columns = data.get("columns") if isinstance(data, dict) else None
     if not isinstance(columns, dict) or not any(map(_is_open, columns.values())):
@@ -47,7 +48,7 @@ def compute_boundaries(data: Any) -> None:
     try:
         section = DataSection.model_validate(data)
     except ValidationError:
-        # Validated again with the rest of the job, which says what is wrong.
+        # The validation of the whole job will say what is wrong.
         return
     wanted = {name: column for name, column in section.columns.items() if _is_open(columns[name])}
     values = _sample(section, wanted)
@@ -66,10 +67,10 @@ def compute_boundaries(data: Any) -> None:
 
 
 def quantile_boundaries(values: NDArray[np.float32], count: int) -> list[float]:
-    """Return the rising numbers that cut `values` into at most `count` buckets.
+    """Return rising numbers that cut `values` into at most `count` buckets.
 
-    The buckets are about equal in size. Each number is one of the values, and none is the least. They are
-    the shortest decimals of float32.
+    The buckets are about equal in size. Each number is one of the values, except the least, as the shortest
+    decimal that gives the same float32.
     """
     if not len(values):
         return []
@@ -83,7 +84,7 @@ def _is_open(value: Any) -> bool:
 
 
 def _sample(data: DataSection, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[np.float32]]:
-    """Return the known values of the columns in some rows of the training part.
+    """Return the columns' values, without missing ones, in some rows of the training part.
 
     Bad rows are left out, as in training.
     """
@@ -95,7 +96,7 @@ def _sample(data: DataSection, wanted: Mapping[str, ColumnSection]) -> dict[str,
     for at in some:
         rows = 0
         for chunk in source.chunks(spans[at], UnreportedBadRows()):
-            # The columns of _as_numbers are the last ones.
+            # _as_numbers adds its columns at the end.
             parts.append(chunk.examples.dense[: limit - rows, -2 * len(wanted) :].copy())
             rows += len(parts[-1])
             if rows >= limit:
@@ -108,7 +109,7 @@ def _sample(data: DataSection, wanted: Mapping[str, ColumnSection]) -> dict[str,
 def _as_numbers(data: DataSection, wanted: Mapping[str, ColumnSection]) -> DataSection:
     """Return a section with two more dense columns for each wanted one.
 
-    They are x and x + 1; a missing value is 0 in both.
+    The columns are x and x + 1; only a missing value is 0 in both.
     """
     cut = {name: column.model_copy(update={"boundaries": [0.0]}) for name, column in wanted.items()}
     columns = dict(data.columns) | cut

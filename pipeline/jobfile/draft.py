@@ -24,8 +24,8 @@ _SORT_LIMIT_BYTES: Final = 256 << 20
 def draft_job(source: str, folder: Path, *, name: str, label: str = "") -> str:
     """Return a job file for `source`.
 
-    `source` is a file, a glob, a folder, or a URL of one. `folder` is that of the job file: paths below it
-    are written as relative ones. `label` names the label's column if it cannot be guessed. Raises DataError
+    `source` is a file, a glob or a folder, or a URL. `folder` is the folder of the job file: paths below it
+    are written relative to it. `label` is the name of the label's column, or "" to guess it. Raises DataError
     for files that cannot be read, and JobFileError if the columns are not clear.
     """
     sample = read_sample(source)
@@ -79,7 +79,7 @@ def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
         yield 'order = "time"  # trained in the order of time, and tested on the last rows'
     elif timed:
         yield '# order = "time" would train in the order of time, but sorts all rows in memory.'
-    # With the order of time a second pass would see the first rows after the last.
+    # In the order of time, a second pass would train on the first rows after the last.
     epochs = 3 if sample.rows < _SMALL_ROWS and not by_time else 1
     yield f"epochs = {epochs}"
 
@@ -95,7 +95,7 @@ def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
         elif left_out_names:
             yield f"# {key} is left out: {column.why}"
         else:
-            # The columns of a file without a header are found by their place.
+            # Without a header columns are found by their place, so this one needs an entry.
             yield f'{key} = "ignored"  # {column.why}'
 
 

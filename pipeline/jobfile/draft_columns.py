@@ -41,7 +41,7 @@ _IDS: Final = re.compile(
 )
 _LARGEST_NUMBER: Final = 10_000_000
 _TIMES: Final = re.compile(r".*(time|date|timestamp|_at|_ts|^ts|^at|hour|day)$", re.IGNORECASE)
-# Day before month: where both fit, the sample cannot tell them apart.
+# Day before month, because the sample cannot tell which is meant if both fit.
 _DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%d-%m-%Y", "%m/%d/%Y")
 _FORMATS: Final = (
     *(f"{date}{time}" for date in _DATES for time in (" %H:%M:%S", " %H:%M", "T%H:%M:%S", "")),
@@ -63,9 +63,9 @@ class DraftColumn:
 
     Attributes:
         kind: kind as in `ColumnSection`; "" for a column that is left out.
-        setting: its value in the job file, as TOML.
+        setting: value of the column in the job file, as TOML.
         why: reason for the guess.
-        table_rows: rows of the table of a column that has one.
+        table_rows: rows of the column's table; 0 without a table.
     """
 
     name: str
@@ -88,7 +88,7 @@ def draft_columns(sample: InputSample, label: str) -> list[DraftColumn]:
         for name in frame.columns
     ]
     times = [column.name for column in found if column.kind == "timestamp"]
-    # A job has one; the others are ids, of which there may be many.
+    # A job has at most one timestamp.
     return [
         DraftColumn(column.name, "", "", "another time; a job has one")
         if column.name in times[1:]
@@ -98,7 +98,7 @@ def draft_columns(sample: InputSample, label: str) -> list[DraftColumn]:
 
 
 def missing_words(frame: pl.DataFrame) -> list[str]:
-    """Return the words that stand for no value somewhere in columns of text."""
+    """Return those words in columns of text that stand for a missing value."""
     found: set[str] = set()
     for name in frame.columns:
         if frame[name].dtype == pl.String:
@@ -131,7 +131,7 @@ def _label_of(frame: pl.DataFrame, label: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a column's name without its type, as in "user_id:token" of atomic files."""
+    """Return a column's name without its type, such as "user_id" of "user_id:token"."""
     return name.partition(":")[0]
 
 
@@ -146,7 +146,7 @@ def _label_column(values: pl.Series) -> DraftColumn:
     if numbers is not None and set(numbers.drop_nulls().unique().to_list()) <= {0.0, 1.0}:
         return DraftColumn(values.name, "label", '"label"', f"{_share(numbers.mean())} are 1")
     if len(distinct) == 2:
-        # If neither is a word for yes, the rarer one is what is to be predicted.
+        # If neither means yes, the rarer value is probably the one to predict.
         times = {value: int((known == value).sum()) for value in distinct}
         negative, positive = sorted(
             distinct, key=lambda value: (str(value).lower() in _POSITIVE, -times[value])
@@ -198,7 +198,7 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
 
 
 def _numbers(values: pl.Series) -> pl.Series | None:
-    """Return the column as float64; None if some known value is no number."""
+    """Return the column as float64; None if some known value is not a number."""
     if values.dtype == pl.Boolean or values.dtype.is_numeric():
         return values.cast(pl.Float64)
     if values.dtype != pl.String:
@@ -224,14 +224,14 @@ def _time(name: str, values: pl.Series) -> DraftColumn | None:
 
 
 def _is_iso(known: pl.Series) -> bool:
-    """Return whether hours and days have two digits, as ISO 8601 wants."""
+    """Return whether all times have the digits that ISO 8601 requires."""
     return bool(known.str.contains(r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?$").all())
 
 
 def _format_of(known: pl.Series) -> str:
     if known.dtype != pl.String or not len(known):
         return ""
-    # Parsed as in training.
+    # Training parses times with the same function.
     some = known.head(1000).to_arrow()
     for time_format in _FORMATS:
         parsed = pc.strptime(some, format=time_format, unit="s", error_is_null=True)
@@ -273,7 +273,7 @@ def _bag(name: str, ids: pl.Series, delimiter: str, seen: str, sample: InputSamp
 def _table_rows(distinct: int, sample: InputSample) -> int:
     """Return a power of 2 with room for twice the possible values."""
     seen = len(sample.frame)
-    # Where most values came once, further rows bring further ones.
+    # If most values came only once, further rows will bring new values.
     growth = max(1.0, sample.rows / seen) if distinct > 0.1 * seen else 1.0
     wanted = 2 * distinct * growth
     return min(LARGEST_TABLE, max(16, 1 << int(wanted - 1).bit_length()))

@@ -39,15 +39,15 @@ class InputSample:
     """The first rows of the first file.
 
     Attributes:
-        pattern: the files as the job file is to name them.
+        pattern: the pattern of the files for the job file.
         format: "csv", "tsv" or "parquet".
-        delimiter: between fields of text; "" for the format's own.
+        delimiter: delimiter of text; "" for the format's own.
         header: whether the first line of a text file names the columns.
         encoding: encoding of text.
-        frame: the rows, of text as texts, nulls for empty fields.
+        frame: the rows. Columns of a text file are texts, with nulls for empty fields.
         rows: approximate number of rows of all files; exact if `whole`.
         whole: whether the frame has all rows of all files.
-        bytes: bytes of all files.
+        bytes: bytes of all files on disk.
     """
 
     pattern: str
@@ -62,10 +62,10 @@ class InputSample:
 
 
 def read_sample(source: str) -> InputSample:
-    """Read the first rows of a file, or of the first of several.
+    """Read the first rows of a file.
 
-    These are the files of a glob or a folder. Raises DataError for files that cannot be read or are not of
-    one kind.
+    From a glob or folder the first file is read. Raises DataError for files that cannot be read or are not of
+    one kind, JobFileError for text without a clear delimiter.
     """
     pattern = absolute_path(source)
     if not is_url(pattern) and Path(pattern).is_dir():
@@ -151,7 +151,7 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
         frame.columns = [f"column_{number}" for number in range(1, frame.width + 1)]
     if frame.is_empty():
         raise DataError("has no rows besides its header", where=paths[0], remedy="give a file with rows")
-    # Of a compressed file only the size of what was read is known; text shrinks to about a quarter.
+    # The size of a compressed file's text is not known. Compression shrinks text to about a quarter.
     bytes_of_file = sizes[0] * (4 if suffix_of(paths[0]) in _COMPRESSED else 1)
     whole = len(paths) == 1 and len(frame) < SAMPLE_ROWS and len(raw) < SAMPLE_BYTES
     rows = (
@@ -167,7 +167,10 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
 
 
 def _delimiter_of(lines: list[str], path: str) -> str:
-    """Return the delimiter that splits every line into the most fields."""
+    """Return the delimiter that splits the lines into the most fields.
+
+    Every line must have at least as many as the first one. Raises JobFileError if no delimiter fits.
+    """
     some = [line for line in lines[:20] if line]
     counts = {one: some[0].count(one) for one in _DELIMITERS} if some else {}
     # A delimiter within quotes makes a line longer, never shorter.

@@ -1,7 +1,4 @@
-"""Optional packages, and the errors if they are missing.
-
-`EXTRAS` says which extra installs each of them.
-"""
+"""Optional packages, the extras that install them, and the errors if they are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ..errors import JobFileError
 if TYPE_CHECKING:
     from ..config.job import Job
 
-# Modules by the extra that brings them. A test compares them with pyproject.toml.
+# Modules by the extra that installs them. A test compares this with pyproject.toml.
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "web": ("aiohttp",),
     "plots": ("matplotlib",),
@@ -31,19 +28,18 @@ def missing_modules(extra: str) -> list[str]:
 
 
 def require_extra(who: str, extra: str) -> None:
-    """Raise JobFileError if `who` needs an extra that is missing.
+    """Raise JobFileError, which says what to install, if modules of `extra` are missing.
 
-    The error says what to install.
+    `who` is the subject of the message: the feature that needs them.
     """
     if missing := missing_modules(extra):
         raise JobFileError(f"{who} needs {' and '.join(missing)}: {_install(extra)}")
 
 
 def left_out(job: Job, *, metrics_port: int | None = None) -> str:
-    """Describe what is left out because an extra is missing.
+    """Describe in one line what is left out because an extra is missing.
 
-    The text is one line; "" if nothing is left out. `metrics_port`: the port that a node was given in place
-    of the job's.
+    Returns "" if nothing is. `metrics_port` is the port given to a node instead of the job's.
     """
     port = job.watch.metrics_port if metrics_port is None else metrics_port
     features = (

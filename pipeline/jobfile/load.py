@@ -1,8 +1,7 @@
 """Loading and validation of job files.
 
 The steps are: TOML, `--set` overrides, patterns of columns, keys of a prepared folder, then validation. Each
-failure is a
-JobFileError of one line.
+failure is a JobFileError of one line.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
 
     Each `section.key=value` of `overrides` is applied before the validation.
 
-    Input globs, and the file of an algorithm or a model "./mine.py:Class", are made absolute against the
-    folder of the job file; those given by an override, against the working directory, as a shell would.
+    Relative paths of input files, checkpoints, algorithms and models ("./mine.py:Class") are relative to the
+    folder of the job file; those in `overrides` are relative to the working directory, as in a shell.
     `run.name` defaults to the file's stem. With `data.prepared`, keys that the file leaves out come from the
-    folder's manifest. Patterns of `data.columns` are replaced by the names that they match,
-    and buckets by quantiles get their boundaries.
+    folder's manifest. Patterns of `data.columns` are replaced by the names that they match, and buckets by
+    quantiles get their boundaries.
 
     Raises:
         JobFileError: the file does not exist, is not TOML, has a wrong key or value, or disagrees with its
@@ -75,7 +74,7 @@ def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
 def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
     """Validate the job that a dict of sections describes.
 
-    It is taken as from a job file in the working directory.
+    `tree` is treated as the content of a job file in the working directory.
 
     Raises:
         JobFileError, DataError: see `load_job`.
@@ -86,7 +85,7 @@ def job_of_tree(tree: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
 def load_resolved(path: str | Path) -> Job:
     """Load the resolved job, `job.json`, of a run folder.
 
-    Raises JobFileError.
+    Raises JobFileError for a file that cannot be read or is not a valid job.
     """
     try:
         tree = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -102,9 +101,7 @@ def load_resolved(path: str | Path) -> Job:
 
 
 def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
-    """Validate the job of a run folder or a checkpoint.
-
-    An earlier version may have written it.
+    """Validate the job of a run folder or checkpoint, also of an earlier version.
 
     Raises:
         JobFileError: see `validate_job`.
@@ -140,7 +137,7 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
 def override_value(raw: str) -> Any:
     """Parse the value of an override as TOML.
 
-    Anything that is not TOML, and several lines, is text.
+    Anything else is text, and so are several lines.
     """
     try:
         tree = tomllib.loads(f"value = {raw}")
@@ -152,16 +149,16 @@ def override_value(raw: str) -> Any:
 def fill_from_prepared(tree: dict[str, Any], where: str) -> PreparedManifest | None:
     """Fill in missing keys of a job file from its prepared folder.
 
-    `tree` is changed in place; it is not validated yet. Patterns of columns are compared with the folder's
-    columns. Returns the folder's manifest; None, with nothing changed, without `data.prepared`. Raises
-    DataError as `read_prepared`, JobFileError as `expand_patterns`.
+    `tree` is not validated yet, and is changed in place. Patterns of columns are compared with the folder's
+    columns. Returns the folder's manifest, or None, with nothing changed, if the job has no `data.prepared`.
+    Raises DataError as `read_prepared`, JobFileError as `expand_patterns`.
     """
     data = tree.get("data")
     if not isinstance(data, dict) or not isinstance(data.get("prepared"), str) or not data["prepared"]:
         return None
     manifest = read_prepared(data["prepared"])
     if isinstance(data.get("columns"), dict):
-        # The source may lie nowhere any more.
+        # By the manifest's names, because the source may no longer exist.
         data["columns"] = expand_patterns(data["columns"], _names_in_source(manifest), where)
         fill_boundaries(data["columns"], manifest.order.data.get("columns", {}))
     given = {key: data[key] for key in ("columns", "categorical_features") if key in data}
@@ -199,21 +196,21 @@ def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[st
 
 
 def _has_split(split: Any, role: str) -> bool:
-    """Return whether this role's rows are part of the training files."""
+    """Return whether the split takes this role's rows from the training files."""
     return isinstance(split, dict) and bool(split.get(role) or split.get(f"{role}_from") is not None)
 
 
 def _names_in_source(manifest: PreparedManifest) -> list[str]:
-    """Return the columns of the source that a preparation used."""
+    """Return the names of the source's columns that a preparation used."""
     columns: dict[str, Any] = manifest.order.data.get("columns", {})
     read = {name: column for name, column in columns.items() if column.get("kind") != "cross"}
     return list(dict.fromkeys(column.get("source") or name for name, column in read.items()))
 
 
 def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
-    """Return whether the job file's columns have the folder's tables.
+    """Return whether the job file's columns have the folder's tables, in the same order.
 
-    The tables must be in the same order. Without columns only the number of tables is compared.
+    Without columns only the number of tables is compared.
     """
     columns = given.get("columns")
     if isinstance(columns, dict):
@@ -231,7 +228,7 @@ def _same_tables(given: Mapping[str, Any], manifest: PreparedManifest) -> bool:
 def _expand_columns(tree: dict[str, Any]) -> None:
     """Expand `NAME = "dense"` to `NAME = { kind = "dense" }`.
 
-    An override can then add to it.
+    Overrides can then add keys.
     """
     data = tree.get("data")
     columns = data.get("columns") if isinstance(data, dict) else None
@@ -257,7 +254,7 @@ def _apply_override(changed: dict[str, Any], text: str) -> None:
             f"--set {text!r} cannot be used", remedy="write section.key=value, for example trainer.workers=2"
         )
     value = override_value(raw)
-    # The name of a file may look like a number or a date.
+    # A file name that looks like a number or a date must stay text.
     if len(parts) == 2 and parts[0] == "data" and parts[1] in PATHS and not isinstance(value, str | list):
         value = raw
     node = changed
@@ -295,14 +292,14 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
 
 
 def _absolute(base: Path, path: str) -> str:
-    # A URL is absolute already.
+    # A URL is already absolute.
     return path if "://" in path else str(base / path)
 
 
 def _is_other_branch(detail: ErrorDetails) -> bool:
-    """Return whether an error concerns the other form of `model.table_rows`.
+    """Return whether an error concerns the form of `model.table_rows` that was not given.
 
-    The forms are a number and a list; the other form is the one that was not given.
+    The two forms are a number and a list.
     """
     location = detail["loc"]
     if location[:2] != ("model", "table_rows") or len(location) != 3:

@@ -1,7 +1,7 @@
 """Patterns in [data.columns]: one entry for many columns of the files.
 
-`"affinity_*" = "dense"` stands for every column of the files whose name fits and that has no entry of its
-own. Patterns are replaced by the names when a job file is loaded, so runs and saved models have names only.
+`"affinity_*" = "dense"` stands for every column of the files with a matching name and without an entry of its
+own. Patterns are replaced by names when a job file is loaded, so runs and saved models have only names.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MAGIC: Final = frozenset("*?[")
 def expand_by_files(data: Any, where: str) -> None:
     """Replace the patterns of a [data] section by the names of its files' columns.
 
-    `data` is changed in place; it is not validated yet, and left alone if it is not valid. Only `data.path`
-    counts, with the columns of all its files. Raises JobFileError for a pattern that cannot be used,
-    DataError for files that cannot be read.
+    `data` is not validated yet, and is changed in place; a wrong one is left unchanged. Only the files of
+    `data.path` are read, all of them. Raises JobFileError for a pattern that cannot be used, DataError for
+    files that cannot be read.
     """
     columns = data.get("columns") if isinstance(data, dict) else None
     if not isinstance(columns, dict) or not any(map(_is_pattern, columns, columns.values())):
@@ -36,10 +36,10 @@ def expand_by_files(data: Any, where: str) -> None:
     try:
         section = DataSection.model_validate(data)
     except ValidationError:
-        # Validated again with the rest of the job, which says what is wrong.
+        # The validation of the whole job will say what is wrong.
         return
     if not section.header and section.format != "parquet":
-        # Columns are found by their place here, and a name may have any character but a star.
+        # Columns are found by their place, so a name may have ? and [. Only a star is surely a pattern.
         for name in columns:
             if "*" in name and _is_pattern(name, columns[name]):
                 raise JobFileError(
@@ -52,11 +52,11 @@ def expand_by_files(data: Any, where: str) -> None:
 
 
 def expand_patterns(columns: Mapping[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:
-    """Return the entries of [data.columns] with the columns that each pattern matches.
+    """Replace each pattern in [data.columns] by the columns that it matches.
 
-    They take the pattern's place, in the order of `names`, the columns of the files. An entry with the exact
-    name of a column wins over a pattern. Raises JobFileError for a pattern that matches no column, and for
-    two that match the same one.
+    Returns the new entries. The matching columns take the pattern's place, in the order of `names`, the
+    columns of the files. An entry with the exact name of a column wins over a pattern. Raises JobFileError
+    for a pattern that matches no column, and for two patterns that match the same one.
     """
     expanded: dict[str, Any] = {}
     pattern_of: dict[str, str] = {}
@@ -86,7 +86,7 @@ def expand_patterns(columns: Mapping[str, Any], names: Sequence[str], where: str
 def _is_pattern(name: str, value: Any) -> bool:
     """Return whether an entry may stand for several columns.
 
-    One with a source names its column, whatever its own name.
+    An entry with a `source` never does, whatever its name.
     """
     return bool(_MAGIC & set(name)) and not (isinstance(value, dict) and value.get("source"))
 

@@ -53,10 +53,7 @@ def page() -> str:
 
 
 def _docs() -> dict[str, str]:
-    """Docstring of every section by the name of its class.
-
-    Each paragraph is on one line.
-    """
+    """Docstring of every section by class name, with each paragraph on one line."""
     docs: dict[str, str] = {}
     waiting: list[type[BaseModel]] = [BaseModel]
     while waiting:
@@ -107,10 +104,7 @@ def _sections(
 
 
 def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, str]]:
-    """Sections in a key; empty for a plain value.
-
-    Each is (class, "one", "list" or "dict").
-    """
+    """Sections in a key, as (class, "one", "list" or "dict"); none in plain values."""
     found = []
     for form in _forms(field):
         for shape, content in (
@@ -128,10 +122,7 @@ def _nested(field: Schema, definitions: dict[str, Schema]) -> list[tuple[str, st
 
 
 def _forms(field: Schema) -> list[Schema]:
-    """Alternatives of a value.
-
-    They are the members of a union, or the value's own schema.
-    """
+    """Alternatives of a value: the members of a union, or the value's own schema."""
     forms: list[Schema] = field.get("anyOf") or field.get("oneOf") or field.get("allOf") or [field]
     return forms
 
@@ -180,10 +171,7 @@ def _count(field: Schema) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Render a value as TOML in code quotes.
-
-    A key without a default gives "none".
-    """
+    """Render a default as TOML in code quotes; "none" if there is none."""
     if value is None:
         return "none"
     text = f"{value:_}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 class Buckets:
-    """Sum `values` by position; when `limit` buckets are full, join neighbours.
+    """Sums of values by position; when `limit` buckets are full, neighbours are joined.
 
     Used by one thread. Memory is bounded for any length of the run.
 
     Args:
         width: initial width of a bucket, in the unit of the axis; doubled as often as needed.
-        values: number of sums per bucket.
-        limit: the largest number of buckets; even.
+        values: number of sums in a bucket.
+        limit: largest number of buckets; even.
     """
 
     def __init__(self, width: float, values: int, limit: int = 128) -> None:
@@ -21,7 +21,7 @@ class Buckets:
         self._sums: list[list[float]] = []
 
     def add(self, position: float, *values: float) -> None:
-        """Add to the bucket at `position` (at least 0)."""
+        """Add `values` to the sums of the bucket at `position` (at least 0)."""
         while position >= self.width * self._limit:
             self._join()
         at = int(position / self.width)

@@ -1,4 +1,4 @@
-"""Quality of predictions: logloss, NE, AUC and calibration, from sums that add up."""
+"""Quality of predictions: logloss, NE, AUC and calibration, from mergeable sums."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _MOST_EXAMPLES: Final = 2**53
 
 
 def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
-    """Return the gain ratio of an NE over the teacher's.
+    """Return the gain ratio: (1 - NE) / (1 - NE of the teacher).
 
-    It is (1 - NE) / (1 - NE of the teacher). Returns None if either is unknown, or the teacher is no better
-    than the mean label.
+    Returns None if either is unknown, or the teacher is no better than the mean label.
     """
     if ne is None or teacher_ne is None or teacher_ne >= 1.0:
         return None
@@ -28,18 +27,18 @@ def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
 
 
 class QualitySums:
-    """Sum over scored examples, for logloss, NE, AUC and calibration.
+    """Sums over scored examples, for logloss, NE, AUC and calibration.
 
-    The AUC is that of a histogram of the logit z over the map z / (3 + |z|), cut into `bins` equal pieces
-    (at 65,536, a bin is 0.0001 wide at z = 0, 0.0004 at 3, 0.002 at 10, and no finite z falls outside).
-    Pairs in one bin count half; `auc_error` bounds the error of that. Counts are exact and add up over
-    nodes exactly; the two sums of floats do so up to float64 rounding.
+    The AUC comes from a histogram of z / (3 + |z|), with z the logit, cut into `bins` equal bins. With 65,536
+    bins a bin is 0.0001 wide at z = 0, 0.0004 at 3 and 0.002 at 10; no finite z is outside. Pairs in one bin
+    count half; `auc_error` bounds the error of this. Counts are exact, also when objects are merged; the two
+    sums of floats are exact up to float64 rounding.
 
-    With sample weights every figure is that of scikit-learn with `sample_weight`: an example counts as often
-    as its weight says, in the losses, in the mean label and, in both places of a pair, in the AUC. The bins
-    then hold sums of weights, which add up to float64 rounding.
+    With sample weights every figure is that of scikit-learn with `sample_weight`: an example counts by its
+    weight in the losses, in the mean label, and in all pairs of the AUC. Bins then have sums of weights,
+    which are exact up to float64 rounding.
 
-    Not thread-safe: each thread has its own object, merged afterwards. Merging needs equal `bins`.
+    Not thread-safe: each thread has its own object, and the objects are merged. Merging needs equal `bins`.
     """
 
     __slots__ = ("_counts", "_examples", "_loss_sum", "_probability_sum", "_weight", "_weighted", "bins")
@@ -53,15 +52,19 @@ class QualitySums:
         self._weighted = False
         self._loss_sum = 0.0
         self._probability_sum = 0.0
-        # The negatives' bins, then the positives': one scatter-add fills both.
+        # The bins of negatives, then those of positives, so that one scatter-add fills both.
         self._counts = np.zeros(2 * bins, dtype=np.float64)
 
     def add(self, logits: Float32Array, labels: Float32Array, weights: Float32Array | None = None) -> None:
         """Add B examples.
 
-        Logits float32 [B]; labels float32 [B], each 0.0 or 1.0; sample weights float32 [B], 1 each by
-        default. Raises ValueError for shapes that differ, a logit that is not finite, another label, or a
-        weight that is negative or not finite; nothing is added then.
+        Args:
+            logits: float32 [B], finite.
+            labels: float32 [B], each 0.0 or 1.0.
+            weights: sample weights, float32 [B], finite and not negative; by default 1 each.
+
+        Raises:
+            ValueError: a wrong shape or value; nothing is then added.
         """
         if logits.ndim != 1 or logits.shape != labels.shape:
             raise ValueError(f"logits {logits.shape} and labels {labels.shape} must both be [B]")
@@ -74,7 +77,7 @@ class QualitySums:
             raise ValueError("a label is neither 0 nor 1")
         weight = _checked_weights(weights, len(z))
         magnitude = np.abs(z)
-        # Of exp(-|z|) nothing overflows, and log1p keeps the small losses of confident, right answers.
+        # exp(-|z|) cannot overflow, and log1p keeps the small losses of confident, right answers.
         decay = np.exp(-magnitude)
         loss = np.log1p(decay) + np.where(positive, np.maximum(-z, 0.0), np.maximum(z, 0.0))
         probability = np.where(z >= 0.0, 1.0, decay) / (1.0 + decay)
@@ -108,12 +111,12 @@ class QualitySums:
 
     @property
     def weight(self) -> float:
-        """Return the sum of the examples' weights; `examples` without sample weights."""
+        """Return the sum of the examples' weights; without weights it is `examples`."""
         return self._weight
 
     @property
     def positives(self) -> float:
-        """Return the weight of examples with label 1; whole without sample weights."""
+        """Return the weight of examples with label 1; without weights their number."""
         return float(self._counts[self.bins :].sum())
 
     @property
@@ -128,10 +131,8 @@ class QualitySums:
     def ne(self) -> float | None:
         """Return the normalized entropy: logloss over the entropy of the mean label.
 
-        1.0 is no better than the mean.
-
-        Returns None if all labels are the same; raises DataError without examples.
-        Source: He et al., ADKDD 2014.
+        1.0 is no better than always predicting the mean. Returns None if all labels are the same; raises
+        DataError without examples. Source: He et al., ADKDD 2014.
         """
         rate = self.positives / self._counted()
         if rate in (0.0, 1.0):
@@ -172,8 +173,8 @@ class QualitySums:
     def histogram(self) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return the used bins: negatives, positives, probability at the middle.
 
-        Each is float64 [K], in the order of the logit. At 65,536 bins a probability is off by at most 0.0004
-        of itself down to a logit of -6. Raises DataError without examples.
+        Each array is float64 [K], in the order of the logit. With 65,536 bins, and logits of at least -6, the
+        relative error of a probability is at most 0.0004. Raises DataError without examples.
         """
         self._counted()
         negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
@@ -184,11 +185,11 @@ class QualitySums:
         return negatives[used], positives[used], probabilities
 
     def to_array(self) -> Float64Array:
-        """Return the sums, exactly, as float64 [7 + 3K].
+        """Return the exact sums as float64 [7 + 3K].
 
-        K is the number of used bins. `from_array` returns an equal object. The values are bins, examples,
-        loss sum, probability sum, K, weight, whether weights were given; then the K bins' numbers, their
-        negatives, their positives.
+        `from_array` returns an equal object. The values are: bins, examples, loss sum, probability sum, K
+        (the number of used bins), weight, whether weights were given; then the numbers, the negatives and the
+        positives of the used bins.
         """
         negatives, positives = self._counts[: self.bins], self._counts[self.bins :]
         used = np.flatnonzero(negatives + positives)
@@ -202,7 +203,7 @@ class QualitySums:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> QualitySums:
-        """Return the sums from bytes that `to_bytes` made; raises ValueError for anything else."""
+        """Return the sums from the bytes of `to_bytes`; raises ValueError for others."""
         return cls.from_array(np.frombuffer(data, dtype=np.float64))
 
     @classmethod

@@ -1,6 +1,6 @@
 """Metrics of ranking and calibration, from the histogram of `QualitySums`.
 
-All count an example by its sample weight. They need no memory beside the histogram.
+All metrics count an example by its sample weight.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TOP_SHARE: Final = 0.1
 
 
 class CurvePoint(NamedTuple):
-    """An equal part of the examples, by their score.
+    """One of the equal parts into which the examples are cut by score.
 
     Attributes:
-        examples: weight of its examples.
+        examples: weight of the examples in the part.
         predicted: mean probability.
         rate: mean label.
     """
@@ -31,14 +31,13 @@ class CurvePoint(NamedTuple):
 
 
 class RankingMetrics(NamedTuple):
-    """Metrics beside those of `QualitySums`.
-
-    The first two are None without both labels.
+    """Metrics of ranking and calibration.
 
     Attributes:
-        pr_auc: area under the curve of precision over recall, as the average precision: the sum of
-            precisions, each times the growth of recall at its threshold.
-        lift: label rate of the tenth with the highest scores, over that of all.
+        pr_auc: average precision, the area under the curve of precision over recall: the sum over thresholds
+            of precision times the growth of recall. None without both labels.
+        lift: label rate of the tenth with the highest scores, divided by that of all examples. None without
+            both labels.
         calibration_error: expected calibration error: the weighted mean of |predicted - rate| over the curve.
         curve: up to CURVE_BINS equal parts of the examples, by ascending score.
     """
@@ -69,7 +68,8 @@ def calibration_curve(
 ) -> tuple[CurvePoint, ...]:
     """Cut the examples into `bins` parts of equal weight, by ascending score.
 
-    A bin of the histogram across a cut is shared out. Parts without examples are left out.
+    The arrays are those of `QualitySums.histogram`. A bin of the histogram at a cut is divided between both
+    parts. Parts without examples are left out.
     """
     every = negatives + positives
     total = float(every.sum())

@@ -22,8 +22,8 @@ ALIGNMENT: Final = 8
 class CrossLayer(nn.Module):
     """Cross layer of DCN-V2.
 
-    `x' = x0 * (W x + b) + x`, element by element (Equation 1). With a `rank` r, `W = U V^T` with U and V of r
-    columns (Equation 2). All of x0, x, x' are [B, width].
+    `x' = x0 * (W x + b) + x`, element by element (Equation 1). With a `rank` r, W is U V^T, where U and V
+    have r columns (Equation 2). x0, x and x' are [B, width].
     """
 
     def __init__(self, width: int, rank: int = 0) -> None:
@@ -41,8 +41,8 @@ class CrossLayer(nn.Module):
 class DCNv2(nn.Module):
     """DCN-V2: cross layers and an MLP on dense features and embeddings.
 
-    The input x0 is the dense features and all embeddings side by side; their widths may differ. Each cross
-    layer raises the degree of its polynomials by one.
+    The input x0 is the dense features and all embeddings side by side; widths of embeddings may differ. Each
+    cross layer raises the degree of the polynomials by one.
 
     Args:
         dense_features: D, the width of the dense input.
@@ -50,9 +50,11 @@ class DCNv2(nn.Module):
         top: hidden widths of the MLP.
         cross_layers: number of cross layers.
         rank: rank of the cross layers' matrices; 0 for full ones.
-        structure: "stacked": the MLP has the last cross layer's output as its input; "parallel": both have
-            x0, and a linear layer joins their outputs (Figure 1). The mixture of experts of the paper's
-            Section 3.2 is left out.
+        structure: "stacked": the last cross layer's output is the MLP's input; "parallel": x0 is the input of
+            both, and a linear layer joins their outputs (Figure 1).
+
+    The mixture of experts of the paper's Section 3.2 is left out. Raises ValueError for an argument that
+    cannot be used.
     """
 
     def __init__(
@@ -95,19 +97,19 @@ class DCNv2(nn.Module):
 
 
 class DLRM(nn.Module):
-    """DLRM, the model of a job unless it names another.
+    """DLRM, the default model of a job.
 
-    The top MLP's input is padded with zeros to a multiple of ALIGNMENT; the weights of the padding have no
-    effect and no gradient.
+    The top MLP's input is padded with zeros to a multiple of ALIGNMENT; the padding's weights have no effect
+    and their gradients are 0. Raises ValueError for tables that do not fit.
 
     Args:
         dense_features: D, the width of the dense input.
         embedding_dims: K_t of each of the T tables.
         bottom: hidden widths of the bottom MLP; a last layer of width K follows.
         top: hidden widths of the top MLP; a last layer of width 1 follows.
-        project: the interaction multiplies vectors of one width. With tables of several, K is the largest,
-            and a linear map without bias brings the others to it (mixed dimensions, Ginart et al., arXiv
-            1909.11810); without `project` such tables are refused.
+        project: whether tables may have several widths. The interaction multiplies vectors of one width K,
+            the largest; a linear map without bias widens the other vectors to it (mixed dimensions, Ginart et
+            al., arXiv 1909.11810).
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class DLRM(nn.Module):
                 self.projections[str(t)](vectors) if str(t) in self.projections else vectors
                 for t, vectors in enumerate(embeddings)
             ]
-        # One cat along the features is half the time of a stack, forward and backward.
+        # One cat along the features takes half the time of a stack, forward and backward.
         columns = [*below, *embeddings]
         vectors = torch.cat(columns, dim=1).view(len(dense), len(columns), -1)
         padding = [dense.new_zeros((dense.shape[0], self._padding))] if self._padding else []
@@ -164,18 +166,20 @@ class DLRM(nn.Module):
 class WideDeep(nn.Module):
     """Wide & Deep: the sum of a linear model and an MLP.
 
-    The linear model remembers single ids; the MLP generalizes over them.
+    The linear model memorizes single ids; the MLP generalizes over them.
 
-    The wide part has a weight for each dense feature and one for each id: the first component of its
-    embedding, which the deep part does not see. So a table of dimension K gives the deep part K - 1, and a
-    table of dimension 1 is in the wide part only. Crossed features, which the paper's wide part has, are
-    columns of the input like others. Both parts are trained by the job's one dense optimizer and one row
-    optimizer, where the paper has FTRL for the wide part.
+    The wide part has a weight for each dense feature and for each id. The weight of an id is the first
+    component of its embedding, which the deep part does not see. So a table of dimension K gives K - 1
+    components to the deep part, and a table of dimension 1 is in the wide part only. The paper's crossed
+    features must be columns of the input. The job's dense and row optimizers train both parts; the paper uses
+    FTRL for the wide part.
 
     Args:
         dense_features: D, the width of the dense input.
         embedding_dims: K_t of each of the T tables; they may differ.
         top: hidden widths of the deep part; a last layer of width 1 follows.
+
+    Raises ValueError if the deep part has no input.
     """
 
     def __init__(self, dense_features: int, embedding_dims: Sequence[int], *, top: Sequence[int]) -> None:
@@ -189,7 +193,7 @@ class WideDeep(nn.Module):
         self.deep = mlp([deep_width, *top, 1], last_relu=False)
 
     def set_output_bias(self, logit: float) -> None:
-        """Set the bias of the deep part; that of the wide part is 0."""
+        """Set the deep part's bias to `logit`, and the wide part's to 0."""
         set_bias_(self.deep[-1], logit)
         if self.wide is not None:
             set_bias_(self.wide, 0.0)

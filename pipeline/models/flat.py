@@ -1,7 +1,7 @@
 """The flat replica: a trainer's dense parameters in one float32 buffer.
 
-See the rule "One flat buffer" in docs/architecture.md. Also the replica's weight matrices in bfloat16, as a
-worker's step multiplies them.
+See the rule "One flat buffer" in docs/architecture.md. `BFloat16Weights` is a worker's copy of the weight
+matrices in bfloat16, for its matrix products.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True, slots=True)
 class ParameterSlice:
-    """Describe where one parameter lies in the flat buffer."""
+    """The place of one parameter in the flat buffer; `start` counts elements."""
 
     name: str
     start: int
@@ -28,16 +28,15 @@ class ParameterSlice:
 
     @property
     def numel(self) -> int:
-        """Return the elements of the parameter."""
+        """Return the number of elements of the parameter."""
         return int(torch.Size(self.shape).numel())
 
 
 class FlatLayout:
-    """Lay out a module's parameters in one buffer.
+    """The layout of a module's parameters in one buffer.
 
-    They are in the order of `named_parameters`, each aligned to 16 elements.
-
-    The gaps of the alignment are zero and stay zero: their gradients are.
+    Parameters are in the order of `named_parameters`, each aligned to 16 elements. The gaps between them stay
+    zero, because their gradients are zero. Raises TypeError for a parameter that is not float32.
     """
 
     ALIGNMENT = 16
@@ -69,9 +68,9 @@ class FlatLayout:
     def attach(self, module: nn.Module, flat: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
         """Make the module's parameters views of `flat`.
 
-        With `gradient` also make their gradients views of it. Done through `p.data`: a Parameter made from a
-        view would share its version counter, and another worker's step between forward and backward would
-        then raise.
+        With `gradient` their gradients become views of it. Views are set through `p.data`, because a
+        Parameter made from a view would share the buffer's version counter: another worker's step between
+        forward and backward would then raise.
         """
         parameters = dict(module.named_parameters())
         for span, view in self.views(flat):
@@ -87,19 +86,18 @@ def digest_of(flat: torch.Tensor) -> str:
 
 
 class BFloat16Weights:
-    """Hold a worker's bfloat16 copy of its linear and convolutional layers' weights.
+    """A worker's bfloat16 copy of its linear and convolutional layers' weights.
 
-    All other parameters are used in float32, and rounded by autocast where it does that.
-
-    Autocast would round each weight, convert each gradient to float32 and add it to zeros, each by an
-    operation of its own. Here each of these is one operation for all, with the same values. Called only by
-    the worker's thread.
+    Other parameters stay float32; autocast rounds them if it must. For each weight autocast would need
+    separate operations to round it, to convert its gradient to float32, and to add the gradient to zeros.
+    Here each of these is one operation for all weights, with the same values. Only the worker's thread may
+    call.
 
     Args:
         layout: layout of the parameters.
-        module: the worker's own; its parameters are made views, of the copy or of the flat buffers.
+        module: the worker's module; its parameters become views of the copy or of the flat buffers.
         flat: float32 [numel], the replica.
-        gradient: float32 [numel], the worker's own.
+        gradient: float32 [numel], the worker's flat gradient.
     """
 
     def __init__(
@@ -132,7 +130,7 @@ class BFloat16Weights:
     def clear(self) -> None:
         """Zero the flat gradient, before the backward pass.
 
-        It leaves out the part where `collect` writes.
+        The part that `collect` overwrites is left out.
         """
         if self._others:
             torch._foreach_zero_(self._others)
@@ -152,9 +150,9 @@ class BFloat16Weights:
 
 
 def _roundable_weights(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield weights that, as far as modules show, one product uses."""
+    """Yield weights of matrix layers that belong to one module only."""
     owners = Counter(p for own in module.modules() for p in own.parameters(recurse=False))
     for own in module.modules():
-        # Of the class itself: what is derived from it may use its weight in some other way.
+        # Not of subclasses, which may use the weight in some other way.
         if type(own) in _MATRIX_LAYERS and owners[own.weight] == 1:  # type: ignore[index]
             yield own.weight  # type: ignore[misc]

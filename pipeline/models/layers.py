@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-# The same value as in `torch.nn.utils.clip_grad_norm_`.
+# The value of `torch.nn.utils.clip_grad_norm_`.
 _CLIP_EPS = 1e-6
 
 THIN_ELEMENTS: Final = 4096
@@ -22,11 +22,11 @@ microseconds before it begins."""
 class PairProducts(nn.Module):
     """Dot products of all pairs of an example's vectors.
 
-    Each pair is computed once, in float32 also under autocast (float64 inputs stay float64): vectors are
-    short, so lower precision saves no time here.
+    Each pair is computed once, in float32 also under autocast, because lower precision saves no time for
+    short vectors. Float64 inputs stay float64.
 
     Args:
-        features: F, how many vectors an example has.
+        features: F, the number of vectors of an example.
     """
 
     def __init__(self, features: int) -> None:
@@ -34,7 +34,8 @@ class PairProducts(nn.Module):
         rows, columns = torch.tril_indices(features, features, -1)
         self.count = len(rows)
         self.register_buffer("pairs", rows * features + columns, persistent=False)
-        # Where a pair's gradient belongs in a symmetric matrix; what gets into the diagonal is cleared there.
+        # For each place of a symmetric matrix the pair whose gradient belongs there. The diagonal has pair 0,
+        # which the backward pass clears.
         mirror = torch.zeros((features, features), dtype=torch.int64)
         mirror[rows, columns] = mirror[columns, rows] = torch.arange(self.count)
         self.register_buffer("mirror", mirror.flatten(), persistent=False)
@@ -42,12 +43,12 @@ class PairProducts(nn.Module):
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return the pair products of vectors [B, F, K].
 
-        They are [B, F (F - 1) / 2], float32 or float64: the lower triangle, row by row.
+        The result is [B, F (F - 1) / 2], float32 or float64: the lower triangle, row by row.
         """
         with torch.autocast(vectors.device.type, enabled=False):
             wide = vectors if vectors.dtype == torch.float64 else vectors.float()
             pairs, mirror = self.get_buffer("pairs"), self.get_buffer("mirror")
-            # The plain form can be exported; it is the same products.
+            # Without gradients the plain form gives the same products, and can be exported.
             if not (torch.is_grad_enabled() and wide.requires_grad):
                 return _products(wide, pairs)
             result = _PairProductsFunction.apply(wide, pairs, mirror)  # type: ignore[no-untyped-call]
@@ -59,8 +60,8 @@ def mean_log_loss(
 ) -> torch.Tensor:
     """Return the mean log loss in nats, a scalar.
 
-    Logits and labels are float32 [B]. Weighted by `weights`, float32 [B], none negative, if given. A batch
-    whose weights are all 0 has loss 0 and no gradient.
+    Logits and labels are float32 [B]. The mean is weighted by `weights`, float32 [B], none negative, if
+    given. A batch with only weights of 0 has loss 0 and a gradient of 0.
     """
     if weights is None:
         return binary_cross_entropy_with_logits(logits, labels)
@@ -73,10 +74,10 @@ def mean_log_loss(
 def clip_(gradient: torch.Tensor, limit: float) -> torch.Tensor:
     """Scale a flat gradient to a norm of at most `limit`.
 
-    The norm is Euclidean; the gradient is float32 [numel] and is changed in place. Returns the norm before, a
-    scalar on the gradient's device. Nothing waits for the device.
+    The norm is Euclidean, over all parameters together; the gradient is float32 [numel] and is changed in
+    place. Returns the norm before scaling, a scalar on the gradient's device. Does not wait for the device.
 
-    Source: Pascanu, Mikolov, Bengio, arXiv 1211.5063, Algorithm 1, over all parameters together.
+    Source: Pascanu, Mikolov, Bengio, arXiv 1211.5063, Algorithm 1.
     """
     norm: torch.Tensor = torch.linalg.vector_norm(gradient)
     gradient.mul_((limit / (norm + _CLIP_EPS)).clamp(max=1.0))
@@ -98,14 +99,14 @@ class ThinLinear(nn.Linear):
 def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     """Return linear layers of these widths with ReLU between them.
 
-    With `last_relu`, there is also one after the last layer.
+    With `last_relu` there is also a ReLU after the last layer.
     """
     layers: list[nn.Module] = []
     for at, (width_in, width_out) in enumerate(pairwise(widths)):
         kind = ThinLinear if width_in * width_out < THIN_ELEMENTS else nn.Linear
         layers.append(kind(width_in, width_out))
         if last_relu or at < len(widths) - 2:
-            # In place: nothing else reads a linear layer's output, and its gradient does not need it.
+            # In place, because nothing else reads a linear layer's output and its gradient does not need it.
             layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)
 
@@ -123,8 +124,8 @@ def _products(vectors: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
 class _PairProductsFunction(torch.autograd.Function):
     """Compute pair products with a backward pass of one multiplication.
 
-    Autograd would scatter the gradient into one triangle, multiply twice, and add. Mirrored into both
-    triangles it is multiplied once.
+    Autograd would scatter the gradient into one triangle, multiply twice, and add. Here the gradient is
+    mirrored into both triangles and multiplied once.
     """
 
     @staticmethod

@@ -1,7 +1,8 @@
-"""The losses that a job can train with, beside the mean log loss.
+"""The weighted log loss and the focal loss.
 
-The positive weight multiplies the loss of positives, as `pos_weight` of torch. The focal loss is that of Lin
-et al., arXiv 1708.02002, Equation 4: -(1 - p_t)^gamma log(p_t), with the probability p_t of the true label.
+The positive weight multiplies the loss of positives, as `pos_weight` of torch does. The focal loss is
+-(1 - p_t)^gamma log(p_t), with p_t the probability of the true label (Lin et al., arXiv 1708.02002, Equation
+4).
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ from ..config.tables import ModelSection
 
 
 class TrainingLoss:
-    """The loss that steps minimize, and the logits of its true probabilities.
+    """The loss that training minimizes, and the offset that calibrates logits.
 
     Any thread may call it.
 
     Args:
-        model: `loss`, `focal_gamma` and `positive_weight` of the job.
+        model: the section [model], of which `loss`, `focal_gamma` and `positive_weight` count.
+
+    Attributes:
+        is_plain: whether this is the mean log loss, without a weight of positives.
+        logit_offset: the number that is added to a logit to calibrate it.
     """
 
     def __init__(self, model: ModelSection) -> None:
         self._gamma = model.gamma
         self._positive_weight = model.positive_weight
         self.is_plain = self._gamma is None and self._positive_weight == 1.0
-        # With weight w of positives the odds are learned w-fold.
+        # With a weight w of positives the model learns w times the odds.
         self.logit_offset = model.logit_offset
 
     def mean(
@@ -34,7 +39,7 @@ class TrainingLoss:
         """Return the mean loss of a batch, a scalar, in nats.
 
         Logits and labels are float32 [B]; `weights` are sample weights, float32 [B], none negative. The
-        positive weight is in the sum and not in the divisor: a batch with more positives has more weight.
+        positive weight is not in the divisor, so a batch with more positives has more weight.
         """
         if self._gamma is not None:
             each = focal_loss(logits, labels, self._gamma)
@@ -51,6 +56,7 @@ class TrainingLoss:
 def focal_loss(logits: torch.Tensor, labels: torch.Tensor, gamma: float) -> torch.Tensor:
     """Return each example's focal loss, float32 [B]; with gamma 0 the log loss."""
     towards = torch.where(labels == 1.0, logits, -logits)
-    # (1 - p_t)^gamma, by its logarithm: 1 - p_t itself rounds to 0, where the power has no slope.
+    # (1 - p_t)^gamma is computed by its logarithm, because 1 - p_t may round to 0, where the power has no
+    # slope.
     loss: torch.Tensor = -torch.exp(gamma * logsigmoid(-towards)) * logsigmoid(towards)
     return loss

@@ -1,8 +1,8 @@
 """Optimizers on the flat buffer, with one state for all workers.
 
-They are torch's fused ones, but for Adagrad on a GPU. They are called by torch's functional interface: the
-classes of `torch.optim` import torch's compiler when the first one is made, which costs every trainer more
-than a second at its start.
+Adam, and Adagrad where possible, are torch's fused ones. They are called by torch's functional interface,
+because the classes of `torch.optim` import torch's compiler, which would cost each trainer more than a second
+at its start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STATE_NAMES = {
 class WorkerOptimizer:
     """Update the shared flat buffer from one worker's flat gradient.
 
-    Called only by the worker's thread.
+    Only the worker's thread may call.
     """
 
     def __init__(self, update: Callable[[float, torch.Tensor | None], object], lr: float) -> None:
@@ -41,27 +41,31 @@ class WorkerOptimizer:
     def step(self, scale: float = 1.0, bad: torch.Tensor | None = None) -> None:
         """Update the buffer and the state in place, without a lock.
 
-        The learning rate is multiplied by `scale`. `bad` is a bool scalar on the buffer's device; the host
-        need not know its value. Where it is true neither the buffer nor the state changes, for any gradient,
-        which may be overwritten. Only Adagrad's step count changes then, which has no effect.
+        The learning rate is multiplied by `scale`. `bad` is a bool scalar on the buffer's device, whose value
+        the host need not know. If it is true, neither the buffer nor the state changes, whatever the
+        gradient; only Adagrad's step count does, which has no effect. The gradient may be overwritten.
         """
         self._update(self._lr * scale, bad)
 
 
 class SharedOptimizer:
-    """Hold the optimizer state of one trainer.
+    """The optimizer state of one trainer; `for_worker` returns a worker's optimizer.
 
-    `for_worker` returns the optimizer of one worker.
+    The state is a step count and float32 tensors as long as the replica. Workers update them without locks,
+    like the replica.
 
-    The state is float32 tensors as long as the replica, and the step count; workers update them lock-free,
-    as they do the replica. SGD has no state; Adagrad (Duchi, Hazan, Singer, JMLR 2011) the sum of squares,
-    `sum`; Adam (Kingma and Ba, arXiv 1412.6980, Algorithm 1) both moments, `exp_avg` and `exp_avg_sq`, and
-    so has AdamW (Loshchilov and Hutter, arXiv 1711.05101, Algorithm 2), whose weight decay is decoupled; that
-    of the others is L2. Figures are those of `torch.optim` with the same settings.
+    - SGD has no state.
+    - Adagrad (Duchi, Hazan, Singer, JMLR 2011) has the sum of squares, `sum`.
+    - Adam (Kingma and Ba, arXiv 1412.6980, Algorithm 1) has both moments, `exp_avg` and `exp_avg_sq`.
+    - AdamW (Loshchilov and Hutter, arXiv 1711.05101, Algorithm 2) has the same state. Its weight decay is
+      decoupled; that of the others is L2.
+
+    Results are those of `torch.optim` with the same settings.
 
     Args:
+        settings: the section [trainer].
         flat: float32 [numel], on any device; the state is put there too.
-        memory: float32 [K * numel] for the K tensors of the state, zeros; by default its own.
+        memory: float32 [K * numel], zeros, for the K tensors of the state; by default new memory.
     """
 
     def __init__(
@@ -70,7 +74,8 @@ class SharedOptimizer:
         self._settings = settings
         self._flat = flat
         self._fused_adagrad = flat.device.type == "cpu"
-        # Fused Adam wants the step count beside the weights; Adagrad's, without decay, has no effect.
+        # Fused Adam needs the step count on the device of the weights. Without decay of the learning rate
+        # Adagrad's step count has no effect.
         step_device = torch.device("cpu") if settings.optimizer == "adagrad" else flat.device
         names = STATE_NAMES[settings.optimizer]
         if memory is None:
@@ -127,10 +132,10 @@ class SharedOptimizer:
     def _adagrad_in_operations(self, gradient: torch.Tensor, lr: float) -> None:
         """Update as Adagrad does, in separate operations.
 
-        Fused Adagrad is only for the CPU. The root is of the sum that this worker has computed, which is at
-        least its own square. Torch's optimizer reads the shared sum again, and another worker may have
-        written it in between, without this worker's square: the weight of an element that had no gradient
-        before would then change by `lr * g / eps`.
+        Torch's fused Adagrad is only for the CPU. The root is taken of the sum that this worker computed,
+        which includes its own square. Torch's optimizer would read the shared sum again. If another worker
+        overwrote it in between, without this worker's square, the weight of an element without earlier
+        gradients would change by `lr * g / eps`.
         """
         own = torch.addcmul(self.state["sum"], gradient, gradient)
         self.state["sum"].copy_(own)
@@ -146,8 +151,8 @@ class SharedOptimizer:
 
     def _moments(self, gradient: torch.Tensor, lr: float, l2: float, bad: torch.Tensor | None) -> None:
         step = self.state["step"]
-        # Torch takes 1 off the count again where a batch is bad. Another worker must not see it at 0 then,
-        # which it would divide by.
+        # Torch takes 1 off the count again if the batch is bad. Another worker must never see a count of 0,
+        # because it would divide by 0.
         own = step if bad is None else step.clone()
         adam(
             [self._flat],

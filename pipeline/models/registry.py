@@ -11,11 +11,11 @@ to the job file:
 
 `options` are the keys of `model.options`. Parameters are float32; `__init__` may draw random numbers, from
 torch's own generator only, which is seeded from `run.seed` so that every trainer starts from the same
-weights. Several workers run `forward` on modules of their own whose parameters share memory, so a module
-keeps no state between calls but its parameters (no batch normalization).
+weights. Each worker runs `forward` on its own module, and the modules' parameters share memory. So a module
+must keep no state between calls except its parameters (no batch normalization).
 
-A model may offer `set_output_bias(self, logit: float)`. It is called once, after `__init__`, with the first
-value that `model.output_bias` gives to the bias of the logit, and must draw no random number.
+A model may have a method `set_output_bias(self, logit: float)`. It is called once, after `__init__`, with the
+first value of the logit's bias, see `model.output_bias`. It must draw no random numbers.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _WHERE = "model.name"
 MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
 # The keys of [model] that are arguments of a model, beside its options.
 WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
-# Held from seeding torch's own generator, which all threads share, to the last weight that is drawn.
+# All threads share torch's own generator, so the lock is held from seeding it to the last drawn weight.
 _generator_lock = threading.Lock()
 
 
 def load_custom_model(name: str) -> Any:
-    """Return the object that the name stands for.
+    """Return the object called "package.module:Class" or "./file.py:Class".
 
-    A file is imported once in a process, by its path. Raises JobFileError.
+    A file is imported once in a process, by its path. Raises JobFileError if the import fails.
     """
     where, _, wanted = name.rpartition(":")
     try:
@@ -68,11 +68,12 @@ def load_custom_model(name: str) -> Any:
 def build_model(job: Job, label_rate: float | None = None) -> nn.Module:
     """Return the job's dense model with its first weights, drawn from `run.seed`.
 
-    With `model.output_bias = "label_rate"` and a `label_rate`, between 0 and 1, the bias of the logit is its
-    log-odds. Any thread may call this.
+    With `model.output_bias = "label_rate"`, and a `label_rate` between 0 and 1, the bias of the logit is the
+    log-odds of the rate. Any thread may call this.
 
     Raises:
-        JobFileError: the name is unknown, cannot be imported, or the class cannot be made or is unfit.
+        JobFileError: the name is unknown or cannot be imported, or the model cannot be made or breaks the
+            contract.
     """
     arguments: dict[str, Any] = dict(job.model.options)
     name = job.model.name
@@ -111,7 +112,7 @@ def build_model(job: Job, label_rate: float | None = None) -> nn.Module:
 def find_model(name: str) -> Callable[..., nn.Module]:
     """Return the class of a model's name.
 
-    Raises JobFileError, which names the known models.
+    Raises JobFileError for an unknown name, or a class that is not a torch.nn.Module.
     """
     if name in MODELS:
         return MODELS[name]

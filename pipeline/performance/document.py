@@ -18,7 +18,7 @@ PROFILE_MARKDOWN: Final = "profile.md"
 PROFILE_PICTURE: Final = "profile.png"
 TRACE_JSON: Final = "trace.json"
 
-# A wait of a third of the time: without it the job would be half as fast again.
+# Without a wait of a third of the time, the job would be one and a half times as fast.
 WAIT_SHARE: Final = 1 / 3
 COMPUTE_SHARE: Final = 0.6
 CORE_SHARE: Final = 0.1
@@ -31,11 +31,11 @@ class Verdict(ResultModel):
     """The part of a run to look at first.
 
     Attributes:
-        bottleneck: the longest wait, if it takes a third or more of the workers' time; else "compute" if they
-            compute most of the time; else "balanced".
-        share: share of the workers' time.
-        time: breakdown of all of their time.
-        reasons: the measurements behind it, a sentence each, the bottleneck's first.
+        bottleneck: the longest wait, if it takes a third or more of the workers' time; otherwise "compute" if
+            workers compute most of the time, or "balanced".
+        share: the bottleneck's share of the workers' time.
+        time: breakdown of all of the workers' time.
+        reasons: a sentence for each cause, that of the bottleneck first.
         remedies: suggested remedies.
     """
 
@@ -50,8 +50,10 @@ class TraceNote(ResultModel):
     """The trace beside the profile.
 
     Attributes:
-        clock_error_seconds: largest difference between the clocks of machines; 0 for one machine, whose
-            processes read one clock.
+        seconds: length of the trace.
+        events: number of events.
+        clock_error_seconds: largest possible difference between the clocks of machines; 0 for one machine,
+            whose processes read one clock.
     """
 
     seconds: NonNegativeFloat
@@ -77,7 +79,7 @@ class Profile(ResultModel):
 
     @classmethod
     def of(cls, measured: ProfileMeasurements, notes: list[str], trace: TraceNote | None) -> Profile:
-        """Build the profile with the verdict on what was measured."""
+        """Build the profile, with a verdict on the measurements."""
         return cls(
             examples_per_second=measured.examples_per_second,
             verdict=judge(measured),
@@ -89,7 +91,7 @@ class Profile(ResultModel):
 
 
 def judge(measured: ProfileMeasurements) -> Verdict:
-    """Find the bottleneck. Pure: no I/O."""
+    """Find the bottleneck, with reasons and remedies."""
     time = worker_time(measured)
     bottleneck, share = bottleneck_of(time)
     remedies = ADVICE[bottleneck]
@@ -115,7 +117,7 @@ def bottleneck_of(time: WorkerTime) -> tuple[Bottleneck, float]:
     worst = max(waits, key=lambda cause: waits[cause])
     if waits[worst] >= WAIT_SHARE:
         return worst, waits[worst]
-    # Steps that wait for a core, and a worker's own Python, end sooner with more or faster cores.
+    # More or faster cores would shorten waits for a core and the worker's own Python too.
     working = time.compute + time.core + time.handling
     if working >= COMPUTE_SHARE:
         return "compute", working

@@ -1,4 +1,4 @@
-"""The measurements of every node in a profile, as profile.json has them."""
+"""The measurements of every node in a profile, as in profile.json."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class NodeMeasurements(ResultModel):
     """One node, over `seconds` of its own clock.
 
     Attributes:
-        machine: identifies the kernel that it runs on.
-        cores: number of cores that it may use.
+        machine: an id of the kernel that the node runs on.
+        cores: number of cores that the node may use.
         stalled_share: share of the time in which the whole process was stopped.
-        locked_share: share of 12 wake-ups a second that waited for the interpreter lock.
+        locked_share: share of wake-ups, 12 a second, that waited for the interpreter lock.
         threads: threads by name; empty if the system does not report them.
-        counts: the growth of each count of the node.
+        counts: growth of each count of the node.
     """
 
     name: str
@@ -49,7 +49,7 @@ class NodeMeasurements(ResultModel):
 
 
 class ProfileMeasurements(ResultModel):
-    """The whole job.
+    """The measurements of the whole job.
 
     Attributes:
         workers, worker_kind, batch: the job's settings for each trainer.
@@ -72,24 +72,24 @@ class ProfileMeasurements(ResultModel):
 
     @property
     def examples_per_second(self) -> float:
-        """Return the sum over trainers, each over its own time."""
+        """Return trained examples per second, summed over trainers."""
         return sum(trainer.share("trained_examples") for trainer in self.of("trainer"))
 
     @property
     def cores_used(self) -> float:
-        """Return the sum over nodes."""
+        """Return the mean number of busy cores, summed over nodes."""
         return sum(node.cpu_seconds / node.seconds for node in self.nodes)
 
     @property
     def cores(self) -> int:
-        """Return the sum over machines."""
+        """Return the number of usable cores, summed over machines."""
         return sum({node.machine: node.cores for node in self.nodes}.values())
 
     @property
     def links(self) -> list[LinkMeasurement]:
         """Return each trainer's traffic with each other node.
 
-        Two trainers have one link each.
+        A pair of trainers has two entries, one from each side.
         """
         found = []
         for trainer in self.of("trainer"):
@@ -107,7 +107,7 @@ class LinkMeasurement(ResultModel):
     """Bytes per second between a trainer and another node.
 
     Attributes:
-        shared: bytes passed both ways in shared memory, which are in no message.
+        shared: bytes per second that pass both ways in shared memory, not in messages.
     """
 
     trainer: str

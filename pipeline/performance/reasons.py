@@ -9,7 +9,7 @@ from ..text.format import count, data_rate, duration, number, percent
 from .measurements import NodeMeasurements, ProfileMeasurements
 from .worker_time import WorkerTime, behind_share, occupied_share
 
-# Every setting that is named here exists: a test checks it.
+# A test checks that every setting named here exists.
 MORE_CORES: Final = (
     "Use more cores, or fewer processes on these: steps that were ready waited for a core. More trainers or"
     " workers here would wait for the same cores."
@@ -124,7 +124,7 @@ def _embedding(measured: ProfileMeasurements, time: WorkerTime) -> str:
 
 
 def _request_seconds(nodes: list[NodeMeasurements]) -> float:
-    """Return how long a node's socket thread works on a request."""
+    """Return the mean seconds that a node's socket thread works on a request."""
     handled = _total(nodes, "handled_messages")
     return _total(nodes, "handled_seconds") / handled if handled else 0.0
 

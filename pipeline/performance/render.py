@@ -30,7 +30,7 @@ HEADLINES: Final = {
     "gil": "The bottleneck is the GIL: workers wait {share} of their time for Python's interpreter lock",
     "balanced": "There is no bottleneck: no cause takes a third of the workers' time",
 }
-# Of each part of `WorkerTime`: in words, and its colour in the picture.
+# Each part of `WorkerTime` in words, and its colour in the picture.
 CAUSES: Final = {
     "compute": ("in steps of the model", "tab:green"),
     "core": ("ready to work, without a core", "yellowgreen"),
@@ -46,7 +46,7 @@ CAUSES: Final = {
 def write_profile(directory: Path, profile: Profile, events: list[dict[str, Any]]) -> None:
     """Write trace.json, profile.json, the picture and profile.md, each atomically.
 
-    Any thread may call. Raises ResourceError.
+    Any thread may call. Raises ResourceError if a file cannot be written.
     """
     if profile.trace is not None:
         error = profile.trace.clock_error_seconds
@@ -110,8 +110,8 @@ def print_profile(profile: Profile, console: Console) -> None:
 
 def draw_profile(profile: Profile, directory: Path) -> None:
     """Draw profile.png into `directory` atomically. Raises ResourceError."""
-    # matplotlib takes half a second and 40 MB: only the process that writes a profile pays for it. The object
-    # API only: pyplot keeps global state and is bound to one thread.
+    # Imported here, because matplotlib takes half a second and 40 MB, which only the process that writes a
+    # profile should pay. Not pyplot, which keeps global state and is bound to one thread.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
@@ -164,7 +164,7 @@ def _nodes(nodes: Iterable[NodeMeasurements]) -> list[str]:
             (name, time.cpu_seconds / node.seconds, time.core_wait_seconds / node.seconds)
             for name, time in threads
         ]
-        # A thread that used less than a hundredth of a core says nothing.
+        # Threads below a hundredth of a core are left out.
         busiest = ", ".join(
             f"{name} {percent(cpu)} + {percent(wait)}" for name, cpu, wait in shares if cpu + wait >= 0.01
         )

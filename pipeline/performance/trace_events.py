@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# In the order in which a batch passes them.
+# In the order in which a batch passes the nodes.
 ROLES = ("coordinator", "reader", "trainer", "embedding", "sync")
 
 
@@ -20,7 +20,7 @@ class NodeTrace:
     Attributes:
         name, role: name and role of the node; a worker process is "trainer-0 worker-1".
         marks: the result of `Tracer.stop`: `names`, `threads`, `marks`.
-        offset_seconds: its clock minus the coordinator's.
+        offset_seconds: the process's clock minus the coordinator's.
     """
 
     name: str

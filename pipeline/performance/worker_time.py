@@ -24,9 +24,9 @@ class WorkerTime(ResultModel):
         core: steps and handling that waited for a core.
         gil: steps and handling that waited for Python's interpreter lock.
         handling: the worker's own Python: routing, sending, receiving.
-        reader: waits for a batch that no reader had ready.
+        reader: waits for batches while no reader had one ready.
         embedding: waits for vectors, or for replies to pushes, while an embedding node was at work.
-        network: the same waits, and those for batches, while the messages were on the way.
+        network: waits for batches, vectors or replies to pushes while the messages were on the way.
         sync: waits for a round of synchronization, at a fixed rate.
     """
 
@@ -43,8 +43,8 @@ class WorkerTime(ResultModel):
 def occupied_share(node: NodeMeasurements) -> float:
     """Return the share of time in which an embedding node was occupied.
 
-    It could then not take another request at once: its busiest thread was at work or without a core, or the
-    process was stopped.
+    An occupied node cannot take another request at once: its busiest thread is at work or without a core, or
+    the process is stopped.
     """
     # The control thread and the sampler serve no requests.
     serving = [
@@ -57,10 +57,7 @@ def occupied_share(node: NodeMeasurements) -> float:
 
 
 def behind_share(reader: NodeMeasurements) -> float:
-    """Return the share of the time in which a reader was behind.
-
-    It then had no batch waiting for credit.
-    """
+    """Return the share of time in which a reader's batches never waited for credit."""
     idle = max(0.0, reader.share("wait_for_credit_seconds") - reader.stalled_share)
     return min(1.0, max(0.0, 1.0 - idle))
 
@@ -68,8 +65,9 @@ def behind_share(reader: NodeMeasurements) -> float:
 def worker_time(measured: ProfileMeasurements) -> WorkerTime:
     """Split the time of all workers by cause.
 
-    Waits for vectors are the embedding nodes' by the share in which the most occupied of them was occupied,
-    waits for batches the readers' by the share in which they were behind; the rest of both is the network's.
+    Waits for vectors count as `embedding` by the share of time in which the most occupied embedding node was
+    occupied. Waits for batches count as `reader` by the share of time in which readers were behind. The rest
+    of both counts as `network`.
     """
     trainers = measured.of("trainer")
     total = sum(trainer.seconds for trainer in trainers) * measured.workers
@@ -89,9 +87,9 @@ def worker_time(measured: ProfileMeasurements) -> WorkerTime:
         on_core = share("compute_cpu_seconds") + handling
     blocked = max(0.0, compute + handling - on_core)
     core, gil = _delays(measured, compute + handling, blocked, total)
-    # A step was delayed as long as it was off its core, and the worker's own Python by the rest.
+    # Steps were delayed by the time that they were off their core; the worker's own Python by the rest.
     in_steps = min(blocked, max(0.0, compute - share("compute_cpu_seconds"))) / blocked if blocked else 0.0
-    # Clocks are read one after the other: a sum may be a little too much.
+    # Clocks are read one after the other, so the shares may add up to a little more than 1.
     scale = 1.0 / known if known > 1.0 else 1.0
     of_steps = min(compute, (core + gil) * in_steps)
     of_handling = min(handling, core + gil - of_steps)
@@ -108,16 +106,13 @@ def worker_time(measured: ProfileMeasurements) -> WorkerTime:
 
 
 def worker_threads(measured: ProfileMeasurements) -> Iterator[ThreadTime]:
-    """Yield the threads that train, in trainers or their worker processes."""
+    """Yield the times of the threads that train, in trainers or worker processes."""
     for trainer in measured.of("trainer"):
         yield from (time for name, time in trainer.threads.items() if WORKER.fullmatch(name))
 
 
 def _on_core(measured: ProfileMeasurements, total: float) -> float | None:
-    """Return the share of time that workers ran on a core.
-
-    Returns None if the system does not report it.
-    """
+    """Return the share of time that workers ran on a core; None if unknown."""
     used = [time.cpu_seconds for time in worker_threads(measured)]
     return sum(used) / total if used and total else None
 
@@ -127,8 +122,8 @@ def _delays(
 ) -> tuple[float, float]:
     """Split `blocked` into waits for a core and for the GIL.
 
-    It is the share of the time in which workers had work and no core. The lock counts only as far as wake-ups
-    of the process found it taken, since a step may wait for a device.
+    `blocked` is the share of time in which workers had work but did not run. The GIL counts only by the share
+    of wake-ups that found it taken, because a step may also wait for a device.
     """
     trainers = measured.of("trainer")
     waited = sum(time.core_wait_seconds for time in worker_threads(measured))
@@ -138,8 +133,8 @@ def _delays(
     taken = max((trainer.locked_share for trainer in trainers), default=0.0)
     gil = min(blocked - core, taken * working)
     if taken >= MOSTLY_TAKEN:
-        # Who waits for the lock wakes every 5 ms to ask for it, and without a free core these wake-ups wait
-        # for one. But of n threads that want a lock that is always taken, each waits (n - 1) / n of the time.
+        # A thread that waits for the lock wakes every 5 ms to ask for it, and these wake-ups may wait for a
+        # core. But if n threads want a lock that is always taken, each waits (n - 1) / n of the time for it.
         others = (measured.workers - 1) / measured.workers
         gil = max(gil, min(blocked, taken * others * working))
     return min(core, blocked - gil), gil

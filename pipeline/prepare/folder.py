@@ -1,6 +1,7 @@
 """The folder that a preparation writes, and its saved progress.
 
-One process at a time writes it, and it holds no other files. The progress is one file that is replaced whole.
+One process at a time writes the folder, which has no other files. The progress is one file, which is replaced
+as a whole.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..data.prepared.manifest import MANIFEST_NAME, DataRole, PreparationSetting
 from ..errors import DataError
 
 PROGRESS_NAME: Final = "progress.safetensors"
-# What was counted changed its form with version 0.2.
+# The form of the counts changed with version 0.2.
 _KEY: Final = "shadowsync.progress.2"
 
 STATISTICS_JSON: Final = "statistics.json"
@@ -45,10 +46,10 @@ class SavedProgress:
     Attributes:
         order: the settings and source files of the preparation.
         pieces: number of finished pieces of the source.
-        parts: all complete parts, also those of the piece that is not yet done.
-        positives: labels of 1 in the parts, by role.
+        parts: all complete parts, also those of an unfinished piece.
+        positives: number of labels of 1 in the parts, by role.
         bad_rows: bad rows of the finished pieces, by role.
-        counted: counts of the statistics so far.
+        counted: counts of the statistics so far, see `StatisticsCounter.saved`.
     """
 
     order: PreparationSettings
@@ -60,11 +61,11 @@ class SavedProgress:
 
     @property
     def rows(self) -> int:
-        """Return the rows of all parts."""
+        """Return the number of rows of all parts."""
         return sum(part.rows for part in self.parts)
 
     def save(self, folder: Path) -> None:
-        """Replace the file; raises ResourceError."""
+        """Replace the progress file in `folder`; raises ResourceError."""
         done = _SavedState(
             order=self.order,
             pieces=self.pieces,
@@ -81,7 +82,7 @@ class SavedProgress:
 
     @classmethod
     def load(cls, folder: Path, max_bad_rows: int) -> SavedProgress | None:
-        """Return what `save` wrote; None if there is nothing.
+        """Return the saved progress; None if there is none.
 
         Raises DataError for a file that cannot be read.
         """
@@ -105,7 +106,7 @@ class SavedProgress:
 
     @staticmethod
     def remove(folder: Path) -> None:
-        """Remove the file, if it exists; raises OSError."""
+        """Remove the progress file, if it exists; raises OSError."""
         (folder / PROGRESS_NAME).unlink(missing_ok=True)
 
     def summary(self, role: DataRole) -> RoleSummary:
@@ -124,8 +125,8 @@ class SavedProgress:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Make the folder and lock it against other preparations.
 
-    Raises DataError if another process holds it, or it has files of others; ResourceError if it cannot be
-    made.
+    Raises DataError if another process holds the lock, or the folder has files that a preparation did not
+    write; ResourceError if the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

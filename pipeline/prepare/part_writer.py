@@ -17,23 +17,22 @@ from ..data.records import RecordChunk
 
 
 class PartWriter:
-    """Write one part to `path`.
+    """Write one part to `path`; used by one thread.
 
-    The bytes are a function of the rows and the schema, not of their chunks.
-
-    Columns whose values repeat, as the first row group shows, get dictionaries; nothing is compressed. That
-    is half the size of the text, and is read several times as fast as compressed pages. Each page has a CRC.
-    Memory: one row group, of ROW_GROUP_ROWS rows. One thread. Raises OSError.
+    The bytes of the file depend on the rows and the schema, not on the chunks. A column gets a dictionary if
+    its values repeat in the first row group. Nothing is compressed: files have half the size of the text, and
+    are read several times as fast as compressed pages. Each page has a CRC. Memory: one row group of
+    ROW_GROUP_ROWS rows. Methods raise OSError.
 
     Attributes:
-        rows: the number of rows written.
-        row_groups: the number of complete row groups; that of the file after `close`.
+        rows: number of rows written.
+        row_groups: number of complete row groups; after `close` all of the file.
     """
 
     def __init__(self, path: Path, columns: Sequence[PreparedColumn], order_digest: str) -> None:
         self._columns = columns
         self._schema = part_schema(columns, order_digest)
-        # Opened here: Arrow takes some names of files for URLs.
+        # Opened here, because Arrow takes some file names for URLs.
         self._file = path.open("wb")
         self._writer: Any = None
         self._pending: list[Any] = []
@@ -55,7 +54,7 @@ class PartWriter:
     def close(self) -> None:
         """Write pending rows and the end of the file, and close it.
 
-        After an error or an interrupt, here too, call `discard`.
+        After an error or an interrupt, also of this method, call `discard`.
         """
         if self._pending_rows:
             self._write_group(self._pending_rows)
@@ -67,7 +66,7 @@ class PartWriter:
     def discard(self) -> None:
         """Close the file as it is, without its end."""
         if self._writer is not None:
-            # Otherwise its finalizer would write the end, to a file that is closed by then.
+            # Otherwise the writer's finalizer would write the end to a closed file.
             self._writer.is_open = False
         self._file.close()
 
@@ -87,7 +86,7 @@ class PartWriter:
             self._file,
             self._schema,
             compression="none",
-            # Of lists Parquet goes by the name of their elements.
+            # Parquet names a list column by its elements.
             use_dictionary=[
                 f"{name}.list.element" if pa.types.is_list(self._schema.field(name).type) else name
                 for name in dictionaries

@@ -39,19 +39,20 @@ def prepare_folder(
     """Write the prepared folder of a job's files.
 
     Parts that an interrupted call completed are reused. The same job and files give the same parts, byte for
-    byte, however often it was interrupted. A complete folder is left as it is. It uses some hundred MB of
-    memory whatever the files, and one thread, which may be interrupted anywhere.
+    byte, however often the preparation was interrupted. A complete folder is left as it is. The preparation
+    takes some hundred MB of memory for files of any size, and one thread, which may be interrupted anywhere.
 
     Args:
         job: a job without `data.prepared`.
-        force: remove what a preparation of any job left in the folder, and start over; nothing is removed for
-            a job whose files cannot be used.
-        on_progress: called after each chunk of rows.
+        folder: the folder to write.
+        force: remove what a preparation of any job left in the folder, and start over. Nothing is removed if
+            the job's files cannot be used.
+        on_progress: called after each chunk of rows, on this thread.
 
     Raises:
         DataError: the files cannot be used, have too many bad rows or changed meanwhile, or the folder was
             prepared with other settings.
-        JobFileError: a schema whose expression cannot be used.
+        JobFileError: the label's expression cannot be used.
         ResourceError: something cannot be written.
     """
     source = TappedInput(job)
@@ -59,7 +60,7 @@ def prepare_folder(
         pieces = plan_pieces(source.source, job)
         order = preparation_settings(job, pieces)
         if force:
-            # Not before it is known that the job can be prepared.
+            # Only here, after the job's files have been checked.
             clear_folder(folder)
         if (folder / MANIFEST_NAME).exists():
             manifest = read_prepared(str(folder))

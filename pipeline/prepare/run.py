@@ -26,7 +26,10 @@ from .statistics_page import write_statistics
 class PreparationStatus:
     """The status of a preparation.
 
-    The source's bytes that are done and in all, and the good rows.
+    Attributes:
+        bytes_done: bytes of the source that are done.
+        bytes_all: all bytes of the source.
+        rows: number of good rows so far.
     """
 
     bytes_done: int
@@ -38,13 +41,11 @@ StatusCallback: TypeAlias = Callable[[PreparationStatus], None]
 
 
 class PreparationRun:
-    """Writer of the parts that do not exist yet.
-
-    Used by one thread.
+    """Writer of the parts that do not exist yet; used by one thread.
 
     Attributes:
-        save_share: the largest share of the time for saving the progress, which writes all counts to the
-            disk. The next call repeats what was done after the last save.
+        save_share: largest share of the time for saving the progress, which writes all counts to the disk.
+            After an interrupt the work since the last save is repeated.
     """
 
     save_share: ClassVar[float] = 0.05
@@ -103,7 +104,7 @@ class PreparationRun:
             if at_once is not None:
                 self._save_if_due()
         if not first:
-            # Parts are numbered as the source's spans are.
+            # A piece without rows gets an empty part, so that parts are numbered like the source's spans.
             self._part(piece, 0, iter(()))
         progress.bad_rows[piece.role] = bad
         progress.pieces += 1
@@ -155,10 +156,7 @@ class PreparationRun:
         return writer.rows
 
     def _write(self, path: Path, role: DataRole, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
-        """Write rows to a file.
-
-        Returns its closed writer, and the number of rows with label 1.
-        """
+        """Write rows to a file; return its closed writer, and the number of positives."""
         positives = 0
         writer = PartWriter(path, self._columns, self._digest)
         try:
@@ -175,7 +173,10 @@ class PreparationRun:
         return writer, positives
 
     def commit(self) -> PreparedManifest:
-        """Write statistics, then the manifest; then remove the progress."""
+        """Write statistics, then the manifest; then remove the progress.
+
+        Raises DataError if a role has no row, ResourceError if something cannot be written.
+        """
         progress = self._progress
         for role in progress.positives:
             if not progress.summary(role).rows:
@@ -206,7 +207,7 @@ def _is_of(part: PreparedPart, piece: SourcePiece) -> bool:
 
 
 def _sizes_bytes(progress: SavedProgress, pieces: list[SourcePiece]) -> list[int]:
-    """Return each piece's size: an equal share of its file."""
+    """Return each piece's size: an equal share of its file's bytes."""
     files = {(file.path, file.role): file.bytes or 1 for file in progress.order.files}
     shares = Counter((piece.span.path, piece.role) for piece in pieces)
     return [files[key] // shares[key] for key in ((piece.span.path, piece.role) for piece in pieces)]
@@ -215,8 +216,8 @@ def _sizes_bytes(progress: SavedProgress, pieces: list[SourcePiece]) -> list[int
 def _in_parts(rows: Iterator[TappedRows], at_once: int | None) -> Iterator[Iterator[TappedRows]]:
     """Yield the rows of each part, `at_once` rows each.
 
-    The last part may have fewer; with None all rows are one part. A piece without rows has no part; each
-    iterator is exhausted before the next is requested.
+    The last part may have fewer. With None all rows are one part. Without rows there is no part. The caller
+    must exhaust each iterator before it requests the next.
     """
     pending: list[TappedRows] = []
 

@@ -35,9 +35,8 @@ class SourcePiece:
 def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
     """Return all spans of the job's input, those of training first.
 
-    Checks the files as the start of a job does.
-
-    Raises DataError as `JobInput.plan` does, and for a file that is in two roles.
+    The files are checked as at the start of a job. Raises DataError as `JobInput.plan` does, and for a file
+    that is in two roles.
     """
     data = job.data
     paths: dict[DataRole, list[str]] = {
@@ -68,10 +67,7 @@ def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSett
 
 
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
-    """Return the columns of the parts.
-
-    Their order is: label, numbers, ids, bags, timestamp, weight.
-    """
+    """Return the columns of the parts: label, numbers, ids, bags, timestamp, weight."""
     sections = dict(job.data.columns) or _click_columns(job)
     rows = {table.name: table.rows for table in job.tables}
     kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")
@@ -85,12 +81,12 @@ def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TappedRows:
-    """Hold good rows of a source.
+    """Good rows of a source.
 
     Attributes:
-        chunk: the rows as a model gets them.
+        chunk: the rows in the form in which a model gets them.
         hashes, missing: hashes and missing values of the same rows, see `ColumnTap`.
-        bagged: the multi-hot columns, in the order of the bags.
+        bagged: names of the multi-hot columns, in the order of the bags.
     """
 
     chunk: RecordChunk
@@ -114,9 +110,7 @@ class TappedRows:
 
 
 class TappedInput:
-    """Read the source of a job.
-
-    Used by one thread at a time.
+    """Read the source of a job; used by one thread at a time.
 
     Attributes:
         source: the job's input, which plans the spans.
@@ -153,7 +147,7 @@ def _click_columns(job: Job) -> dict[str, ColumnSection]:
 
 
 def _stored_kind(section: ColumnSection) -> str:
-    """Return the kind as which a column is stored; buckets and crosses are ids."""
+    """Return a column's kind in the parts; buckets and crosses are ids."""
     return "categorical" if section.has_ids else section.kind
 
 

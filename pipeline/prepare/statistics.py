@@ -16,9 +16,9 @@ class ColumnStatistics(FrozenModel):
     """The statistics that every column has.
 
     Attributes:
-        missing: share of the rows without a value; of a multi-hot column with an empty bag.
-        label_rate_missing, label_rate_present: share of label 1 among those rows, and among the others; None
-            where there are none.
+        missing: share of the rows without a value, or with an empty bag.
+        label_rate_missing, label_rate_present: share of label 1 among these rows, and among the others; None
+            if there are no such rows.
     """
 
     name: str
@@ -30,7 +30,7 @@ class ColumnStatistics(FrozenModel):
 class NumberStatistics(ColumnStatistics):
     """A dense column in the units of the source, without missing values.
 
-    `quantiles` are by percent.
+    The keys of `quantiles` are percents, such as "50%".
     """
 
     mean: float | None
@@ -46,13 +46,13 @@ class IdStatistics(ColumnStatistics):
         kind: "categorical" or "multi_hot".
         values: number of values, with repetitions.
         distinct: number of distinct values.
-        distinct_exact: whether that was counted; otherwise it is estimated from a sample of the hashes.
+        distinct_exact: whether `distinct` was counted; otherwise it is estimated from a sample of the hashes.
         head: share of the n most frequent values in `values`, for each n of HEADS.
-        head_short: the most by which any of these shares may be too small; 0 where all values were counted.
-        table_rows: rows of its table.
-        expected_shared: the share of the different values that share a row of the table with another, as a
-            hash that spreads them evenly makes it.
-        mean_length, longest: ids in a bag; 1 of a categorical column.
+        head_short: the most by which a share in `head` may be too small; 0 if all values were counted.
+        table_rows: rows of the column's table.
+        expected_shared: expected share of the distinct values that share a row of the table with another
+            value, if the hash spreads them evenly.
+        mean_length, longest: number of ids in a bag; 1 for a categorical column.
     """
 
     kind: str
@@ -68,11 +68,12 @@ class IdStatistics(ColumnStatistics):
 
 
 class Statistics(FrozenModel):
-    """The rows of training.
+    """The statistics of the training rows.
 
     Attributes:
-        counted_values: up to this number, the different values of a column are counted, not estimated.
-        quantile_error, distinct_error: relative errors of quantiles, and of distinct values (standard).
+        counted_values: up to this number the distinct values of a column are counted, not estimated.
+        quantile_error: largest relative error of a quantile.
+        distinct_error: relative standard error of an estimated number of distinct values.
     """
 
     rows: int
@@ -89,8 +90,8 @@ class Statistics(FrozenModel):
 
 
 def shared_rows(distinct: int, table_rows: int) -> float:
-    """Return the expected fraction of values that share their row.
+    """Return the expected fraction of `distinct` values that share their row.
 
-    There are `distinct` values, each in one of `table_rows` rows.
+    Each value has one of `table_rows` rows, at random.
     """
     return float(1.0 - (1.0 - 1.0 / table_rows) ** (distinct - 1)) if distinct > 1 else 0.0

@@ -1,7 +1,4 @@
-"""Counting of a job's training rows in bounded memory.
-
-The rows are counted with polars while they are prepared.
-"""
+"""Counting of a job's training rows with polars, in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,19 +22,20 @@ Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 QUANTILE_DIGITS: Final = 3
 QUANTILE_ERROR: Final = 0.005
 """Relative: numbers are counted rounded to QUANTILE_DIGITS digits, so whole ones below 1,000 are exact."""
-# The number of distinct values counted exactly over all columns; in one at most MOST_COUNTED.
+# So many distinct values are counted exactly over all columns, and in one column at most MOST_COUNTED.
 ALL_COUNTED: Final = 1 << 21
 MOST_COUNTED: Final = 1 << 16
 WAITING_VALUES: Final = 1 << 22
 
 
 class StatisticsCounter:
-    """Count the rows of a job.
+    """Count the rows of a job; used by one thread.
 
-    Memory: some 100 MB for any number of rows and values. One thread.
+    Memory: some 100 MB for any number of rows and values.
 
     Args:
-        saved: result of `saved` of an earlier counter, to continue from.
+        job: the job.
+        saved: the counts that `saved` of an earlier counter returned, to continue from.
     """
 
     def __init__(self, job: Job, saved: Arrays | None = None) -> None:
@@ -58,14 +56,14 @@ class StatisticsCounter:
             )
             for table in self._tables
         }
-        # Rows, labels of 1, the sum of weights, the first and the last time.
+        # Number of rows, of labels of 1, sum of weights, first and last time.
         self._totals = np.array(saved.get("totals", [0, 0, 0, np.inf, -np.inf]))
         self._weighted = any(column.kind == "weight" for column in columns.values())
         self._waiting: list[TappedRows] = []
         self._waiting_values = 0
 
     def add(self, rows: TappedRows) -> None:
-        """Take rows; they are counted many at once, now or later."""
+        """Add rows; they are counted many at once, perhaps later."""
         examples, times = rows.chunk.examples, rows.chunk.times
         self._totals[:3] += [len(rows), (examples.labels > 0).sum(), examples.weights.sum(dtype=np.float64)]
         self._totals[3] = times.min(initial=self._totals[3])
@@ -101,7 +99,7 @@ class StatisticsCounter:
             ids=tuple(self._ids[table.name].statistics(table.name, table.rows) for table in self._tables),
             counted_values=self.counted,
             quantile_error=QUANTILE_ERROR,
-            # The sample has at least half of the limit.
+            # The sample has at least half as many hashes as the limit.
             distinct_error=float((2 / self.counted) ** 0.5),
         )
 
@@ -122,7 +120,7 @@ class StatisticsCounter:
             ids.add(np.concatenate([rows.hashes[name] for rows in waiting]), lengths.get(name), labels)
 
     def _as_source(self, name: str, seen: Float32Array) -> NDArray[np.float64]:
-        """Return numbers as in the source, from what a model sees."""
+        """Turn the numbers that a model sees back into those of the source."""
         section = self._units.get(name)
         values = seen.astype(np.float64)
         if section is None or section.transform == "log":
@@ -139,8 +137,8 @@ class _ValueCounts:
     """Count how often each value occurs.
 
     Attributes:
-        frame: the columns `value` and `count`, the latter at most `short` below the truth, never above it.
-        short: 0 while every value was kept.
+        frame: the columns `value` and `count`. A count is at most `short` too small, and never too large.
+        short: the largest error of a count; 0 while no value was dropped.
     """
 
     def __init__(self, dtype: type[pl.DataType], saved: Arrays) -> None:
@@ -157,8 +155,8 @@ class _ValueCounts:
 
         Source: Misra and Gries, 1982.
         """
-        # polars has no sketch of frequent values, and DataSketches, which has, would be one more compiled
-        # dependency for these lines; its error is a bound on the whole stream, `short` is what was dropped.
+        # polars has no sketch of frequent values. DataSketches has one, but would be one more compiled
+        # dependency for these lines. Its error is a bound for the whole stream; `short` is the actual one.
         if len(self.frame) > limit:
             less = int(self.frame["count"].top_k(limit + 1).to_numpy().min())
             self.frame = self.frame.with_columns(pl.col("count") - less).filter(pl.col("count") > 0)
@@ -170,14 +168,14 @@ class _ValueCounts:
 
 
 class _DistinctCounter:
-    """Estimate the number of distinct hashes.
+    """Estimate the number of distinct hashes, by adaptive sampling.
 
-    The estimate is from the hashes below a bound, which falls as they become many. Adaptive sampling:
-    Flajolet, On adaptive sampling, Computing 43 (1990). Hashes are assumed to be spread evenly.
+    The sample has all distinct hashes below a bound, which is halved when the sample is full. Hashes are
+    assumed to be spread evenly. Source: Flajolet, On adaptive sampling, Computing 43 (1990).
     """
 
-    # By hand, since `approx_n_unique` of polars gives a number and keeps no state: it can be merged with no
-    # other, and not go on from a file, as a preparation that was interrupted does.
+    # `approx_n_unique` of polars returns only a number. An interrupted preparation needs a state that can be
+    # saved.
     def __init__(self, limit: int, saved: Arrays) -> None:
         self._limit = limit
         self._sample = pl.Series(saved.get("sample", []), dtype=pl.UInt64)
@@ -202,7 +200,8 @@ class _DistinctCounter:
 class _ColumnCounter:
     """Count rows of a column, by label and missing value.
 
-    `presence`, int64 [4]: rows, rows without a value, labels of 1, labels of 1 without a value.
+    `presence` is int64 [4]: number of rows, of rows without a value, of labels of 1, and of labels of 1
+    without a value.
     """
 
     def __init__(self, saved: Arrays) -> None:
@@ -213,7 +212,7 @@ class _ColumnCounter:
         self.presence += [len(labels), missing.sum(), positive.sum(), (missing & positive).sum()]
 
     def stated(self) -> dict[str, Any]:
-        """Return the fields of a `ColumnStatistics` but the name."""
+        """Return the fields of a `ColumnStatistics`, except the name."""
         rows, missing, positives, both = map(int, self.presence)
         return {
             "missing": missing / rows if rows else 0.0,
@@ -225,7 +224,7 @@ class _ColumnCounter:
 class _NumberCounter(_ColumnCounter):
     def __init__(self, saved: Arrays) -> None:
         super().__init__(saved)
-        # The sum, the least, the largest.
+        # Sum, least and largest value.
         self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
         self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
 
@@ -235,13 +234,13 @@ class _NumberCounter(_ColumnCounter):
         """Add chunks of rows; `labels` are those of all chunks."""
         self.add_presence(np.concatenate(missing), labels)
         chunks = [chunk[~mask] for chunk, mask in zip(values, missing, strict=True)]
-        # Chunk by chunk: how many chunks are counted at once must not change the rounding of the sum.
+        # Chunk by chunk, so that the rounding of the sum does not depend on how many are counted at once.
         for chunk in chunks:
             self._moments[0] += chunk.sum()
         present = np.concatenate(chunks)
         self._moments[1] = present.min(initial=self._moments[1])
         self._moments[2] = present.max(initial=self._moments[2])
-        # Not -0.0, which would be a value of its own.
+        # Adding 0.0 turns -0.0 into 0.0; they would be two values.
         self._counts.add(pl.Series(present).round_sig_figs(QUANTILE_DIGITS) + 0.0)
 
     def saved(self) -> dict[str, NDArray[Any]]:
@@ -261,9 +260,9 @@ class _NumberCounter(_ColumnCounter):
         )
 
     def _quantiles(self, values: int, least: float, largest: float) -> dict[str, float]:
-        """Return, by percent, the value at or below which the fraction lies.
+        """Return the quantiles, by percent.
 
-        Values are counted rounded, so they are clipped to the least and the largest.
+        Counted values are rounded, so they are clipped to the least and the largest.
         """
         ordered = self._counts.frame.sort("value").with_columns(pl.col("count").cum_sum())
         return {
@@ -279,14 +278,14 @@ class _NumberCounter(_ColumnCounter):
 class _IdCounter(_ColumnCounter):
     """Count hashes of a column's values.
 
-    `missing` is the hash of a missing value. Without `hashed` each value has a row of its own.
+    `missing` is the hash of a missing value. `hashed` is False if each value has a fixed row of its own.
     """
 
     def __init__(self, missing: np.uint64, limit: int, *, hashed: bool, bagged: bool, saved: Arrays) -> None:
         super().__init__(saved)
         self._limit, self._hashed, self._bagged = limit, hashed, bagged
         self._missing_hash = missing
-        # All values, and the longest bag.
+        # Number of all values, length of the longest bag.
         self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
         self._counts = _ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
         self._distinct = _DistinctCounter(limit, _without_prefix(saved, "distinct"))
@@ -294,7 +293,7 @@ class _IdCounter(_ColumnCounter):
     def add(
         self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
     ) -> None:
-        """Add rows; `lengths`, int32 [n], are of their bags, if any."""
+        """Add rows; `lengths` are the lengths of their bags, int32 [n], or None."""
         if lengths is not None:
             self.add_presence(lengths == 0, labels)
             self._sizes[1] = max(self._sizes[1], int(lengths.max(initial=0)))

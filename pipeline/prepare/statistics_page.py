@@ -14,9 +14,9 @@ from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statis
 
 
 def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedManifest) -> None:
-    """Write statistics.json and statistics.md, each whole.
+    """Write statistics.json and statistics.md, each atomically.
 
-    Raises ResourceError.
+    Raises ResourceError if a file cannot be written.
     """
     with atomic_file(folder / STATISTICS_JSON) as file:
         file.write(statistics.model_dump_json(indent=1).encode() + b"\n")
@@ -135,5 +135,5 @@ def _moment(seconds: float) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")
     except (OverflowError, ValueError, OSError):
-        # A column of times may count something else.
+        # A timestamp column may count something else than seconds.
         return amount(seconds)

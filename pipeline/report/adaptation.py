@@ -1,6 +1,7 @@
 """Automatic changes of a run's synchronization, for report.json.
 
-`sync.control` changes the gap and the elastic rate; `codecs.center_up = "auto"` the codec of each link.
+`sync.control` changes the gap and the elastic rate. `codecs.center_up = "auto"` changes the codec of each
+link.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class ControlDecision(ResultModel):
-    """One decision of the controller."""
+    """One decision of the controller, `seconds` after the start."""
 
     seconds: NonNegativeFloat
     gap: PositiveInt
@@ -29,10 +30,10 @@ class ControlDecision(ResultModel):
 
 
 class Control(ResultModel):
-    """The bound of `sync.control`, and what was reached.
+    """The bound of `sync.control`, and the ratios that were reached.
 
-    The ratio of a sample is the replicas' mean distance from their mean, relative to the movement of that
-    mean in 20 iterations of a trainer. A window is a few samples; its ratio is their median.
+    A sample's ratio is the mean distance of the replicas from their mean, divided by how far that mean moves
+    in 20 iterations of a trainer. A window is a few samples; its ratio is their median.
 
     Attributes:
         bound: the largest wanted ratio.
@@ -42,10 +43,10 @@ class Control(ResultModel):
         ratio_lowest: ratio of the best window; None without a complete one.
         first_gap, gap: the gap at the start, and the last one set.
         first_elastic_rate, elastic_rate: the elastic rate at the start, and the last one set; None if the
-            algorithm's may not change.
+            algorithm does not let it change.
         held_up: whether rounds came clearly later than `gap` at the end.
         decision_count: number of all decisions.
-        decisions: some of them, in order.
+        decisions: some of the decisions, in order.
     """
 
     bound: PositiveFloat
@@ -63,16 +64,20 @@ class Control(ResultModel):
 
     @property
     def kept(self) -> bool:
-        """Whether the last window and at least half of all kept the bound."""
+        """Whether the last window and at least half of all windows kept the bound."""
         return self.ratio is not None and self.ratio <= self.bound and 2 * self.windows_within >= self.windows
 
 
 class LinkChoice(ResultModel):
-    """One link with its exchanges by codec, and its last codec.
+    """One link of a trainer to a sync node.
 
-    `bytes_per_second` is the payload rate of the fastest recent exchange, from its first byte to its last;
-    None if none was completed. `fits`: at the end, an exchange took no longer than the wanted time between
-    rounds.
+    Attributes:
+        trainer, node: the ends of the link.
+        exchanges: number of exchanges by codec.
+        codec: the last codec.
+        bytes_per_second: payload rate of the fastest recent exchange, from its first byte to its last; None
+            if no exchange was completed.
+        fits: whether an exchange at the end took no longer than the wanted time between rounds.
     """
 
     trainer: str
@@ -86,7 +91,7 @@ class LinkChoice(ResultModel):
 def choice_counts(
     node: str, exchanges: Mapping[str, int], codec: str, bytes_per_second: float | None, *, fits: bool
 ) -> dict[str, int]:
-    """Return a link's counts by heartbeat name."""
+    """Return a link's counts, by their names in heartbeats."""
     return {
         **{f"{PREFIX}{node}/{name}": count for name, count in exchanges.items()},
         f"{PREFIX}{node}/now": CHOOSABLE.index(codec),
@@ -96,7 +101,7 @@ def choice_counts(
 
 
 def choices_of(trainer: str, counts: Mapping[str, int | float]) -> list[LinkChoice]:
-    """Return the links of this trainer, from its last counts."""
+    """Return a trainer's links, from its last counts."""
     nodes = sorted({name.split("/")[1] for name in counts if name.startswith(PREFIX)})
 
     def count_of(node: str, what: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-# The object API only: pyplot keeps global state and is bound to one thread.
+# Not pyplot, which keeps global state and is bound to one thread.
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -109,7 +109,7 @@ def _line(axes: Axes, points: Sequence[Point], label: str) -> None:
     (line,) = axes.plot([p[0] for p in points], [p[1] for p in points], linewidth=1.4)
     line.set_marker(marker)
     line.set_markersize(3)
-    # matplotlib leaves out of the legend what starts with "_".
+    # matplotlib leaves labels that start with "_" out of the legend.
     line.set_label(label.lstrip("_"))
 
 

@@ -1,7 +1,4 @@
-"""The ledger's part of report.json: identities between counts.
-
-It also says whether they hold.
-"""
+"""The ledger's part of report.json: identities between counts, and whether they hold."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from ..types import ResultModel
 class Identity(ResultModel):
     """One equation of the ledger: `name` states it; `left` and `right` are counted.
 
-    With `at_most` it holds also if the left side is the smaller one. `unknown` says why one cannot be
-    checked, as nobody knows one of its sides: both are None then, and so is `holds`.
+    With `at_most` the identity also holds if the left side is smaller. `unknown` says why an identity cannot
+    be checked; `left`, `right` and `holds` are then None.
     """
 
     name: str
@@ -33,7 +30,7 @@ class Identity(ResultModel):
 
     @classmethod
     def bounded(cls, name: str, left: int, right: int) -> Self:
-        """Build one whose left side may also be smaller."""
+        """Build an identity whose left side may also be smaller."""
         return cls(name=name, left=left, right=right, holds=left <= right, at_most=True)
 
     @classmethod
@@ -61,10 +58,11 @@ def _adds_up(identities: list[Identity]) -> bool:
 class Ledger(ResultModel):
     """The ledger's sums.
 
-    `adds_up` is whether every identity that can be checked holds; a report that says otherwise is refused.
-
-    `lost_dense_updates` counts batches whose dense update died with a trainer; `shard_applied` the
-    batches that each embedding shard applied, by its name.
+    Attributes:
+        identities: the equations.
+        adds_up: whether every identity that can be checked holds; a report with a wrong value is refused.
+        lost_dense_updates: number of batches whose dense update was lost with a dead trainer.
+        shard_applied: number of batches that each embedding shard applied, by its name.
     """
 
     identities: Annotated[list[Identity], Field(min_length=1)]

@@ -1,7 +1,4 @@
-"""Rendering of report.md, which begins with the answer.
-
-It is written for a stranger.
-"""
+"""Rendering of report.md, which begins with the outcome and needs no prior knowledge."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ _WAYS = {
 
 
 def render_markdown(report: Report) -> str:
-    """Render report.md, ending in a newline.
-
-    It links the pictures of `draw_curves`.
-    """
+    """Render report.md, ending in a newline, with links to the pictures."""
     sections = (
         _reply(report),
         _quality(report),
@@ -116,7 +110,7 @@ def _quality(report: Report) -> list[str]:
 
 
 def _calibration_curve(report: Report) -> list[str]:
-    """Return the calibration curve of the headline's model, as a table."""
+    """Return the calibration curve of the model in the headline, as a table."""
     evaluation = report.eval_best or report.eval
     if evaluation is None or not evaluation.calibration_curve:
         return []
@@ -222,7 +216,7 @@ def _sync(report: Report) -> list[str]:
 
 
 def _control(report: Report) -> list[list[str]]:
-    """One section with `sync.control`, otherwise none."""
+    """Build the section on `sync.control`; empty if it was off."""
     control = report.sync.control
     if control is None:
         return []
@@ -287,7 +281,7 @@ def _nodes(report: Report) -> list[str]:
 
 
 def _placement(report: Report) -> list[list[str]]:
-    """One section if several nodes share the tables, otherwise none."""
+    """Build the section on placement; empty unless several nodes share the tables."""
     placement = report.placement
     if placement is None or len(placement.nodes) < 2:
         return []

@@ -1,4 +1,4 @@
-"""The content of report.json: every number in it was measured in that run."""
+"""The content of report.json; every number in it was measured in the run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ EARLY: Final = ("stopped: ", "finished early: ")
 
 
 class ExampleCounts(ResultModel):
-    """Numbers of examples by what became of them, by the ledger.
+    """The ledger's numbers of examples, by what became of them.
 
-    `reasons` counts bad and dropped ones. `dropped_negatives` were left out by `data.negative_share`, before
-    they were batched: they are in no other count.
+    `reasons` counts bad and dropped examples. `data.negative_share` left out `dropped_negatives` before they
+    were batched, so no other count has them.
     """
 
     read: NonNegativeInt
@@ -42,7 +42,7 @@ class ExampleCounts(ResultModel):
 class Throughput(ResultModel):
     """Speed from the first to the last trained batch; `per_trainer` in examples/s.
 
-    `cpu_seconds_per_million` is of all nodes together, for a million trained examples.
+    `cpu_seconds_per_million` is the CPU time of all nodes together for a million trained examples.
     """
 
     examples_per_second: NonNegativeFloat | None
@@ -51,12 +51,15 @@ class Throughput(ResultModel):
 
 
 class Progressive(ResultModel):
-    """Quality on the last part of training.
+    """Quality on the last part of training, each batch scored before its step.
 
-    Each batch is scored before its step, by the replica that trains it (`model` says so). `examples` is how
-    many of the `trained` examples of this part in the first epoch were scored: the scores of a trainer that
-    died are lost with it. The other fields are None if nothing was scored, and all but `logloss` also if all
-    labels are the same.
+    Attributes:
+        model: the model that scored, in words: the replica that trains the batch.
+        examples: number of scored examples. It may be less than `trained`, because the scores of a trainer
+            that died are lost.
+        trained: number of trained examples of this part in the first epoch.
+        ne, auc, auc_error: None if nothing was scored or all labels are the same.
+        logloss: None if nothing was scored.
     """
 
     model: str
@@ -69,11 +72,13 @@ class Progressive(ResultModel):
 
 
 class Train(ResultModel):
-    """Quality in training.
+    """Quality in training. Figures of quality are weighted by sample weights, counts are not.
 
-    `ne_progressive` is the normalized entropy of all trained examples, each scored before it was trained on,
-    `progressive` that of the job's progressive part. Sample weights weight all figures of quality, no counts.
-    `rows_warmup_examples`: see `Job`. `dense_updates` by trainer, with `trainer.balance`.
+    Attributes:
+        ne_progressive: normalized entropy of all trained examples, each scored before it was trained on.
+        progressive: quality on the job's progressive part.
+        rows_warmup_examples: see `Job`.
+        dense_updates: number of dense updates by trainer, with `trainer.balance`.
     """
 
     ne_progressive: NonNegativeFloat | None
@@ -93,9 +98,9 @@ class CalibrationPart(ResultModel):
 class Evaluation(ResultModel):
     """Quality on the held-out files, of the model that `model` names.
 
-    `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None where all labels are the same. `auc_error` bounds
-    what the histogram can have cost `auc`. `pr_auc`, `lift` (of the tenth with the highest scores),
-    `calibration_error` and the curve are those of `pipeline.metrics.ranking`; reports of before have none.
+    `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None if all labels are the same. `auc_error` bounds
+    the error of `auc`, which comes from its histogram. `pr_auc`, `lift`, `calibration_error` and
+    `calibration_curve` are those of `pipeline.metrics.ranking`; reports of earlier versions lack them.
     `teacher_ne` and `gain_ratio` exist for generated logs only.
     """
 
@@ -117,10 +122,13 @@ class Evaluation(ResultModel):
 class Validation(ResultModel):
     """Checkpoints that were scored during training; their values are `curves.validation`.
 
-    `best` is the metric's best value, of the checkpoint that was taken after `best_examples` and is kept in
-    `folder` of the run's folder; None where none could be scored. `best_is_last`: the last checkpoint is the
-    best one, too. `failed` validations gave no score; the events say why. `skipped` ones were due while too
-    many others waited.
+    Attributes:
+        failed: number of validations without a score; the events say why.
+        skipped: number of validations that were due while too many others waited.
+        best: the metric's best value; None if no checkpoint could be scored.
+        best_examples: number of trained examples at the best checkpoint.
+        folder: where the best checkpoint is, in the run's folder.
+        best_is_last: whether the last checkpoint is the best one.
     """
 
     metric: Literal["ne", "auc", "logloss"]
@@ -147,9 +155,10 @@ class BadBatch(ResultModel):
 
 
 class BadBatches(ResultModel):
-    """Batches that were left out; `first` are some of them.
+    """Batches that were left out; `first` has some of them.
 
-    They changed no row. If batches are cut, the micro-batches before the bad one changed dense parameters.
+    A batch that was left out changed no embedding row. If batches are cut, the micro-batches before the bad
+    one changed dense parameters.
     """
 
     count: Annotated[int, Field(ge=1)]
@@ -168,8 +177,8 @@ class Checkpoints(ResultModel):
 class LinkTraffic(ResultModel):
     """Traffic of one direction of synchronization.
 
-    `bytes` went through the trainers' sockets, headers included; `float32_bytes` is what the values among
-    them would take as float32.
+    `bytes` passed through the trainers' sockets, headers included. The values alone would take
+    `float32_bytes` as float32.
     """
 
     codec: str
@@ -178,24 +187,29 @@ class LinkTraffic(ResultModel):
 
     @property
     def compression(self) -> float | None:
-        """Ratio of the bytes as float32 to the bytes sent.
+        """Bytes as float32, divided by the bytes sent; None without traffic.
 
-        A little below 1 for float32 itself.
+        For float32 itself the ratio is a little below 1, because of the headers.
         """
         return self.float32_bytes / self.bytes if self.bytes else None
 
 
 class Sync(ResultModel):
-    """Synchronization: gaps are iterations of a trainer between completed rounds.
+    """Synchronization of the replicas.
 
-    `seconds_mean` is a round's time from its start until it was applied, `cpu_seconds_mean` the CPU time of
-    its thread, which `sync.duty` counts; None in reports of earlier versions. `incomplete_rounds` ended
-    without all of their slices; `undecided_rounds` are those of them that a trainer that was gone may have
-    completed; `unanswered_slices` moved a center and are not known to have reached their trainer.
-    `first_rounds` began in the FIRST_ITERATIONS of a trainer; of those that did so many, by name. `links` is
-    by the way's name in the job's `codecs`, of those that carried anything; `reference_bytes` is the memory
-    that lossy codecs needed at the end, by the role that held it. `optimizer_state` is the job's setting.
-    `control`: None without `sync.control`.
+    Attributes:
+        incomplete_rounds: number of rounds that ended without all of their slices.
+        undecided_rounds: number of incomplete rounds that a departed trainer may have completed.
+        unanswered_slices: number of slices that moved a center, but may not have reached their trainer.
+        gap_mean, gap_max: iterations of a trainer between completed rounds.
+        first_rounds: rounds that began in a trainer's first FIRST_ITERATIONS, by the trainer's name, for
+            trainers with so many iterations.
+        seconds_mean: mean time of a round, from its start until it was applied.
+        cpu_seconds_mean: mean CPU time of a round's thread, which `sync.duty` counts; None in old reports.
+        links: traffic by the way's name in the job's `codecs`, without ways that were not used.
+        reference_bytes: memory that lossy codecs needed at the end, by the role that held it.
+        control: None without `sync.control`.
+        link_codecs: the links whose codec was chosen automatically.
     """
 
     algorithm: str
@@ -227,7 +241,7 @@ class Staleness(ResultModel):
 class Replicas(ResultModel):
     """The distance of the replicas from each other at the end.
 
-    `divergence`: norm(w_i - mean) / norm(mean), averaged over the trainers.
+    `divergence` is norm(w_i - mean) / norm(mean), averaged over the trainers.
     """
 
     divergence: NonNegativeFloat | None
@@ -244,8 +258,10 @@ class Event(ResultModel):
 class NodeRecord(ResultModel):
     """A process of the run.
 
-    `exit` is such as ("0", "killed by signal 9"), None if it never ended; `refused_messages` are those that
-    it refused for their form, `refused_connections` those for their key.
+    Attributes:
+        exit: how the process ended, such as "0" or "killed by signal 9"; None if it never ended.
+        refused_messages: number of messages refused for their form.
+        refused_connections: number of connections refused for their key.
     """
 
     name: str
@@ -260,11 +276,11 @@ class NodeRecord(ResultModel):
 class Curves(ResultModel):
     """The data of the pictures.
 
-    A point of `ne` is (examples trained, NE since the last point).
-
-    A point of `validation` is (examples trained so far, value of the metric of `validation`).
-    The others have points (seconds since the start, value), by the trainer's name where they are of one;
-    `divergence` is of a sample of the replicas' elements.
+    Attributes:
+        ne: points (examples trained, NE since the last point).
+        throughput, sync_gap: points (seconds since the start, value), by trainer.
+        divergence: points (seconds since the start, divergence in a sample of the replicas' elements).
+        validation: points (examples trained so far, value of the metric of `validation`).
     """
 
     ne: list[Point] = []
@@ -277,8 +293,11 @@ class Curves(ResultModel):
 class EmulatedNetwork(ResultModel):
     """A slow network that was emulated.
 
-    The delay is one way; the rate is of each listening node, in each direction. `links` are "sync" or "all".
-    `means` is "tc" in reports of earlier versions only; what a relay cost is None there.
+    Attributes:
+        means: how it was emulated; "tc" in reports of earlier versions only.
+        delay_seconds: delay of one way.
+        bytes_per_second: limit of each listening node, in each direction.
+        relay_cpu_seconds, relay_bytes: cost of the relay; None with "tc".
     """
 
     means: Literal["relay", "tc"]
@@ -302,15 +321,19 @@ REMOVED_FIELDS = ("row_cache",)
 
 
 class Report(ResultModel):
-    """The whole report. `elp` is batch x workers x trainers.
+    """The whole report.
 
-    `model_saved` says which model was saved.
-
-    `outcome` is one of `OUTCOMES`, or "stopped: " or "finished early: " and why; `started_at` is ISO 8601.
-    `eval_best` is of the best checkpoint, where that is another than the last one. `resumed_from` names the
-    run that this one went on with, which had trained `restored_examples`; they are not part of `examples`.
-    `bad_batches` is None where no batch was left out. `precision` has in which one each trainer's steps
-    multiplied. `warnings` say what can have cost quality. `pictures`: whether pictures were wanted.
+    Attributes:
+        outcome: one of `OUTCOMES`, or "stopped: " or "finished early: " and the reason.
+        started_at: ISO 8601 time.
+        model_saved: which model was saved, in words.
+        eval_best: quality of the best checkpoint, if that is not the last one.
+        resumed_from: the run that this one continued.
+        restored_examples: number of examples that run had trained; `examples` does not include them.
+        elp: batch x workers x trainers.
+        precision: precision of the matrix products, by trainer.
+        warnings: what may have cost quality.
+        pictures: whether pictures were wanted.
     """
 
     format_version: Literal[1] = 1
@@ -348,7 +371,7 @@ class Report(ResultModel):
     curves: Curves = Curves()
     pictures: bool = True
 
-    # Where it lies on this machine; no part of what is written.
+    # Not in the file, because it may be elsewhere on another machine.
     _folder: Path | None = PrivateAttr(default=None)
 
     @property
@@ -357,7 +380,7 @@ class Report(ResultModel):
         return self._folder
 
     def at(self, folder: Path) -> Report:
-        """Copy the report, as that of the run in this folder."""
+        """Copy the report, with `folder` as its run's folder."""
         copy = self.model_copy()
         copy._folder = folder
         return copy

@@ -1,7 +1,4 @@
-"""Placement of the tables' rows on nodes.
-
-It is written to plan.json, and it is a part of report.json. The type of a curve's points is here too.
-"""
+"""Placement of the tables' rows on nodes, for plan.json and report.json."""
 
 from __future__ import annotations
 
@@ -35,11 +32,16 @@ class PlacedPiece(ResultModel):
 
 
 class PlacedTable(ResultModel):
-    """A table, with figures of the sample from the start.
+    """A table, with figures of the sample taken at the start.
 
-    The sample was taken at the start. The figures are None without one: rows looked up per example, those of
-    them that are distinct within a batch, and the share of the 1,024 most frequent rows; and the cost of an
-    example to its nodes, in nanoseconds, for the lookup, the push, and the socket.
+    The figures are None without a sample.
+
+    Attributes:
+        rows_per_example: rows looked up for an example.
+        distinct_per_example: distinct rows of a batch, divided by the batch's examples.
+        head_share: share of the 1,024 most frequent rows in all lookups.
+        lookup_ns, update_ns, wire_ns: cost of an example to the table's nodes, in nanoseconds, for the
+            lookup, the push and the socket.
     """
 
     name: str
@@ -60,8 +62,8 @@ class PlacedTable(ResultModel):
 class PlacedNode(ResultModel):
     """The rows that an embedding node holds.
 
-    `bytes` counts rows and optimizer state. `expected_ns` is the expected cost of an example to the node,
-    None if nothing was measured.
+    `bytes` counts rows and optimizer state. `expected_ns` is the expected cost of an example to the node, in
+    nanoseconds; None if nothing was measured.
     """
 
     name: str
@@ -72,10 +74,7 @@ class PlacedNode(ResultModel):
 
 
 class PlanRecord(ResultModel):
-    """The content of plan.json.
-
-    Every node has checked `digest`.
-    """
+    """The content of plan.json; every node has checked `digest`."""
 
     format_version: Literal[1] = 1
     how: How
@@ -85,25 +84,19 @@ class PlanRecord(ResultModel):
     tables: list[PlacedTable]
 
     def write(self, folder: Path) -> None:
-        """Write plan.json into a run's folder."""
+        """Write plan.json into a run's folder; raises OSError."""
         (folder / PLAN_FILE).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 class LoadedNode(PlacedNode):
-    """A node with its load.
-
-    The load is the rows that it looked up, and its CPU seconds of training.
-    """
+    """A node with its load: rows looked up, and CPU seconds of training."""
 
     looked_up_rows: NonNegativeInt | None = None
     cpu_seconds: NonNegativeFloat | None = None
 
 
 class Placement(ResultModel):
-    """The placement of the rows on the embedding nodes.
-
-    It also has the resulting load.
-    """
+    """The placement of the rows on the embedding nodes, and the resulting load."""
 
     how: How
     nodes: list[LoadedNode]

@@ -24,10 +24,10 @@ LARGEST_WARMUP_SHARE: Final = 0.25
 def first_gap_warnings(
     sync: SyncSection, first_rounds: Mapping[str, int], *, resumed: bool = False
 ) -> list[str]:
-    """Return a warning if trainers synchronized seldom in their FIRST_ITERATIONS.
+    """Return a warning if trainers synchronized rarely in their FIRST_ITERATIONS.
 
-    `first_rounds` are the rounds of each in them. A trainer alone has no replica to be apart from,
-    and what a resumed run goes on with is no longer at its start.
+    `first_rounds` has the rounds of each trainer in these iterations. There is no warning for a single
+    trainer, which has no other replica, or for a resumed run, which does not start from initial values.
     """
     few = sorted((rounds, name) for name, rounds in first_rounds.items() if rounds < FEWEST_FIRST_ROUNDS)
     if resumed or len(first_rounds) < 2 or not few:
@@ -44,7 +44,7 @@ def first_gap_warnings(
 
 
 def bad_row_warnings(examples: ExampleCounts) -> list[str]:
-    """Return a warning if rows were malformed, and so skipped."""
+    """Return a warning if malformed rows were skipped."""
     if not examples.bad_rows:
         return []
     share = percent(examples.bad_rows / (examples.bad_rows + examples.read + examples.dropped_negatives), 1)
@@ -55,9 +55,9 @@ def bad_row_warnings(examples: ExampleCounts) -> list[str]:
 
 
 def warmup_warnings(job: Job, trained: int) -> list[str]:
-    """Return a warning if the rows' warm-up took much of the job.
+    """Return a warning if the warm-up of embedding rows took much of the job.
 
-    The examples include those of a resumed run.
+    `trained` is the number of trained examples, including those of a resumed run.
     """
     warmup = job.rows_warmup_examples
     if not trained or warmup <= LARGEST_WARMUP_SHARE * trained:

@@ -1,7 +1,6 @@
-"""The folder of a run, and the link `latest` to the newest.
+"""The folder of a run, the link `latest`, and how to resume.
 
-It also has the text that says how to resume a stopped run. Imports no torch, since the coordinator needs that
-text too.
+Imports no torch, because the coordinator needs `resume_hint` too.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ LATEST: Final = "latest"
 def create_run_folder(directory: Path, name: str) -> Path:
     """Create and return directory/NAME, or NAME-2, NAME-3, ... if that exists.
 
-    Safe when several programs do so at once. Raises JobFileError for the name "latest", ResourceError if
-    the folder cannot be made.
+    Several programs may do so at once. Raises JobFileError for the name "latest", ResourceError if the folder
+    cannot be made.
     """
     if name == LATEST:
         raise JobFileError(
@@ -34,7 +33,7 @@ def create_run_folder(directory: Path, name: str) -> Path:
             directory.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
         except FileExistsError as error:
-            # A file in place of the parent folder blocks every name.
+            # If the parent is a file, every name would fail like this, and the loop would never end.
             if not directory.is_dir():
                 raise unwritable(directory, error) from error
             number += 1
@@ -47,8 +46,8 @@ def create_run_folder(directory: Path, name: str) -> Path:
 def point_latest(directory: Path, folder: Path) -> None:
     """Make directory/latest a relative link to `folder`, atomically.
 
-    Whoever follows the link meanwhile gets the old folder or the new one. Raises ResourceError, also when
-    something that is not a link is called `latest`.
+    A program that follows the link meanwhile gets the old folder or the new one. Raises ResourceError, also
+    if `latest` exists and is not a link.
     """
     link = directory / LATEST
     temporary = directory / f".{LATEST}-{os.getpid()}"
@@ -65,10 +64,7 @@ def point_latest(directory: Path, folder: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Format a path for the user.
-
-    It is relative if it lies below the working directory.
-    """
+    """Format a path for the user, relative if it is below the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -76,9 +72,9 @@ def shown(path: Path) -> str:
 
 
 def resume_hint(run_folder: Path) -> str:
-    """Say how to resume a run that was stopped.
+    """Say how to resume a stopped run; "" if it has no checkpoint.
 
-    The sentence is to be appended to a text; "" if the run has no checkpoint.
+    The text begins with "; ", to be appended to a sentence.
     """
     try:
         open_checkpoint(run_folder)

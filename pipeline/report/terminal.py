@@ -1,6 +1,6 @@
 """The report on the terminal, and the plan of the tables.
 
-The report has at most 40 lines of 100 columns. The plan is printed when a job starts.
+The report has at most 40 lines of 100 columns. The plan is printed at the start of a job.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _EVENT_ROWS: Final = 3
 def print_report(report: Report, console: Console) -> None:
     """Print the facts of report.md, shortened.
 
-    Writes no colours or control codes if `console` is not a terminal.
-
-    Broken identities are printed before those that hold. Only the thread that owns `console` may call.
+    Broken identities come before those that hold. Writes no colours or control codes if `console` is not a
+    terminal. Only the thread that owns `console` may call.
     """
     colour = "green" if report.exit_code == 0 else "yellow"
     console.print(Text.assemble((report.run, "bold"), ": ", (report.outcome, colour)))
@@ -63,7 +62,7 @@ def print_report(report: Report, console: Console) -> None:
 
 def _identities(report: Report) -> Table:
     table = _plain_table()
-    # What does not add up, or is unknown, must not be what is left out.
+    # Identities that hold come last, so that no other ones are left out.
     order = (False, None, True)
     identities = sorted(report.ledger.identities, key=lambda identity: order.index(identity.holds))
     for identity in identities[:_IDENTITY_ROWS]:
@@ -83,7 +82,7 @@ def _identities(report: Report) -> Table:
 
 
 def _figures(report: Report, *, side_by_side: bool) -> Table:
-    """The facts, two per line (examples, speed) if there is room."""
+    """The facts, two on a line (examples and speed) if there is room."""
     table = _plain_table()
     left, right = _examples_facts(report), _speed_facts(report)
     if not side_by_side:
@@ -160,7 +159,7 @@ def _role_facts(role: str, nodes: Sequence[NodeRecord]) -> tuple[str, str, str, 
     memory = [node.peak_memory_bytes for node in nodes]
     known_cpu = [value for value in cpu if value is not None]
     known_memory = [value for value in memory if value is not None]
-    # A sum over a part of the nodes would look like the sum of all.
+    # A sum over some of the nodes would look like the sum over all.
     total = sum(known_cpu) if len(known_cpu) == len(nodes) else None
     most = max(known_memory) if len(known_memory) == len(nodes) else None
     well = sum(node.exit == "0" for node in nodes)
@@ -187,9 +186,9 @@ SHOWN_NODES = 16
 
 
 def print_plan(record: PlanRecord, console: Console) -> None:
-    """Print what each embedding node keeps and its expected load.
+    """Print what each embedding node holds and its expected load.
 
-    Nothing is printed for one node. Only the thread that owns `console` may call.
+    With a single node nothing is printed. Only the thread that owns `console` may call.
     """
     if len(record.nodes) < 2:
         return
@@ -222,13 +221,13 @@ def _cells(node: PlacedNode, nodes: list[PlacedNode]) -> tuple[str, ...]:
 
 
 def _plain_table() -> Table:
-    """A table without lines and head, two spaces between columns."""
+    """A table without lines or header, with two spaces between columns."""
     return Table(box=None, show_header=False, padding=(0, 2, 0, 0))
 
 
 def _add_row(table: Table, cells: Iterable[str], style: str = "") -> None:
     """Add a row of untrusted text.
 
-    A cell that does not fit is folded, and brackets in it are no markup.
+    Cells that do not fit are folded, and brackets are not markup.
     """
     table.add_row(*(Text(cell, overflow="fold") for cell in cells), style=style)

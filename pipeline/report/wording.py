@@ -17,7 +17,7 @@ ADDS_UP = "adds up"
 DOES_NOT = "DOES NOT ADD UP"
 
 
-# In a report a figure that was not measured says so in words.
+# A report says in words that a figure was not measured.
 counted = format.counted
 count = partial(format.count, missing=NOT_MEASURED)
 number = partial(format.number, missing=NOT_MEASURED)
@@ -29,7 +29,7 @@ percent = partial(format.percent, missing=NOT_MEASURED)
 
 
 def mean_and_most(mean: str, most: str) -> str:
-    """Join a mean and its maximum, both formatted already."""
+    """Join a mean and a maximum, both already formatted."""
     return NOT_MEASURED if mean == most == NOT_MEASURED else f"{mean} mean, {most} at most"
 
 
@@ -47,10 +47,7 @@ def difference(identity: Identity) -> str:
 
 
 def auc(evaluation: Evaluation) -> str:
-    """Format the AUC.
-
-    The bound of its error is added if that shows in the digits.
-    """
+    """Format the AUC, with its error bound if that shows in the digits."""
     text = number(evaluation.auc)
     error = evaluation.auc_error
     return f"{text} (within {error:.1g})" if error is not None and error >= 1e-3 else text
@@ -111,7 +108,7 @@ def network(report: Report) -> str:
 
 
 def traffic(link: LinkTraffic) -> str:
-    """Describe the traffic of one direction: bytes, codec, and what it saved."""
+    """Describe the traffic of one direction: bytes, codec, and bytes saved."""
     text = f"{data_size(link.bytes)}, {link.codec}"
     if link.codec == "float32" or link.compression is None:
         return text
@@ -125,7 +122,7 @@ def references(report: Report) -> str:
 
 
 def control(found: Control) -> str:
-    """Describe what `sync.control` did, and what it reached."""
+    """Describe what `sync.control` did and reached."""
     gap = f"gap {count(found.first_gap)} at first, {count(found.gap)} at the end"
     rate = "" if found.elastic_rate is None else f"; elastic rate {_from_to(found)}"
     reached = "nothing could be measured"
@@ -159,7 +156,7 @@ def saved(report: Report) -> str:
 
 
 def checkpoints(report: Report) -> list[str]:
-    """Return a sentence each for the run's start, its validation and its checkpoints."""
+    """Return sentences on the run's start, its validation and its checkpoints."""
     found = []
     if report.resumed_from is not None:
         restored = count(report.restored_examples)
@@ -185,7 +182,7 @@ def checkpoints(report: Report) -> list[str]:
             " the events say why."
         )
     if report.eval_best is not None and report.eval is not None:
-        # The headline is of the best.
+        # The headline has the best checkpoint.
         last = report.eval
         found.append(f"NE {number(last.ne)} on the held-out examples, of the last model, {last.model}.")
     return found
@@ -219,15 +216,15 @@ def ledger(report: Report) -> str:
 
 
 def dropped_negatives(examples: ExampleCounts) -> list[tuple[str, int]]:
-    """Return the row of negatives that `data.negative_share` left out; empty if none was."""
+    """Return the row on dropped negatives; empty without any."""
     number = examples.dropped_negatives
     return [("negatives left out; scores are calibrated", number)] if number else []
 
 
 def ranking(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, str]]:
-    """Return the rows of PR-AUC, lift and calibration error.
+    """Return the rows on PR-AUC, lift and calibration error.
 
-    Empty for a report of before.
+    Empty for a report of an earlier version, which lacks them.
     """
     if evaluation.calibration_error is None:
         return []

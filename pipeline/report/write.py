@@ -1,6 +1,6 @@
 """Reading and writing of the report in its run's folder.
 
-It also finds the machine of a run and the versions of its software for the report.
+`describe_hardware` and `versions` find the machine and its software for the report.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MARKDOWN_NAME: Final = "report.md"
 
 
 def load_pictures() -> None:
-    """Import what draws the pictures, if it is installed.
+    """Import matplotlib for the pictures, if it is installed.
 
-    It takes half a second: a process that has to wait for others may call it meanwhile, on any thread.
+    The import takes half a second, so a process may do it while it waits for others. Any thread may call.
     """
     if not missing_modules("plots"):
         from . import curves  # noqa: F401
@@ -33,15 +33,17 @@ def load_pictures() -> None:
 def write_report(directory: Path, report: Report) -> None:
     """Write report.json, report.md and the pictures into `directory`.
 
-    They are three pictures, and all is written in this order; then report.md again, with links to them.
-    Without matplotlib, or where `report.pictures` is false, there are no pictures, and report.md links none.
+    The files are written in this order, then report.md again with links to the three pictures. Pictures come
+    last because they take seconds on a busy machine: a process that is ended meanwhile leaves both reports.
+    Without matplotlib, or if `report.pictures` is false, there are no pictures and no links.
 
-    Each file appears whole or not at all and replaces an older one. Pictures take seconds on a busy machine,
-    and somebody who ends the process then still has both reports. Any thread may call; raises ResourceError.
+    Each file appears whole or not at all, and replaces an older one. Any thread may call. Raises
+    ResourceError if a file cannot be written.
     """
     _write_json(directory, report)
     _write_markdown(directory, report)
-    # matplotlib takes half a second and 40 MB: only the process that writes a report pays for it.
+    # Imported here, because matplotlib takes half a second and 40 MB, which only the process that writes a
+    # report should pay.
     if report.pictures and not missing_modules("plots"):
         from .curves import draw_curves
 
@@ -50,9 +52,9 @@ def write_report(directory: Path, report: Report) -> None:
 
 
 def rewrite_texts(directory: Path, report: Report) -> None:
-    """Write report.json and report.md again.
+    """Write report.json and report.md again, with facts from after `write_report`.
 
-    They get the facts that became known after `write_report`.
+    Raises ResourceError if a file cannot be written.
     """
     _write_json(directory, report)
     _write_markdown(directory, report)
@@ -72,7 +74,7 @@ def _write_json(directory: Path, report: Report) -> None:
 
 
 def _write_markdown(directory: Path, report: Report) -> None:
-    # A picture that is not in the folder is not linked.
+    # Without links to pictures that are not in the folder.
     links = (NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE)
     absent = tuple(f"({name})" for name in links if not (directory / name).exists())
     lines = render_markdown(report).splitlines(keepends=True)
@@ -98,7 +100,7 @@ _CPU_INFO: Final = Path("/proc/cpuinfo")
 def describe_hardware(cpu_info: Path = _CPU_INFO) -> Hardware:
     """Describe this machine, as far as this process may use it.
 
-    Any thread may call. What is unknown is None.
+    Unknown facts are None. Any thread may call.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     return Hardware(
@@ -109,10 +111,7 @@ def describe_hardware(cpu_info: Path = _CPU_INFO) -> Hardware:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, the system and the packages.
-
-    None of the packages is imported.
-    """
+    """Return the versions of Python, the system and the packages, importing none."""
     found = {"python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
         try:
@@ -128,5 +127,5 @@ def _cpu_model(cpu_info: Path) -> str | None:
             key, _, value = line.partition(":")
             if key.strip() == "model name" and value.strip():
                 return value.strip()
-    # Outside Linux, and on ARM, whose cpuinfo names no model.
+    # For systems other than Linux, and for ARM, whose cpuinfo names no model.
     return platform.processor() or platform.machine() or None

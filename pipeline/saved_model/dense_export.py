@@ -20,7 +20,7 @@ from ..jobfile.extras import require_extra
 Format: TypeAlias = Literal["torch-export", "onnx"]
 FILES: dict[Format, str] = {"torch-export": "dense.pt2", "onnx": "dense.onnx"}
 OUTPUT = "logits"
-# Neither 0 nor 1, which an export would treat as constants.
+# More than 1, because an export would treat 0 and 1 as constants.
 _EXAMPLES = 3
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -40,10 +40,12 @@ def export_dense(
         module: on the CPU, in evaluation mode.
         dense_width: D, number of dense features.
         dims: width of each table's embedding.
-        names: names of the inputs in ONNX: "dense", then one per table. A .pt2 file takes (dense [B, D],
+        names: names of the inputs in ONNX: "dense", then one for each table. A .pt2 file takes (dense [B, D],
             embeddings: list of [B, dim]), as the module does.
+        form: format of the file.
+        path: the file to write.
 
-    Raises JobFileError for a module that cannot be exported.
+    Raises JobFileError for a module that cannot be exported, OSError if the file cannot be written.
     """
     inputs = (torch.zeros(_EXAMPLES, dense_width), [torch.zeros(_EXAMPLES, dim) for dim in dims])
     batch = torch.export.Dim("batch")
@@ -72,10 +74,7 @@ def export_dense(
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
-    """Use a temporary folder for the compiler's cache.
-
-    The exporters would leave it behind.
-    """
+    """Use a temporary folder for the compiler's cache, which exporters leave behind."""
     before = os.environ.get(_CACHE)
     with tempfile.TemporaryDirectory(prefix="shadowsync-") as folder:
         os.environ[_CACHE] = folder
@@ -90,10 +89,7 @@ def _own_cache() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporters' warnings.
-
-    They are about the exporters' own deprecations and about missing packages.
-    """
+    """Silence the exporters' warnings on their own deprecations and missing packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

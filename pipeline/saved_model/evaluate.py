@@ -26,7 +26,7 @@ class SpanScores:
 
     Attributes:
         sums: sums for the metrics.
-        bad_rows: number of malformed rows, which are skipped.
+        bad_rows: number of malformed rows, which were skipped.
     """
 
     sums: QualitySums
@@ -36,8 +36,8 @@ class SpanScores:
 def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
     """Compute the quality of a saved model on files.
 
-    The files have the job's format; the figures are NE, AUC, logloss, calibration and `RankingMetrics`.
-    Raises DataError.
+    The files must have the job's format. The figures are NE, AUC, logloss, calibration and `RankingMetrics`,
+    and for generated logs the teacher's NE. Raises DataError for files that cannot be used.
     """
     spans = spans_of(model, patterns)
     scores = score_spans(model, spans)
@@ -50,7 +50,7 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
         )
     ranking = ranking_metrics(sums)
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
-    # Of generated logs only.
+    # Only generated logs have a teacher.
     taught = {} if teacher is None else {"teacher_ne": teacher, "gain_ratio": gain_ratio(sums.ne, teacher)}
     return {
         "model": model.description,
@@ -71,16 +71,16 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
 def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
     """Plan the spans of all files that match the patterns.
 
-    Files have the format of the model's job, or are parts of a prepared folder that it was trained on. Raises
-    DataError.
+    Files have the format of the model's job, or are parts of the prepared folder that it was trained on.
+    Raises DataError for files that cannot be used.
     """
     return JobInput(model.job).plan_raw(patterns)
 
 
 def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
-    """Score every example of the spans, on this thread.
+    """Score every example of the spans in order, on this thread.
 
-    They are scored in the order of the spans. Raises DataError.
+    Raises DataError for files that cannot be read and for examples that cannot be scored.
     """
     bad_rows = BadRows(model.job.data.max_bad_rows)
     sums, spans = QualitySums(), list(spans)
@@ -99,9 +99,9 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
 
 
 def batches_of(model: SavedModel, spans: Iterable[Span], bad_rows: BadRows) -> Iterator[Batch]:
-    """Yield the examples of the spans, in order, in batches.
+    """Yield the examples of the spans in order, in batches of SCORE_BATCH.
 
-    Raises DataError.
+    Raises DataError for files that cannot be read.
     """
     job = model.job
     source = JobInput(job)

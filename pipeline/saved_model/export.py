@@ -73,11 +73,11 @@ _BAG_RULE = [
 
 
 def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> dict[str, str]:
-    """Write the tables to `folder`; return their files' names.
+    """Write the tables to `folder`; return the file name of each table.
 
-    The names are by the table's name. Parquet has one file per table, with the columns `row` (int32) and
-    `vector` (a list of dim floats), in the order of rows. Safetensors has one file, with a float32 tensor
-    [rows, dim] per table, by its name. Raises OSError, ResourceError.
+    Parquet has one file for each table, with the columns `row` (int32) and `vector` (a list of dim floats),
+    in the order of rows. Safetensors has one file, with a float32 tensor [rows, dim] for each table, by its
+    name. With "none" nothing is written. Raises OSError or ResourceError if a file cannot be written.
     """
     if form == "none":
         return {}
@@ -87,7 +87,7 @@ def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> d
         return dict.fromkeys(tensors, entry.name)
     files = {}
     for number, table in enumerate(tables):
-        # The name of a column may contain characters that file names cannot.
+        # The name of a column may contain characters that a file name cannot.
         files[table.name] = f"table-{number:03d}-{re.sub(r'[^A-Za-z0-9_-]+', '_', table.name)[:60]}.parquet"
         _write_parquet(table, folder / files[table.name])
     return files
@@ -96,8 +96,8 @@ def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> d
 def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFormat) -> dict[str, Any]:
     """Write the dense part, the tables and manifest.json to `folder`.
 
-    All is written or nothing. Returns the manifest. Raises JobFileError (a package is missing, the module
-    cannot be exported), ResourceError (the folder exists already, or cannot be written).
+    Either all files are written or none. Returns the manifest. Raises JobFileError (a package is missing, or
+    the module cannot be exported), ResourceError (the folder exists already, or cannot be written).
     """
     require_exporter(form)
     width, dims = model.job.model_inputs
@@ -137,7 +137,7 @@ def _write_parquet(table: Table, path: Path) -> None:
     schema = pa.schema(
         [pa.field("row", pa.int32(), nullable=False), pa.field("vector", vectors, nullable=False)]
     )
-    # Floats of a trained table hardly compress.
+    # Compression hardly shrinks the floats of a trained table.
     with pq.ParquetWriter(path, schema, use_dictionary=False, compression="none") as writer:
         for start in range(0, table.rows, CHUNK_ROWS):
             part = table.weights[start : start + CHUNK_ROWS]
@@ -214,7 +214,7 @@ def _table_entry(model: SavedModel, table: Table, written: dict[str, str]) -> di
 
 
 def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
-    """Describe where an input row has the ids of a table."""
+    """Describe where in an input row the ids of a table are."""
     if table.parts:
         return {"cross": [part.name for part in table.parts], "pooling": "none"}
     column = model.job.data.columns.get(table.name)

@@ -1,6 +1,6 @@
 """Input rows for scoring: every row of a file, in order.
 
-Rows that cannot be scored are included. Scoring needs no label, weight or timestamp; a file may lack these
+Rows that cannot be scored are included. Scoring needs no label, weight or timestamp, so a file may lack these
 columns.
 """
 
@@ -36,17 +36,15 @@ Columns: TypeAlias = Mapping[str, pa.Array]
 
 @dataclass(frozen=True)
 class InputSchema:
-    """The schemas of one model's input.
-
-    Used by one thread at a time.
+    """The schemas of one model's input; used by one thread at a time.
 
     Attributes:
         inputs: schema of the columns that the model needs.
-        label: schema of the label column alone.
+        label: schema of the label column only.
         label_source: name of the label column in files.
         file_columns: columns of a file without a header, in order.
         data: format of files: delimiter, quotes and so on.
-        id_classes: type of the ids that training saw in each column of a file, where known.
+        id_classes: type of the ids that training saw in each column of a file, if known.
     """
 
     inputs: RecordSchema
@@ -60,7 +58,8 @@ class InputSchema:
 def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     """Build the schema of a job's input, with or without [data.columns].
 
-    `id_classes` are by the name of the column in the job. Raises JobFileError for an invalid expression.
+    The keys of `id_classes` are the columns' names in the job. Raises JobFileError if the label's expression
+    cannot be used.
     """
     data = job.data if job.data.columns else _criteo_columns(job.data)
     label = next(name for name, column in data.columns.items() if column.kind == "label")
@@ -81,12 +80,12 @@ class InputRows:
 
     Attributes:
         path: the file.
-        numbers: int64 [n], from 1: the line of each row in a text file, or its row in Parquet.
+        numbers: int64 [n], from 1: the line of each row in a text file, or the number of the row in Parquet.
         examples: the m rows that can be scored; their labels have no meaning.
-        scored: int64 [m], the indices of these among the n rows.
-        why: fault of each of the other rows, by index.
-        labels: float32 [n], NaN if a row has none.
-        kept: the columns that were requested, n values each.
+        scored: int64 [m], indices of the scored rows among the n rows.
+        why: fault of each row that cannot be scored, by index.
+        labels: float32 [n]; NaN for a row without a label.
+        kept: the requested columns, n values each.
     """
 
     path: str
@@ -101,8 +100,8 @@ class InputRows:
 def read_input(span: Span, schema: InputSchema, keep: Sequence[str] = ()) -> Iterator[InputRows]:
     """Yield all rows of a span, in order.
 
-    Empty lines of a text file are not rows. Memory is bounded, whatever the file. Raises DataError for a file
-    that cannot be read or lacks a column.
+    Empty lines of a text file are not rows. Memory is bounded for any file. `keep` has the names of further
+    columns to return. Raises DataError for a file that cannot be read or lacks a column.
     """
     read = _parquet_rows if span.kind == "row_groups" else _text_rows
     return read(span, schema, list(keep))
@@ -111,7 +110,7 @@ def read_input(span: Span, schema: InputSchema, keep: Sequence[str] = ()) -> Ite
 def rows_of_columns(
     columns: Columns, schema: InputSchema, keep: Sequence[str], path: str, numbers: IndexArray
 ) -> InputRows:
-    """Build a chunk from columns that have one value per row.
+    """Build a chunk from columns with one value for each row.
 
     Raises DataError for texts in a column where the model was trained on integers.
     """
@@ -130,10 +129,7 @@ def rows_of_columns(
 
 
 def _criteo_columns(data: DataSection) -> DataSection:
-    """Add the columns that Criteo's format implies.
-
-    They are a label, numbers I1, I2, ... and ids C1, C2, ...
-    """
+    """Add Criteo's columns: a label, numbers I1, I2, ... and ids C1, C2, ..."""
     columns = {LABEL: ColumnSection(kind="label")}
     columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
     columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
@@ -208,7 +204,7 @@ def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
 def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str]) -> list[str]:
     """List the columns to read.
 
-    Raises DataError for one that a file lacks or has more than once.
+    Raises DataError for a needed column that the file lacks or has more than once.
     """
     for name in (*schema.inputs.sources, *keep):
         if fault := column_fault(name, names):

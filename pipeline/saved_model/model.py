@@ -33,8 +33,9 @@ REMEDY = "use the code of the model that it was trained with, or another checkpo
 def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Module:
     """Load the dense module with the saved weights.
 
-    It is on the CPU, in evaluation mode, without gradients. Raises CheckpointError if the checkpoint's
-    parameters differ from those of the model by name or shape, JobFileError if the model cannot be built.
+    The module is on the CPU, in evaluation mode, without gradients. Raises CheckpointError if the
+    checkpoint's parameters differ from the model's by name or shape, JobFileError if the model cannot be
+    built.
     """
     module = build_model(job)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
@@ -55,17 +56,18 @@ def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Modul
 class SavedModel:
     """The model that a run saved, in this process's memory.
 
-    Immutable; any thread may use it.
+    Immutable, so any thread may use it.
 
     Attributes:
         folder: folder of the checkpoint.
-        manifest: its manifest; `manifest.model` says which model this is (a center, a mean, a replica).
+        manifest: the checkpoint's manifest; `manifest.model` says which model this is (a center, a mean, a
+            replica).
         job: the job that trained it.
         dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
-            [B, dim]) -> logits [B]`, the embeddings in the order of `tables`. Add `job.logit_offset` to
+            [B, dim]) -> logits [B]`, with the embeddings in the order of `tables`. Add `job.logit_offset` to
             calibrate its logits.
-        tables: the embedding tables by the name of their column.
-        id_classes: whether training read texts or integers as the ids of each column, where it read any.
+        tables: the embedding tables, by the name of their column.
+        id_classes: whether training read texts or integers as the ids of each column, if it read any.
     """
 
     folder: Path
@@ -81,9 +83,9 @@ class SavedModel:
         """Open the model in a run's or a checkpoint's folder.
 
         Args:
-            path: path of a run folder, for example "runs/latest".
-            which: the "last" checkpoint of the run, or the "best" one by validation; "auto": the best one, if
-                there is one.
+            path: folder of a run, for example "runs/latest", or of a checkpoint.
+            which: the "last" checkpoint of the run, or the "best" one by validation; "auto" is the best one
+                if there is one, otherwise the last.
 
         Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
         its job; ResourceError if its tables do not fit into memory; JobFileError if its model's code cannot
@@ -122,7 +124,7 @@ class SavedModel:
     def logits(self, batch: Batch) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels.
 
-        They are calibrated where training left out negatives or weighted positives.
+        The logits are calibrated if training left out negatives or weighted positives.
         """
         with torch.inference_mode():
             embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
@@ -130,15 +132,16 @@ class SavedModel:
         return logits + np.float32(self.job.logit_offset)
 
     def predict(self, data: Any) -> Float32Array:
-        """Compute probabilities, float32 [n], one per row, in order.
+        """Compute probabilities, float32 [n], one for each row, in order.
 
-        NaN for a row that cannot be read.
+        A row that cannot be read, or whose logit is not finite, has NaN.
 
         Args:
-            data: a file, glob or URL of the job's format; or a dict of columns, or a table of pandas, polars
-                or pyarrow, with the columns that the job's files have. The label is not needed.
+            data: a file, glob or URL in the job's format; or a dict of columns, or a table of pandas, polars
+                or pyarrow, with the columns of the job's files. The label is not needed.
 
-        Raises DataError for data that cannot be read, or lack a column.
+        Raises DataError for data that cannot be read or lack a column, CheckpointError if rows were scored
+        but no logit is finite.
         """
         from .prediction import predict_columns, predict_files
 
@@ -168,10 +171,7 @@ def _parts_of(job: Job, name: str) -> list[str]:
 
 
 def _id_classes(manifest: CheckpointManifest, job: Job) -> Mapping[str, IdClass]:
-    """Find each column's type of ids, as the manifest states it.
-
-    Ids of text files are texts.
-    """
+    """Find each column's type of ids; those of text files are texts."""
     found: dict[str, IdClass] = {}
     for table in job.tables:
         column = job.data.columns.get(table.name)

@@ -1,4 +1,4 @@
-"""Predictions for files and for columns in memory, one per row."""
+"""Predictions for files and for columns in memory, one for each row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ScoringModel(Protocol):
 
     @property
     def id_classes(self) -> Mapping[str, IdClass]:
-        """Whether training read texts or integers as the ids of a column."""
+        """Whether training read texts or integers as the ids of each column."""
 
     def logits(self, batch: Batch) -> Float32Array:
         """Compute the logits of a batch, float32 [B]."""
@@ -47,12 +47,12 @@ class ScoringModel(Protocol):
 
 @dataclass
 class Predicted:
-    """Counts of the rows that were scored.
+    """Counts of rows, with and without a score.
 
     Attributes:
-        rows: number of rows.
-        without_score: rows without a score: they could not be read, or their logit is not finite.
-        first: file, row and reason of the first SAMPLES_KEPT of these.
+        rows: number of all rows.
+        without_score: number of rows that could not be read or whose logit is not finite.
+        first: file, row and reason of the first SAMPLES_KEPT rows without a score.
     """
 
     rows: int = 0
@@ -71,16 +71,18 @@ class Predicted:
 def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     """Compute probabilities, float32 [n], of n rows in memory.
 
-    NaN for a row without a score.
+    A row without a score has NaN. If training read texts in a column, as it always does from text files,
+    integers are converted to their decimal digits. If training read no value in a column, texts and integers
+    are used as they are.
 
     Args:
+        model: the model.
         columns: a dict of columns, or a table of pandas, polars or pyarrow, with the columns of the job's
-            files; the label is not needed. If training read texts in a column (always from text files),
-            integers are converted to their decimal digits.
+            files; the label is not needed.
 
-    Raises DataError for a column that is missing or has an unsuitable type, which includes texts where
-    training read integers. In a column without any value in training, texts and integers are used as they
-    are.
+    Raises:
+        DataError: a column is missing or has an unsuitable type, such as texts where training read integers.
+        CheckpointError: rows were scored, but no logit is finite.
     """
     where = "the columns"
     try:
@@ -100,9 +102,9 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
 
 
 def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Float32Array]:
-    """Yield the probabilities of files, chunk by chunk, in order of rows.
+    """Yield the probabilities of files, chunk by chunk, in the order of rows.
 
-    NaN for a row without a score.
+    A row without a score has NaN. Raises as `score_files`.
     """
     for _, logits in score_files(model, patterns):
         yield probability_of(logits)
@@ -113,8 +115,9 @@ def score_files(
 ) -> Iterator[tuple[InputRows, Float32Array]]:
     """Yield the rows of files in order, chunk by chunk, and their logits.
 
-    The rows have the columns `keep`. The logit of a row without a score is NaN. Raises DataError, and at the
-    end CheckpointError if no logit is finite.
+    The rows have the columns `keep`. The logit of a row without a score is NaN. Raises DataError for files
+    that cannot be read or lack a column, and at the end CheckpointError if rows were scored but no logit is
+    finite.
     """
     scorer = _Scorer(model)
     for rows in _rows_of(patterns, input_schema(model.job, model.id_classes), keep):
@@ -127,11 +130,17 @@ def write_predictions(
 ) -> Predicted:
     """Score every row of the files and write `out`.
 
-    It is CSV if its name ends in .csv, otherwise Parquet. Rows are scored in order and in bounded memory. The
-    columns of `out` are `file`, `row` (from 1: the line of a text file, the row of a Parquet file),
-    `probability` and `logit` (null for a row that cannot be read, or whose logit is not finite), `label`
-    (null if there is none) and those of `keep`. The file appears completely or not at all. Raises DataError,
-    ResourceError, and CheckpointError for a model that gives no finite logit to any row.
+    The file is CSV if its name ends in .csv, otherwise Parquet. It appears completely or not at all. Rows are
+    scored in order and in bounded memory. The columns of the file are:
+
+    - `file`;
+    - `row`, from 1: the line in a text file, or the number of the row in Parquet;
+    - `probability` and `logit`; null for a row that cannot be read or whose logit is not finite;
+    - `label`; null if the row has none;
+    - the columns `keep`.
+
+    Raises DataError for files that cannot be used, ResourceError if `out` cannot be written, and
+    CheckpointError if rows were scored but no logit is finite.
     """
     taken = [name for name in keep if name in _OUTPUT_COLUMNS]
     if taken:
@@ -155,7 +164,7 @@ def write_predictions(
             writer.close()
         except BaseException:
             if isinstance(writer, pq.ParquetWriter):
-                # Otherwise its finalizer would write the end, to a file that is closed by then.
+                # Otherwise the writer's finalizer would write the end to a closed file.
                 writer.is_open = False
             raise
     return done
@@ -191,10 +200,7 @@ class _Scorer:
         self._finite = self._not_finite = 0
 
     def logits_of(self, rows: InputRows) -> Float32Array:
-        """Compute logits, float32 [n].
-
-        NaN for a row that cannot be read or whose logit is not finite.
-        """
+        """Compute logits, float32 [n]; NaN for a row without a score."""
         logits = np.full(len(rows.numbers), np.nan, np.float32)
         if len(rows.scored):
             examples = rows.examples
@@ -216,7 +222,7 @@ class _Scorer:
     def check(self) -> None:
         """Raise CheckpointError if rows were scored, but no logit was finite.
 
-        Call it at the end.
+        Call this after the last chunk.
         """
         if self._not_finite and not self._finite:
             raise CheckpointError(
@@ -227,10 +233,7 @@ class _Scorer:
 
 
 def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) -> Iterator[InputRows]:
-    """Yield all rows of all files, in the order of the patterns.
-
-    A file that matches twice comes once.
-    """
+    """Yield the rows of all files, each file once, by the order of patterns."""
     seen: set[str] = set()
     for pattern in patterns:
         spans = plan_spans([pattern], schema.data.format, schema.data.span_bytes)

@@ -18,12 +18,12 @@ class SliceScores:
     """The quality over the rows with one value of the column.
 
     Attributes:
-        value: value as text; None for rows without one.
+        value: the value as text; None for rows without a value.
         examples: number of rows.
-        rate: the mean label.
-        ne: logloss divided by that of always predicting `rate`; None where all labels are the same.
-        auc: None where all labels are the same.
-        calibration: the mean prediction divided by `rate`; None without a positive label.
+        rate: mean label.
+        ne: logloss divided by that of always predicting `rate`; None if all labels are the same.
+        auc: area under the ROC curve; None if all labels are the same.
+        calibration: mean prediction divided by `rate`; None without a positive label.
     """
 
     value: str | None
@@ -39,11 +39,12 @@ class Slices:
     """The quality by a column.
 
     Attributes:
-        column: its name.
-        gauc: the AUC within slices, weighted by their examples, over those with both labels (Zhou et al.,
-            Deep Interest Network, arXiv 1706.06978, section 6.3); None if there is none.
+        column: name of the column.
+        gauc: mean AUC of the slices with both labels, weighted by their examples (Zhou et al., Deep Interest
+            Network, arXiv 1706.06978, section 6.3); None if there is no such slice.
         gauc_slices, gauc_examples: number of slices and examples in `gauc`.
-        slices: first those with the most logloss, over all their rows, beyond that of predicting their rate.
+        slices: all slices, sorted by excess logloss, the largest first: the sum over a slice's rows of the
+            logloss minus that of predicting the slice's rate.
     """
 
     column: str
@@ -58,10 +59,10 @@ class Slices:
 
 
 def score_slices(model: ScoringModel, patterns: Sequence[str], column: str) -> Slices:
-    """Score files by the values of a column of theirs, which may be any.
+    """Score files by the values of any of their columns.
 
-    Rows without a label or a score are left out; sample weights are not used. Takes about 20 bytes of memory
-    a row besides the values. Raises DataError if no row is left, or a file lacks the column.
+    Rows without a label or a score are left out; sample weights are not used. Memory: about 20 bytes a row,
+    besides the values. Raises DataError if no row is left or a file lacks the column, and as `score_files`.
     """
     chunks = []
     for rows, logits in score_files(model, patterns, [column]):
@@ -104,9 +105,9 @@ def _slices(column: str, frame: pl.DataFrame) -> Slices:
 
 
 def _scores(row: dict[str, Any]) -> tuple[float, SliceScores]:
-    """Return a slice's excess logloss over a constant prediction, and its figures.
+    """Return a slice's excess logloss, summed over its rows, and its figures.
 
-    The excess is summed over all rows of the slice.
+    The excess is over always predicting the slice's rate.
     """
     examples, positives = int(row["examples"]), float(row["positives"])
     negatives, rate = examples - positives, positives / examples

@@ -22,18 +22,18 @@ Values = RawId | Sequence[RawId]
 class Table:
     """One table's rows, and the mapping from raw ids to rows.
 
-    Any thread may read.
+    Any thread may call.
 
     Attributes:
-        name: name of the column whose values it embeds.
+        name: name of the column whose values the table embeds.
         weights: float32 [rows, dim], read-only.
         pooling: "" if an example has one row; "sum" or "mean" if it has a bag of rows.
         column: number of the column in the hash (see `pipeline.data.hashing`).
         integers_as_text: whether an integer is hashed as its decimal digits, because training read texts;
-            otherwise it is hashed as 8 bytes, as the integers of Parquet are.
-        part: part of a time that the rows stand for, one row each, without a hash; None for others.
-        boundaries: boundaries of the buckets that the rows stand for, without a hash; empty for others.
-        parts: tables of the columns that a cross combines; empty for others.
+            otherwise it is hashed as 8 bytes, like the integers of Parquet.
+        part: part of a time that the rows stand for, without a hash; None for other tables.
+        boundaries: boundaries of the buckets that the rows stand for, without a hash; empty for other tables.
+        parts: tables of the columns that a cross combines; empty for other tables.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Table:
 
     @property
     def dim(self) -> int:
-        """Floats in a row."""
+        """Number of floats in a row."""
         return int(self.weights.shape[1])
 
     @property
@@ -75,10 +75,10 @@ class Table:
     def hash(self, value: Values) -> int:
         """Map a raw id to its row, as a reader does.
 
-        Text is hashed by its UTF-8 bytes, None (missing) as no bytes. For a part of a time give its number,
-        such as the hour, for a bucket the number that is cut, for a cross the list of its columns' values.
-        Raises TypeError for another type, ValueError for an integer that does not fit 64 bits or is not a
-        number of the part, and for a list that is longer or shorter than the cross.
+        Text is hashed as its UTF-8 bytes, None (missing) as no bytes. For a table of parts of times give the
+        number of the part, such as the hour; for a table of buckets the number in the column; for a cross the
+        list of its columns' values. Raises TypeError for another type, ValueError for an integer that does
+        not fit 64 bits or is not a number of the part, and for a list of another length than the cross.
         """
         key = self._key(value)
         return key if self.is_fixed else int(table_rows_of(np.array([[key]], np.uint64), (self.rows,))[0, 0])
@@ -123,10 +123,10 @@ class Table:
         return hash_bytes(self.column, value.encode() if isinstance(value, str) else value)
 
     def lookup(self, rows: int | Sequence[int] | NDArray[np.integer] | torch.Tensor) -> torch.Tensor:
-        """Return the vectors of rows.
+        """Return copies of the vectors of rows.
 
-        The rows are integers [...], the vectors float32 [..., dim], a copy. Raises IndexError for a row that
-        does not exist, TypeError for anything but integers.
+        The rows are integers [...], the vectors float32 [..., dim]. Raises IndexError for a row that does not
+        exist, TypeError for rows that are not integers.
         """
         index = np.asarray(rows)
         if index.size == 0:

@@ -16,8 +16,8 @@ def plain(text: str) -> str:
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, align: str = "") -> list[str]:
     """Render the lines of a table.
 
-    Cells of `rows` are escaped, the head is not. `align` has a letter for each column, "l" or "r"; without it
-    whoever shows the table decides.
+    Cells of `rows` are escaped, those of the head are not. `align` has a letter for each column, "l" or "r";
+    without it the viewer decides.
     """
     marks = [{"l": "---", "r": "---:"}[letter] for letter in align] or ["---"] * len(head)
     lines = [head, marks, *([plain(cell) for cell in row] for row in rows)]

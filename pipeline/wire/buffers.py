@@ -1,6 +1,6 @@
-"""A pool of float32 buffers that are reused.
+"""A pool of reused float32 buffers.
 
-A buffer is reused once nothing refers to it. A fresh array costs as much as filling it twice, since the
+A buffer is reused once nothing refers to it. A fresh array costs as much as filling it twice, because the
 system maps it page by page.
 """
 
@@ -22,9 +22,9 @@ ROUNDED_TO_ELEMENTS = 4096
 def lend(values: Float32Array, take_back: Callable[[], None]) -> Float32Array:
     """Call `take_back` once nothing refers to the memory of `values`; return `values`.
 
-    `values` must be a root: an array whose `base` is not an array, as `np.frombuffer` makes it. Everything
-    made from a root without a copy (a view, a view of a view, a tensor, a frame that ZeroMQ has yet to send)
-    refers to it, so it lives as long as all of these. `take_back` runs on whichever thread drops the last
+    `values` must be a root: an array whose `base` is not an array, such as one of `np.frombuffer`. Everything
+    made from a root without a copy refers to it: a view, a view of a view, a tensor, a frame that ZeroMQ has
+    yet to send. So the root lives as long as all of these. `take_back` runs on the thread that drops the last
     reference.
 
     Raises:
@@ -39,8 +39,8 @@ def lend(values: Float32Array, take_back: Callable[[], None]) -> Float32Array:
 class BufferPool:
     """A pool that lends float32 arrays and reuses their memory.
 
-    It takes each array back when nothing refers to it, see `lend`. One thread takes arrays. An array that is
-    still referred to is never lent again: holding on to it costs only memory.
+    The pool takes an array back once nothing refers to it, see `lend`. An array with a reference is never
+    lent again, so holding on to one costs only memory. Only one thread may call `take`.
 
     Args:
         idle_bytes_limit: bytes of unused memory that the pool keeps.
@@ -48,7 +48,7 @@ class BufferPool:
 
     def __init__(self, idle_bytes_limit: int) -> None:
         self._limit = idle_bytes_limit
-        # Any thread may append at any moment: whichever drops the last reference.
+        # The thread that drops the last reference appends, so any thread may at any moment.
         self._returned: deque[Float32Array] = deque()
         self._idle: list[Float32Array] = []
 
@@ -57,7 +57,7 @@ class BufferPool:
         self._collect()
         fitting = [at for at in range(len(self._idle)) if len(self._idle[at]) >= elements]
         if fitting:
-            # The shortest that fits; among equals the last one used, which may still be in a cache.
+            # The shortest that fits; among equals the one used last, which may still be in a cache.
             memory = self._idle.pop(min(reversed(fitting), key=lambda at: len(self._idle[at])))
         else:
             memory = self._allocate(elements)
@@ -81,8 +81,5 @@ class BufferPool:
 
 
 def bytes_of(elements: int, arrays: int = 1) -> int:
-    """Size in bytes of `arrays` buffers for `elements` floats each.
-
-    It is rounded up as the pool does.
-    """
+    """Return the bytes of `arrays` buffers for `elements` floats each, as the pool rounds."""
     return arrays * FLOAT_BYTES * (-(-max(elements, 1) // ROUNDED_TO_ELEMENTS) * ROUNDED_TO_ELEMENTS)

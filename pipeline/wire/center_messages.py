@@ -12,10 +12,9 @@ from .schema import Message, tensor
 
 @dataclass(frozen=True, slots=True)
 class CenterSeed(Message):
-    """A chunk of a center's initial value.
+    """A chunk of a center's initial value, for elements `slice_start` to `slice_stop`.
 
-    It is for the slice `slice_start` to `slice_stop` of the model. `start` is the position of the chunk's
-    first element in the model.
+    `start` is the position of the chunk's first element. All positions are those in the model.
     """
 
     KIND: ClassVar[str] = "center_seed"
@@ -30,8 +29,8 @@ class CenterSeed(Message):
 class CenterExchange(Message):
     """A chunk of a replica's slice, for one exchange with the center.
 
-    All chunks of an exchange have the same `request`. If `reference` is 0 the payload is `elements` float32
-    values. Otherwise it is the difference from the values of the exchange of that number, encoded with the
+    All chunks of an exchange have the same `request`. If `reference` is 0, the payload is `elements` float32
+    values. Otherwise it is the difference from the values of exchange number `reference`, encoded with the
     codec of this direction.
     """
 
@@ -47,8 +46,8 @@ class CenterExchange(Message):
 class CenterNamedExchange(CenterExchange):
     """`CenterExchange` over a link whose codec is chosen for each exchange.
 
-    `codec` is the name of the one by which this exchange is encoded, and its answer is to be. `replied` is
-    the number of this thread's last exchange with the node whose answer it has, 0 if none.
+    `codec` is the name of the codec of this exchange and of its reply. `replied` is the number of the
+    thread's last exchange that the node has answered; 0 if there is none.
     """
 
     KIND: ClassVar[str] = "center_named_exchange"
@@ -68,10 +67,10 @@ class CenterRead(Message):
 
 @dataclass(frozen=True, slots=True)
 class CenterValues(Message):
-    """The reply to those above, chunk by chunk.
+    """A chunk of the reply to a seed, an exchange or a read.
 
-    It has a delta, or values read; for a seed it is empty. If `coded` the payload is
-    encoded with the codec of this direction, or the one that its exchange named, otherwise it is `elements`
+    The payload is a delta for an exchange, values for a read, and empty for a seed. If `coded`, it is encoded
+    with the codec of this direction, or with the codec that the exchange named. Otherwise it is `elements`
     float32 values.
     """
 

@@ -1,6 +1,6 @@
-"""The tables of verbs in docs/protocol.md, written from the classes of the messages.
+"""Generator of the tables of verbs in docs/protocol.md, from the classes of messages.
 
-`python -m shadowsync.pipeline.wire.control_reference --write` renews them.
+`python -m shadowsync.pipeline.wire.control_reference --write` writes the tables to the page.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SECTIONS: Final[dict[str, Callable[[], str]]] = {
 
 
 def _record_lines(records: dict[type[Any], None]) -> list[str]:
-    """Return the table of these records and of those in them."""
+    """Return the table of these records, and of the records in their fields."""
     rows: list[tuple[str, str, str]] = []
     done: list[type[Any]] = []
     while left := [record for record in records if record not in done]:

@@ -14,13 +14,13 @@ from ..errors import ClusterError, JobFileError
 WILDCARDS = ("0.0.0.0", "*", "::", "[::]")
 MAX_PORT = 65_535
 AUTO = "auto"
-# Reserved for documentation (RFC 5737), so it is reached, if at all, by the default route.
+# An address reserved for documentation (RFC 5737), to which only the default route leads.
 _ELSEWHERE = "192.0.2.1"
 _ANY_PORT = 9
 
 
 def listen_address(bind: str, port: int | str = "*") -> str:
-    """Build `tcp://BIND:PORT`; `bind` may include a port, which then counts.
+    """Build `tcp://BIND:PORT`; a port in `bind` takes precedence.
 
     Raises:
         ClusterError: the port is out of range.
@@ -29,7 +29,7 @@ def listen_address(bind: str, port: int | str = "*") -> str:
     if not _has_port(bind):
         return f"tcp://{bind}:{port}"
     given = bind.rpartition(":")[2]
-    # ZeroMQ would use the last 16 bits of a larger number.
+    # ZeroMQ would silently use the last 16 bits of a larger number.
     if given != "*" and int(given) > MAX_PORT:
         raise ClusterError(
             f"there is no port {given:.20}", where=bind, remedy=f"give one up to {MAX_PORT} with --bind"
@@ -38,10 +38,7 @@ def listen_address(bind: str, port: int | str = "*") -> str:
 
 
 def local_address(token: str) -> str:
-    """Build an `ipc` address in Linux's abstract namespace.
-
-    It leaves no file behind.
-    """
+    """Build an `ipc` address in Linux's abstract namespace, which leaves no file behind."""
     return f"ipc://@shadowsync-{token}"
 
 
@@ -65,9 +62,8 @@ def use_ipc(transport: str, bind: str, *, one_machine: bool) -> bool:
 def advertised(endpoint: str, bind: str, advertise: str) -> str:
     """Build the endpoint that others connect to.
 
-    It is the bound one, with the host that others can reach. `advertise` is that host. It may include a port,
-    if ports are mapped. For a node that listens on `ipc` it may be another `ipc` address, that of a relay in
-    between.
+    It is the bound endpoint with the host `advertise`, which others can reach. If ports are mapped,
+    `advertise` may include a port. For a node that listens on `ipc` it may be the `ipc` address of a relay.
 
     Raises:
         ClusterError: the node listens on all addresses, and `advertise` does not say which one to use.
@@ -90,17 +86,14 @@ def advertised(endpoint: str, bind: str, advertise: str) -> str:
 
 
 def host_of(address: str) -> str:
-    """Extract the host of an address in the form of `advertise`.
-
-    The result has no port and no brackets.
-    """
+    """Extract the host, without port and brackets, of an address such as `advertise`."""
     address = address.removeprefix("tcp://")
     host = address.rpartition(":")[0] if _has_port(address) else address
     return host.removeprefix("[").removesuffix("]")
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether `host` is reachable from this machine only."""
+    """Return whether `host` can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -112,12 +105,12 @@ def is_loopback_host(host: str) -> bool:
 def own_address(towards: str = "") -> str:
     """Find this host's address on the route to `towards`.
 
-    `towards` is `tcp://HOST:PORT`; otherwise the route is the default one. `advertise = "auto"` means this
-    address. It comes from the kernel's routing table; nothing is sent. Any thread may call; resolving HOST
-    may block.
+    `towards` is `tcp://HOST:PORT`, or "" for the default route. `advertise = "auto"` means this address. The
+    address comes from the kernel's routing table; nothing is sent. Any thread may call; resolving HOST may
+    block.
 
     Raises:
-        ClusterError: HOST is not known (yet), or there is no route.
+        ClusterError: HOST is not known (yet), or there is no route to it.
     """
     host = towards.removeprefix("tcp://").rpartition(":")[0].strip("[]") or _ELSEWHERE
     try:

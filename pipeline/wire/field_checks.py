@@ -1,7 +1,7 @@
 """Checks of values that came over the wire.
 
-A check is derived from the type that a field declares. It takes what msgpack read and gives the field's
-value; it raises ValueError for anything else. Sizes are bounded by declaration:
+A check is derived from the declared type of a field. It turns a value that msgpack decoded into the field's
+value, and raises ValueError for a wrong one. Declarations bound numbers and sizes:
 `Annotated[int, Bounds(0)]`, `Annotated[tuple[int, ...], Items(4096)]`.
 """
 
@@ -22,13 +22,13 @@ MAX_TEXT_CHARACTERS: Final = 65_536
 MAX_INTEGER: Final = 2**63 - 1
 MAX_ITEMS: Final = 4096
 MAX_KEYS: Final = 4096
-# Of the tables that are no records: a plan of all tables, a status with its curves.
+# For tables without a declared form: a plan of all tables, or a status with its curves.
 MAX_TABLE_VALUES: Final = 1 << 18
 MAX_DEPTH: Final = 16
 MAX_FIELDS: Final = 64
 
 Check = Callable[[Any], Any]
-# By record, once they were asked for.
+# A cache of `fields_of`, by record.
 _FIELDS: Final[dict[type[Any], tuple[tuple[str, Check], ...]]] = {}
 
 
@@ -42,10 +42,7 @@ class Bounds:
 
 @dataclasses.dataclass(frozen=True)
 class Items:
-    """The greatest length that a value may have.
-
-    It is the number of items of a list, or of characters or bytes of another value.
-    """
+    """The greatest length of a value: items of a list, or characters, or bytes."""
 
     most: int
 
@@ -58,7 +55,7 @@ Counts: TypeAlias = dict[str, int | float]
 
 
 def check_of(hint: Any) -> Check:
-    """The check of a declared type.
+    """Return the check of a declared type.
 
     Raises TypeError for a type that cannot be sent.
     """
@@ -101,7 +98,7 @@ def _bounded(hint: Any, bound: Bounds | Items) -> Check:
 
 
 def fields_of(cls: type[Any]) -> tuple[tuple[str, Check], ...]:
-    """The fields of a record, in order, with their checks."""
+    """Return the fields of a record, in order, with their checks."""
     if cls not in _FIELDS:
         hints = typing.get_type_hints(cls, include_extras=True)
         _FIELDS[cls] = tuple((f.name, check_of(hints[f.name])) for f in dataclasses.fields(cls))
@@ -109,9 +106,9 @@ def fields_of(cls: type[Any]) -> tuple[tuple[str, Check], ...]:
 
 
 def record_of(cls: type[Any], values: Any) -> Any:
-    """The record of a list of its fields' values, in order.
+    """Build a record from a list of its fields' values, in order.
 
-    Raises ValueError, naming the field.
+    Raises ValueError, which names the field, for a wrong value.
     """
     fields = fields_of(cls)
     if type(values) is not list or len(values) != len(fields):
@@ -123,10 +120,7 @@ def record_of(cls: type[Any], values: Any) -> Any:
 
 
 def values_of(record: Any) -> list[Any]:
-    """A record as a list of plain values, in order.
-
-    The opposite of `record_of`.
-    """
+    """Return a record's fields as plain values, in order; the opposite of `record_of`."""
     return [_plain(getattr(record, field.name)) for field in dataclasses.fields(record)]
 
 
@@ -141,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_at(place: str, check: Check, value: Any) -> Any:
-    """The checked value of a field; an error begins with its place."""
+    """Return the checked value of a field; raises a ValueError that begins with `place`."""
     try:
         return check(value)
     except ValueError as error:
@@ -151,10 +145,7 @@ def check_at(place: str, check: Check, value: Any) -> Any:
 
 
 class _Below(ValueError):
-    """An error whose text begins with a place.
-
-    It is the place in the record that the error is about.
-    """
+    """An error whose text begins with a place in the record."""
 
 
 def _items(check: Check, most: int, value: Any) -> tuple[Any, ...]:
@@ -214,10 +205,7 @@ def _number(value: Any) -> float:
 
 
 def _finite(value: Any) -> int | float:
-    """Check that a number is finite.
-
-    An integer stays one.
-    """
+    """Check that a number is finite; an integer stays an integer."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError(f"a finite number is expected, not {_shown(value)}")
     number: int | float = value
@@ -245,9 +233,9 @@ def _binary(value: Any) -> bytes:
 
 
 def _table(value: Any) -> dict[str, Any]:
-    """Check a table's size, depth and values.
+    """Check the size and depth of a table, and that its values are plain.
 
-    Its receiver parses it; it may have plain values only.
+    The receiver parses the table further.
     """
     if type(value) is not dict:
         raise ValueError(f"a table with text keys is expected, not {_shown(value)}")
@@ -266,7 +254,7 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def _values_in(container: dict[Any, Any] | list[Any]) -> list[Any]:
-    """The values of one table or list in a table."""
+    """Return the values of one table or list in a table."""
     if isinstance(container, list):
         found = container
     elif len(container) <= MAX_KEYS and all(type(key) is str for key in container):
@@ -280,9 +268,9 @@ def _values_in(container: dict[Any, Any] | list[Any]) -> list[Any]:
 
 
 def _list(value: Any) -> list[Any]:
-    """Check the fields of a request or reply.
+    """Check the list of a request's or reply's fields.
 
-    Each is checked by its own type, once the verb is known.
+    The fields themselves are checked once the verb is known.
     """
     if type(value) is not list or len(value) > MAX_FIELDS:
         raise ValueError(f"a list of at most {MAX_FIELDS} fields is expected, not {_shown(value)}")

@@ -1,6 +1,6 @@
 """Encoding of messages as frames.
 
-The first frame is a checksummed msgpack header; then comes one raw frame per tensor.
+The first frame is a checksummed msgpack header. Then comes one raw frame for each tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import ProtocolError
 from .messages import MESSAGES
 from .schema import Message, TensorField
 
-# Of messages and their bodies; a peer of another version is refused by name.
+# The version of messages and their bodies. The refusal of a peer with another version names both.
 PROTOCOL_VERSION = 3
 MAX_HEADER_BYTES = 4 << 20
 MAX_TENSOR_BYTES = 1 << 30
@@ -27,13 +27,13 @@ _CHECKSUM = struct.Struct("<I")
 
 
 def encode(message: Message) -> list[Any]:
-    """Encode a message as frames.
+    """Encode a message as frames: the header's bytes, then its tensors.
 
-    They are the header bytes, then its tensors as C-contiguous arrays, without a copy.
+    The tensors are the message's own C-contiguous arrays, not copies.
 
     Raises:
-        ValueError: a tensor has another dtype or rank than the message declares, is not contiguous, or is
-            larger than the other side would accept.
+        ValueError: a tensor has another dtype or rank than the message declares or is not contiguous, or a
+            tensor or the header is larger than the other side would accept.
     """
     schema = MESSAGES[message.KIND]
     shapes = []
@@ -64,15 +64,15 @@ def encode(message: Message) -> list[Any]:
 def decode(frames: Sequence[Any]) -> Message:
     """Decode frames into a message.
 
-    The frames are bytes-like, without the identity. Tensors are views of the frames.
+    The frames are bytes-like, without the sender's identity. Tensors are views of the frames.
 
     Raises:
-        ProtocolError: something is not as the message declares; the text says what.
+        ProtocolError: the frames are not a message as declared; the text says what is wrong.
     """
     try:
         return _decode(frames)
     except RecursionError as error:
-        # msgpack decodes deeper nesting than Python can format in an error.
+        # msgpack can decode deeper nesting than Python can format in an error.
         raise ProtocolError("a header that is nested too deeply") from error
 
 

@@ -1,8 +1,8 @@
 """All messages on the wire, by link.
 
-Those between trainers are in `peer_messages`, those with sync nodes in `center_messages`. `docs/protocol.md`
-says who sends each message and what answers it. A message is frozen. Its large tensors are sent without a
-copy, so the sender must not write to them until ZeroMQ is done (see `buffers`).
+Messages between trainers are in `peer_messages`, messages with sync nodes in `center_messages`.
+`docs/protocol.md` says who sends each message and what answers it. A message is frozen. Its large tensors are
+sent without a copy, so the sender must not write to them until ZeroMQ has sent them (see `buffers`).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .schema import Message, MessageSchema, schema_of, tensor
 
 @dataclass(frozen=True, slots=True)
 class RequestMessage(Message):
-    """A request: the values of its fields.
+    """A request; `body` has the values of its fields.
 
-    It is sent again until a `ReplyMessage` with the same `number` comes.
+    The request is sent again until a `ReplyMessage` with the same `number` comes.
     """
 
     KIND: ClassVar[str] = "request"
@@ -54,7 +54,7 @@ class RequestMessage(Message):
 class ReplyMessage(Message):
     """The reply to a `RequestMessage`.
 
-    It has the values of its reply, or with `ok` false those of an `ErrorReply`.
+    `body` has the values of the reply's fields; if `ok` is false, those of an `ErrorReply`.
     """
 
     KIND: ClassVar[str] = "reply"
@@ -67,7 +67,7 @@ class ReplyMessage(Message):
 class Heartbeat(Message):
     """A node's heartbeat with its counts.
 
-    Each one replaces the last, so it has no number and is not sent again.
+    Each heartbeat replaces the last, so it has no number and is not sent again.
     """
 
     KIND: ClassVar[str] = "heartbeat"
@@ -78,7 +78,8 @@ class Heartbeat(Message):
 class HeartbeatReply(Message):
     """The coordinator's reply to a `Heartbeat`.
 
-    It has the examples trained so far over all trainers; to a node that was declared dead it also says why.
+    `examples` is the number of examples that all trainers have trained so far. `declared_dead` says why the
+    node was declared dead; otherwise it is empty.
     """
 
     KIND: ClassVar[str] = "heartbeat_reply"
@@ -95,8 +96,11 @@ class Credit(Message):
 
     The values are absolute, so a repeat changes nothing.
 
-    `limit`: the highest sequence number that may be sent. `received`: all up to it have arrived. `done`: all
-    up to it are trained and confirmed by the coordinator, so that the reader may drop them.
+    Attributes:
+        limit: the highest sequence number that may be sent.
+        received: all batches up to this number have arrived.
+        done: all batches up to this number are trained and confirmed by the coordinator, so the reader may
+            drop them.
     """
 
     KIND: ClassVar[str] = "credit"
@@ -109,8 +113,8 @@ class Credit(Message):
 class CreditNoted(Message):
     """A reader's reply to a credit that equals the worker's previous one.
 
-    So a worker that waits knows that the reader hears it. `sent` is the last sequence number that the reader
-    has sent it.
+    The reply shows a waiting worker that the reader receives its messages. `sent` is the last sequence number
+    that the reader has sent to the worker.
     """
 
     KIND: ClassVar[str] = "credit_noted"
@@ -143,11 +147,10 @@ class Delivery(Message):
 
 @dataclass(frozen=True, slots=True)
 class WorkerMessage(Message):
-    """A message between a trainer and its worker process.
+    """A message between a trainer and its worker process, see `worker_messages`.
 
-    `body` are the values of its fields.
-
-    See `worker_messages`. Both are on one machine and end together, so nothing is sent again.
+    `body` has the values of the message's fields. Both processes are on one machine and end together, so
+    nothing is sent again.
     """
 
     KIND: ClassVar[str] = "worker_message"
@@ -162,12 +165,16 @@ class WorkerMessage(Message):
 class Lookup(Message):
     """A request for the vectors of rows of a shard.
 
-    `rows`, int32 [N], are bank after bank, each row number local to its bank. `counts` has the number of rows
-    of each bank; it is () if the job has only one bank. The last rows of a bank belong to bags, for which the
-    node returns sums: `bag_lengths`, int32 [P, B], has the number of rows in the bag of each of B examples,
-    for each of the P pieces of tables with bags that the node holds, by bank and then by table. If `segment`
-    is not 0, the node may write the vectors, `floats` in number, to that segment of shared memory from
-    `offset` on.
+    The last rows of a bank belong to bags, for which the node returns sums.
+
+    Attributes:
+        rows: int32 [N], bank after bank; row numbers are those within the bank.
+        counts: number of rows in each bank; () if the job has only one bank.
+        bag_lengths: int32 [P, B]: number of rows in the bag of each of B examples, for each of the P pieces
+            of tables with bags that the node holds, by bank and then by table.
+        segment: if not 0, the node may write the vectors to this segment of shared memory.
+        offset: where in the segment the vectors begin, in bytes.
+        floats: number of floats of the vectors.
     """
 
     KIND: ClassVar[str] = "lookup"
@@ -184,9 +191,9 @@ class Lookup(Message):
 class Vectors(Message):
     """The reply to `Lookup`: the vectors of its rows.
 
-    `values` are the vectors one after the other, with the sums of a bank's bags at the bank's end. If
-    `shared`, they are in shared memory at the place that the lookup named, and `values` is empty. `version`
-    is the number of pushes that the shard had applied.
+    `values` has the vectors one after the other, with the sums of a bank's bags at the end of the bank. If
+    `shared`, the vectors are in shared memory at the place that the lookup named, and `values` is empty.
+    `version` is the number of pushes that the shard had applied.
     """
 
     KIND: ClassVar[str] = "vectors"
@@ -200,10 +207,15 @@ class Vectors(Message):
 class Push(Message):
     """Gradients of the values in the reply to a lookup.
 
-    They are of the lookup's rows. `rows`, `counts` and `bag_lengths` are as in `Lookup`. The gradient of a
-    bag's sum applies to each of its rows. `version` is that of the lookup's reply, from which staleness is
-    computed. The learning rate of the rows is multiplied by `lr_scale`. If `segment` is not 0, the gradients,
-    `floats` in number, are in that segment of shared memory from `offset` on, and `gradients` is empty.
+    `rows`, `counts` and `bag_lengths` are those of the lookup. The gradient of a bag's sum applies to each of
+    the bag's rows.
+
+    Attributes:
+        version: the version in the lookup's reply, from which staleness is computed.
+        lr_scale: factor on the learning rate of the rows.
+        segment: if not 0, the gradients are in this segment of shared memory, and `gradients` is empty.
+        offset: where in the segment the gradients begin, in bytes.
+        floats: number of floats of the gradients.
     """
 
     KIND: ClassVar[str] = "push"
@@ -222,10 +234,14 @@ class Push(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Message):
-    """Offer of a shared memory segment, replacing the previous one.
+    """Offer of a shared memory segment, which replaces the previous one.
 
-    The memory is file `descriptor` of process `pid` and has `size_bytes`. `segment` is its number, from 1.
-    `boot` identifies the kernel; `token` is the memory's first bytes as hexadecimal digits.
+    Attributes:
+        segment: number of the segment, from 1.
+        pid, descriptor: the process that created the memory, and the memory's descriptor in that process.
+        size_bytes: bytes of the segment.
+        boot: an id of the kernel.
+        token: the first bytes of the memory, in hexadecimal.
     """
 
     KIND: ClassVar[str] = "attach"
@@ -239,10 +255,7 @@ class Attach(Message):
 
 @dataclass(frozen=True, slots=True)
 class Attached(Message):
-    """The reply to `Attach`.
-
-    It says whether the node now uses the memory, and if not, `why`.
-    """
+    """The reply to `Attach`: whether the node uses the memory, or `why` not."""
 
     KIND: ClassVar[str] = "attached"
     segment: int
@@ -263,10 +276,7 @@ class CodedVectors(Message):
 
 @dataclass(frozen=True, slots=True)
 class CodedPush(Message):
-    """`Push` with encoded gradients.
-
-    They are encoded with the job's codec for gradients.
-    """
+    """`Push` with gradients encoded with the job's codec for gradients."""
 
     KIND: ClassVar[str] = "coded_push"
     request: int
@@ -283,7 +293,7 @@ class CodedPush(Message):
 class Pushed(Message):
     """The reply to `Push`.
 
-    `repeated` if the shard had applied the batch before, so nothing changed.
+    `repeated` says that the shard had applied the batch before, so nothing changed.
     """
 
     KIND: ClassVar[str] = "pushed"
@@ -298,7 +308,7 @@ class Pushed(Message):
 class Failure(Message):
     """The reply to a message that is invalid or failed.
 
-    `request` is 0 if it could not be read.
+    `request` is 0 if the message's number could not be read.
     """
 
     KIND: ClassVar[str] = "failure"

@@ -17,8 +17,8 @@ from .schema import Message, tensor
 class PeerReady(Message):
     """The sender is ready for the round.
 
-    `version`: number of rounds that the algorithm's state contains. `no_reply`: the sender knows that the
-    receiver is ready too, so no reply is needed.
+    `version` is the number of rounds that the algorithm's state contains. `no_reply` says that the sender
+    knows that the receiver is ready too, so no reply is needed.
     """
 
     KIND: ClassVar[str] = "peer_ready"
@@ -30,9 +30,9 @@ class PeerReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerWait(Message):
-    """The sender is alive but not that far yet.
+    """The sender is alive, but not that far yet.
 
-    `blocked_by`, int32 [members]: the members whose chunks it lacks.
+    `blocked_by` is int32 [members]: the members whose chunks the sender lacks.
     """
 
     KIND: ClassVar[str] = "peer_wait"
@@ -45,8 +45,8 @@ class PeerWait(Message):
 class PeerChunk(Message):
     """A chunk of the sender's values, for the member that reduces it.
 
-    `position` is the chunk's number in the round. `base` is the version of the reference that the values are
-    the difference from; 0 for the values themselves.
+    `position` is the chunk's number in the round. If `base` is 0, the payload has the values themselves;
+    otherwise it has their difference from the reference of version `base`.
     """
 
     KIND: ClassVar[str] = "peer_chunk"
@@ -61,10 +61,7 @@ class PeerChunk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerResult(Message):
-    """A reduced chunk.
-
-    In a pairwise exchange it is a chunk of the sender's values.
-    """
+    """A reduced chunk; in a pairwise exchange a chunk of the sender's values."""
 
     KIND: ClassVar[str] = "peer_result"
     generation: int
@@ -77,10 +74,7 @@ class PeerResult(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest(Message):
-    """A request for missing chunks and results.
-
-    They are named by their positions, int32 each.
-    """
+    """A request for missing chunks and results, by their positions, int32 each."""
 
     KIND: ClassVar[str] = "peer_request"
     generation: int
@@ -91,11 +85,9 @@ class PeerRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerResolve(Message):
-    """A question whether the receiver completed the round.
+    """A question whether the receiver completed the round, which cannot end normally.
 
-    The round cannot end normally.
-
-    A receiver that has not completed the round by then never will.
+    A receiver that has not completed the round when it gets this message never will.
     """
 
     KIND: ClassVar[str] = "peer_resolve"
@@ -107,7 +99,7 @@ class PeerResolve(Message):
 class PeerVerdict(Message):
     """The reply to `PeerResolve`.
 
-    `reduced`: whether the sender had reduced its slice; if not, nobody can have completed the round.
+    `reduced` says whether the sender had reduced its slice; if not, nobody can have completed the round.
     """
 
     KIND: ClassVar[str] = "peer_verdict"
@@ -119,10 +111,7 @@ class PeerVerdict(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerEnded(Message):
-    """Notice that the sender takes part in no further round.
-
-    It is about the rounds of this generation.
-    """
+    """Notice that the sender takes part in no further round of this generation."""
 
     KIND: ClassVar[str] = "peer_ended"
     generation: int
@@ -130,10 +119,7 @@ class PeerEnded(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerStateRequest(Message):
-    """A request for the algorithm's state of `version`.
-
-    It is for its chunks from `position` on.
-    """
+    """A request for the chunks from `position` on of the algorithm's state of `version`."""
 
     KIND: ClassVar[str] = "peer_state_request"
     generation: int
@@ -145,7 +131,7 @@ class PeerStateRequest(Message):
 class PeerState(Message):
     """A chunk of the algorithm's state.
 
-    `position` counts chunks over all of its tensors.
+    `position` counts chunks over all tensors of the state.
     """
 
     KIND: ClassVar[str] = "peer_state"

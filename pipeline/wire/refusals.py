@@ -12,8 +12,8 @@ UNSENT: Final = "a %s to %r could not be queued; what needs a reply is sent agai
 class CountedLog:
     """A count of events that logs the first ones, then ever fewer.
 
-    It logs the first LOGGED_REFUSALS, then only number 64, 128, 256 and so on. Belongs to one thread; any
-    thread may read `count`.
+    The first LOGGED_REFUSALS events are logged, then only number 64, 128, 256 and so on. Only one thread may
+    call `add`; any thread may read `count`.
 
     Attributes:
         count: number of events so far.
@@ -25,7 +25,7 @@ class CountedLog:
         self.count = 0
 
     def add(self, text: str, *values: Any) -> None:
-        """Count one and log it, within the limit."""
+        """Count one event, and log it within the limit."""
         self.count += 1
         if self.count <= LOGGED_REFUSALS:
             self._log.log(self._level, text, *values)
@@ -34,7 +34,7 @@ class CountedLog:
 
 
 class Refusals(CountedLog):
-    """Messages refused by one socket or session; belongs to the thread of its socket."""
+    """A count of messages refused by one socket or session; for the socket's thread."""
 
     def __init__(self, log: logging.Logger) -> None:
         super().__init__(log, logging.ERROR)

@@ -14,16 +14,16 @@ FloatsOf: TypeAlias = Callable[[int, Sequence[int], Int32Array], int]
 
 
 class RowCodec:
-    """Encoder of outgoing and decoder of incoming messages.
+    """Encoder of outgoing and decoder of incoming messages, at either end of the link.
 
-    It works at either end of the link. Messages other than vectors and pushes pass unchanged. Float32 values
-    are sent in the plain messages, without a copy. There is no error feedback: many workers read and write
-    each row, so no node could hold its residual. Infinities and NaNs are kept.
+    Messages other than vectors and pushes pass unchanged. Float32 values are sent in the plain messages,
+    without a copy. There is no error feedback, because many workers read and write each row, so no node could
+    hold the row's residual. Infinities and NaNs are kept.
 
     Args:
         codecs: up for gradients, down for vectors.
-        floats_of: number of floats in the gradients of a push, from its number of rows, its counts and its
-            bag lengths (`ShardStore.floats_of`); None on a worker, which receives no pushes.
+        floats_of: function from the number of rows, the counts and the bag lengths of a push to the number of
+            floats in its gradients (`ShardStore.floats_of`); None on a worker, which receives no pushes.
     """
 
     def __init__(self, codecs: LinkCodecs, floats_of: FloatsOf | None = None) -> None:
@@ -31,10 +31,7 @@ class RowCodec:
         self._floats_of = floats_of
 
     def outgoing(self, message: Message) -> Message:
-        """Encode a message to send.
-
-        The same message gives the same bytes.
-        """
+        """Encode a message to send; the same message always gives the same bytes."""
         if isinstance(message, Push) and self._codecs.up.lossy:
             payload = self._codecs.up.encode(message.gradients)
             return CodedPush(

@@ -1,7 +1,8 @@
 """Requests that are repeated until a reply comes, and handled once.
 
-An `RpcChannel` is one end of the control link between the coordinator and one peer. It owns no socket: it is
-handed what arrives and a function that sends. All of it belongs to one asyncio loop.
+An `RpcChannel` is one end of the control link between the coordinator and one peer. It owns no socket: its
+owner passes received messages to `receive`, and gives it a function that sends. Only the thread of one
+asyncio loop may use it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 class RemoteError(ShadowSyncError):
     """The other side answered a request with an error.
 
-    It has the other side's words and its exit code.
+    The exception has the text and the exit code of that error.
     """
 
 
@@ -46,14 +47,13 @@ class RpcChannel:
 
     Args:
         peer: name of the other side in logs and errors.
-        send: hands a message to the socket; called on the loop's thread.
-        handle: coroutine function from the other side's request, and its number, to its reply. A
-            ShadowSyncError that it raises becomes an error reply.
-        refused: called with the reason whenever something was refused for its form; without it that is
-            logged.
-        verbs: the table of what may be asked.
-        first_number: number of its first request; the other side must not have seen it from this one.
-        replies: earlier replies to the other side's requests by number, since it may repeat them.
+        send: function that passes a message to the socket; called on the loop's thread.
+        handle: coroutine function that takes a request of the other side and its number, and returns the
+            reply. An exception becomes an error reply.
+        refused: called with the reason if a message is refused for its form; by default the reason is logged.
+        verbs: the table of allowed requests.
+        first_number: number of the first request; it must be new to the other side.
+        replies: earlier replies to the other side's requests by number, because it may repeat the requests.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RpcChannel:
 
         Raises:
             RemoteError: the other side answered with an error.
-            ConnectionLost: it left, or did not answer within the timeout.
+            ConnectionLost: the other side left, or did not answer within the timeout.
         """
         if self._closed:
             raise ConnectionLost(self._closed, where=self.peer)
@@ -116,9 +116,10 @@ class RpcChannel:
                 replied.exception()
 
     def receive(self, message: Message) -> None:
-        """Take in a message of the other side.
+        """Process a message of the other side.
 
-        A reply wakes its request; a request is handled once.
+        A reply ends the `call` of its request. A request is handled once; if it is repeated, its reply is
+        sent again.
         """
         if isinstance(message, ReplyMessage):
             self._receive_reply(message)
@@ -182,7 +183,7 @@ class RpcChannel:
     def close(self, why: str) -> None:
         """End the channel.
 
-        Waiting requests get `ConnectionLost(why)`; handling is cancelled.
+        Each waiting `call` raises `ConnectionLost(why)`; the handling of requests is cancelled.
         """
         self._closed = why
         for _, future in self._waiting.values():

@@ -1,6 +1,6 @@
 """Connection to the coordinator for programs that are not nodes.
 
-They are the supervisor, watchers and `shadowsync scale`.
+These programs are the supervisor, watchers and `shadowsync scale`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ async def open_channel(
 ) -> AsyncIterator[RpcChannel]:
     """Open a connection to the coordinator at `address`; `handle` answers its requests.
 
-    Nothing needs to listen there yet. `identity` is by default that of another watcher. `refused` is called
-    with the error of a message that is none; by default such a message closes the channel.
+    Nothing needs to listen there yet. By default `identity` is that of a new watcher. `refused` is called
+    with the error of an invalid message; by default such a message closes the channel.
 
-    Raises ClusterError for an address that cannot be used, and JobFileError for a key that cannot.
+    Raises ClusterError for an address that cannot be used, JobFileError for a key that cannot be used.
     """
-    # What is wrong with it is told before anything is open.
+    # An error of the key must be raised before anything is open.
     job_key()
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)

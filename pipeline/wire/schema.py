@@ -1,6 +1,6 @@
 """Schemas of messages, derived from their classes.
 
-A schema has the header fields with their types, and the tensors with dtype and rank.
+A schema has the header fields with their checks, and the tensors with dtype and rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .field_checks import check_at, check_of
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorField:
-    """One raw frame of a message: `dtype` little-endian, `rank` dimensions."""
+    """A tensor of a message, one raw frame: little-endian `dtype`, `rank` dimensions."""
 
     name: str
     dtype: np.dtype[Any]
@@ -38,20 +38,14 @@ def tensor(dtype: str, rank: int, *, optional: bool = False) -> Any:
 
 
 class Message:
-    """Base of all messages.
-
-    They are frozen dataclasses, and `KIND` names them on the wire.
-    """
+    """Base of all messages: frozen dataclasses, which `KIND` names on the wire."""
 
     KIND: ClassVar[str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """The means to encode and to validate one kind of message.
-
-    `frames` uses it.
-    """
+    """The fields of one kind of message, for encoding and validation in `frames`."""
 
     cls: type[Message]
     header: tuple[tuple[str, Callable[[Any], Any]], ...]

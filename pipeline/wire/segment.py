@@ -1,7 +1,7 @@
 """Shared memory of two processes on one machine.
 
-It is an unnamed file that one creates and the other opens. It is in no folder, and it is freed with the last
-process that maps it, however that process ends.
+The memory is an unnamed file, which one process creates and the other opens. The file is in no folder. It is
+freed with the last process that maps it, however that process ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from ..types import Float32Array
 
 TOKEN_BYTES: Final = 16
-# Where values may begin: the token has a page of its own.
+# Values begin after this many bytes, because the token has a page of its own.
 HEAD_BYTES: Final = 4096
 LARGEST_BYTES: Final = 1 << 36
 FLOAT_BYTES: Final = 4
@@ -30,16 +30,16 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SegmentError(ValueError):
-    """Shared memory that cannot be used.
+    """Shared memory cannot be used.
 
-    Memory of another process cannot be opened or is not the announced one, or a range is outside of it.
+    The memory cannot be opened, is not the announced one, or does not have the requested range.
     """
 
 
 def running_kernel() -> str:
-    """Return an identifier of the running kernel.
+    """Return an id of the running kernel.
 
-    Two processes with the same identifier can share memory, and read one monotonic clock.
+    Two processes with the same id can share memory, and read the same monotonic clock.
     """
     try:
         return _BOOT.read_text(encoding="ascii").strip()
@@ -48,7 +48,7 @@ def running_kernel() -> str:
 
 
 class Segment:
-    """Shared memory that this process has mapped. One thread uses it.
+    """Shared memory that this process has mapped; used by one thread.
 
     Attributes:
         size_bytes: bytes of the whole segment.
@@ -59,12 +59,12 @@ class Segment:
         self.size_bytes = len(mapped)
 
     def floats(self, offset: int, count: int) -> Float32Array:
-        """Return a view of the memory, float32 [count].
+        """Return a view of the memory, float32 [count], from byte `offset` on.
 
         The memory stays mapped while the array lives.
 
         Raises:
-            SegmentError: the range is outside of the memory.
+            SegmentError: the range is outside of the memory, or overlaps the token's page.
         """
         end = offset + FLOAT_BYTES * count
         if offset < HEAD_BYTES or offset % FLOAT_BYTES or count < 0 or end > self.size_bytes:
@@ -77,28 +77,27 @@ class Segment:
 class CreatedSegment(Segment):
     """A segment that this process created.
 
-    Others may open it while `descriptor` is open.
-
     Attributes:
-        token: its first bytes, as hexadecimal digits.
+        descriptor: the memory's file descriptor; other processes may open the segment while it is open.
+        token: the first bytes of the memory, in hexadecimal.
     """
 
     def __init__(self, size_bytes: int) -> None:
-        """Create it.
+        """Create the segment.
 
-        Memory is used only as it is written. Raises OSError if it cannot be created.
+        The segment takes memory only where it is written. Raises OSError if it cannot be created.
         """
         if sys.platform != "linux":
             raise OSError("only Linux has unnamed shared memory")
         import fcntl
 
-        # Python has these only if the C library had them when it was built, which older ones had not.
+        # Python lacks these if it was built with an old C library.
         if not (hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")):
             raise OSError("this Python was built without memfd_create")
         self.descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self.descriptor, size_bytes)
-            # A process that maps it would be killed by a signal if it shrank; seals prevent that.
+            # If the memory shrank, a signal would kill a process that maps it. Seals prevent that.
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
             super().__init__(mmap.mmap(self.descriptor, size_bytes))
@@ -110,7 +109,7 @@ class CreatedSegment(Segment):
         self.token = token.hex()
 
     def close(self) -> None:
-        """Close the descriptor, so that nobody else can open it.
+        """Close the descriptor, so that no other process can open the segment.
 
         Existing mappings stay.
         """
@@ -123,17 +122,17 @@ class OpenedSegment(Segment):
     """A segment that another process of this machine created."""
 
     def __init__(self, *, pid: int, descriptor: int, size_bytes: int, boot: str, token: str) -> None:
-        """Open it, and check that it is the announced one.
+        """Open the segment, and check that it is the announced one.
 
         Args:
-            pid: process that created it.
+            pid: process that created the segment.
             descriptor: descriptor in that process.
             size_bytes: bytes of the whole segment.
             boot: `running_kernel` of that process.
             token: see `CreatedSegment`.
 
         Raises:
-            SegmentError: it cannot be opened from here, or is a different one; the text says why.
+            SegmentError: the segment cannot be opened from here, or is another one; the text says why.
         """
         if sys.platform != "linux" or boot != running_kernel():
             raise SegmentError("it is on another machine")

@@ -1,9 +1,9 @@
 """Waiting for events of plain ZeroMQ sockets on an asyncio loop.
 
 ZeroMQ's descriptor is edge-triggered: it signals a change once, and any use of the socket may consume the
-signal. So a woken coroutine receives until nothing is left, and any other user of a socket calls `wake`
-afterwards. `zmq.asyncio` needs no such rule, at the price of a future and a turn of the loop per message;
-docs/architecture.md has the figures.
+signal. So a woken coroutine must receive until nothing is left, and any other user of a socket must call
+`wake` afterwards. `zmq.asyncio` needs no such rule, but costs a future and a turn of the loop for each
+message; docs/architecture.md has the figures.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import zmq
 
 
 class SocketTurns:
-    """A caller of `take_turn` when sockets may have changed.
+    """A caller of `take_turn` when the state of some sockets may have changed.
 
-    It is called on the running loop, when the state of some sockets may have changed.
-    A coroutine is woken by `SocketEvents` instead, about 10 us later. Only the loop's thread may call.
+    `take_turn` runs on the running loop. `SocketEvents` wakes a coroutine instead, about 10 us later. Only
+    the loop's thread may call.
     """
 
     def __init__(self, take_turn: Callable[[], None], *sockets: zmq.Socket[bytes]) -> None:
@@ -26,19 +26,19 @@ class SocketTurns:
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._descriptors: list[int] = []
-        # Messages that came before this object was made cause no signal, so each is looked at once.
+        # Messages that came before this object was made cause no signal, so `add` has a turn taken.
         for socket in sockets:
             self.add(socket)
 
     def add(self, socket: zmq.Socket[bytes]) -> None:
-        """Take turns for another socket, too."""
+        """Take turns for another socket too."""
         descriptor = int(socket.getsockopt(zmq.FD))
         self._descriptors.append(descriptor)
         self._loop.add_reader(descriptor, self._take_turn)
         self.wake()
 
     def wake(self) -> None:
-        """Have a turn taken, after other callbacks of the loop."""
+        """Schedule a turn, after other callbacks of the loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
@@ -46,7 +46,7 @@ class SocketTurns:
     def close(self) -> None:
         """Take no more turns.
 
-        Call it before the sockets are closed. A second call does nothing.
+        Call this before the sockets are closed. A second call does nothing.
         """
         for descriptor in self._descriptors:
             self._loop.remove_reader(descriptor)
@@ -59,9 +59,9 @@ class SocketTurns:
 
 
 class SocketEvents:
-    """A waker for the one coroutine that drives some sockets.
+    """A waker of the coroutine that drives some sockets.
 
-    It wakes the coroutine when the state of the sockets may have changed.
+    The coroutine is woken when the state of the sockets may have changed. Only one coroutine may wait.
     """
 
     def __init__(self, *sockets: zmq.Socket[bytes]) -> None:
@@ -86,6 +86,6 @@ class SocketEvents:
     def close(self) -> None:
         """Stop watching.
 
-        Call it before the sockets are closed. A second call does nothing.
+        Call this before the sockets are closed. A second call does nothing.
         """
         self._turns.close()

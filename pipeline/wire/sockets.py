@@ -1,7 +1,6 @@
-"""ZeroMQ sockets of messages.
+"""ZeroMQ sockets of messages: `Connection` (DEALER) and `Listener` (ROUTER).
 
-They are `Connection` (DEALER), `Listener` (ROUTER), and a `Waker` for pollers. Each socket is owned by one
-thread.
+`Waker` wakes a thread that waits in a poller. Each socket is owned by one thread.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ HIGH_WATER_MESSAGES = 4096
 LINGER_MILLISECONDS = 500
 SERVED_AT_ONCE = 256
 ROOT = 0
-# A plain number: an operation on flags of the enum takes longer than reading them from the socket.
+# A plain number, because an operation on flags of the enum takes longer than reading them from the socket.
 _READABLE = int(zmq.POLLIN)
 
 log = logging.getLogger(__name__)
@@ -48,12 +47,12 @@ def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
 def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
     """Bind to `tcp://HOST:PORT` or `ipc://NAME`; return the actual endpoint.
 
-    Port `*` or 0 means any free one. Over TCP only who has the job's key can connect, if there is one. To
-    `ipc` only processes of this user and root can: a name in Linux's abstract namespace has no permissions of
-    its own.
+    Port `*` or 0 means any free port. If the job has a key, only peers with the key can connect over TCP.
+    Only processes of this user and root can connect to `ipc`; this is checked because a name in Linux's
+    abstract namespace has no permissions.
 
     Raises:
-        ClusterError: the address is in use, not of this host, or invalid.
+        ClusterError: the address is in use, is not of this host, or is invalid.
     """
     try:
         if sys.platform == "linux" and address.startswith("ipc://"):
@@ -73,7 +72,7 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
 def connect(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
     """Connect to a TCP or IPC endpoint, with the job's key.
 
-    Raises ZMQError for what is no endpoint.
+    Raises ZMQError for an invalid endpoint.
     """
     connect_with_key(socket, endpoint)
     socket.connect(endpoint)
@@ -82,7 +81,7 @@ def connect(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
 def has_message(socket: zmq.Socket[bytes]) -> bool:
     """Return whether a message has arrived.
 
-    This costs a third of trying to receive and catching the exception.
+    This takes a third of the time of trying to receive and catching the exception.
     """
     return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
@@ -90,10 +89,10 @@ def has_message(socket: zmq.Socket[bytes]) -> bool:
 def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> None:
     """Send frames as one message.
 
-    Large frames are sent without a copy, as ZeroMQ holds them until they are sent.
+    Large frames are sent without a copy; ZeroMQ refers to them until they are sent.
     """
     last = len(frames) - 1
-    # Plain numbers: an operation on two flags of the enum takes longer than the rest of a small frame.
+    # Plain numbers: an operation on two flags of the enum takes longer than all the rest of a small frame.
     flags = int(flags)
     not_last = int(zmq.SNDMORE) | flags
     for at, frame in enumerate(frames):
@@ -107,7 +106,7 @@ def send_frames(socket: zmq.Socket[bytes], frames: list[Any], flags: int) -> Non
 class Connection:
     """A DEALER socket to one endpoint.
 
-    Only the thread that made it may use it.
+    Only the thread that made the connection may use it.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, identity: str) -> None:
@@ -124,7 +123,8 @@ class Connection:
     def send(self, message: Message) -> None:
         """Queue a message; its tensors must not change from now on.
 
-        If the queue is full, the message is dropped and counted: a request is sent again until answered.
+        If the queue is full, the message is dropped and counted. This loses nothing, because a request is
+        sent again until it is answered.
         """
         frames = encode(message)
         try:
@@ -135,9 +135,9 @@ class Connection:
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> Message | None:
-        """Return the next message that has arrived, or None.
+        """Return the next message that has arrived, or None; does not wait.
 
-        Invalid messages are counted and logged.
+        Invalid messages are counted, logged and skipped.
         """
         while True:
             try:
@@ -159,7 +159,7 @@ class Connection:
 class Listener:
     """A ROUTER socket at one endpoint.
 
-    Only the thread that made it may use it, except for `admit`.
+    Only the thread that made the listener may use it, except for `admit`.
 
     Attributes:
         refusals: messages refused by this socket or by its handler.
@@ -182,21 +182,21 @@ class Listener:
         self._admitted: frozenset[bytes] | None = None
 
     def admit(self, tokens: Iterable[str]) -> None:
-        """Accept only these tokens' messages; initially all.
+        """Accept only messages of peers with these tokens; at first all are accepted.
 
-        Any thread may call. An identity is a node's token, or begins with that and a slash.
+        Any thread may call. A peer's identity is its token, or begins with the token and a slash.
         """
         self._admitted = frozenset(token.encode() for token in tokens)
 
     def admit_also(self, token: str) -> None:
-        """Accept one more token's messages."""
+        """Accept also messages of peers with this token."""
         self._admitted = (self._admitted or frozenset()) | {token.encode()}
 
     def send(self, identity: bytes, message: Message) -> None:
         """Queue a message for a peer.
 
-        If the peer is gone or its queue is full, the message is dropped and counted: the peer repeats its
-        request.
+        If the peer is gone or its queue is full, the message is dropped and counted. This loses nothing,
+        because the peer repeats its request.
         """
         frames = encode(message)
         try:
@@ -209,10 +209,10 @@ class Listener:
         self.sent_bytes += sum(memoryview(frame).nbytes for frame in frames)
 
     def receive(self) -> tuple[bytes, Message] | None:
-        """Receive one message without waiting; None if there is none.
+        """Receive one message without waiting; None if there is none or it is refused.
 
-        An invalid message, or one of somebody who is not admitted, is counted, logged with its sender, and
-        answered with a `Failure`. More may wait behind it: see `has_message`.
+        A message that is invalid, or whose sender is not admitted, is counted, logged with its sender, and
+        answered with a `Failure`. After None, `has_message` tells whether more messages wait.
         """
         try:
             parts = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -238,8 +238,8 @@ class Listener:
     ) -> None:
         """Pass messages that have arrived to `handle`, while `takes_more()` is true.
 
-        It passes at most SERVED_AT_ONCE, including refused ones, so that the thread also gets to its other
-        work under load.
+        At most SERVED_AT_ONCE messages are taken, including refused ones, so that the thread also gets to its
+        other work under load.
         """
         for _ in range(SERVED_AT_ONCE):
             if not takes_more() or not has_message(self.socket):
@@ -255,8 +255,8 @@ class Listener:
 def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
     """Queue a message if there is room; return whether it was queued.
 
-    If the queue is full or the peer is gone, the message is dropped: a request is sent again until its reply
-    comes.
+    If the queue is full or the peer is gone, the message is dropped. This loses nothing, because a request is
+    sent again until its reply comes.
     """
     try:
         send_frames(socket, frames, zmq.NOBLOCK)
@@ -270,8 +270,8 @@ def send_or_drop(socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
 def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
     """Queue a message without waiting; return whether it was queued.
 
-    Only the loop's thread may call. If the queue is full or the peer is gone, the message is dropped: a
-    request is sent again until its reply comes.
+    Only the loop's thread may call. If the queue is full or the peer is gone, the message is dropped. This
+    loses nothing, because a request is sent again until its reply comes.
     """
     future = cast("asyncio.Future[Any]", socket.send_multipart(frames, zmq.NOBLOCK))
     error = future.exception() if future.done() else None
@@ -283,9 +283,9 @@ def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
 
 
 class Waker:
-    """A socket pair that wakes a thread which waits in a poller.
+    """A socket pair that wakes a thread waiting in a poller.
 
-    Any thread may call `wake`; `fileno` and `clear` belong to the waiting thread.
+    Any thread may call `wake`; only the waiting thread may call `fileno` and `clear`.
     """
 
     def __init__(self) -> None:
@@ -298,17 +298,14 @@ class Waker:
         return self._reader.fileno()
 
     def wake(self) -> None:
-        """Make the descriptor readable.
-
-        If the pair is full, it is readable already.
-        """
+        """Make the descriptor readable."""
         try:
             self._writer.send(b"\0")
         except (BlockingIOError, OSError):
             return
 
     def clear(self) -> None:
-        """Discard what `wake` wrote."""
+        """Make the descriptor unreadable again, until the next `wake`."""
         try:
             while self._reader.recv(4096):
                 continue

@@ -13,10 +13,10 @@ StartTask: TypeAlias = Callable[[Coroutine[Any, Any, object]], None]
 
 
 class TaskSet:
-    """Tasks that an object starts and cancels at its end.
+    """Tasks that an object starts during its life and cancels at its end.
 
-    It starts them during its life; all are on one loop. Where tasks belong to a block, `background` is
-    shorter: there one failure cancels the others, too.
+    All tasks are on one loop. If tasks belong to a block, use `background` instead; there one failure also
+    cancels the others.
 
     Args:
         failed: called with the exception that ends a task, unless the task was cancelled.
@@ -53,9 +53,9 @@ class TaskSet:
 async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[StartTask]:
     """Run coroutines in the background of a block.
 
-    The block is given a function that starts more of them. Its end cancels them and awaits their end. If one
-    fails, the block is cancelled and raises its error; as itself, in no ExceptionGroup, and so what the block
-    raises.
+    The block gets a function that starts more coroutines. At the end of the block all are cancelled and
+    awaited. If a coroutine fails, the block is cancelled. The error of the coroutine, or of the block, is
+    raised as itself, not in an ExceptionGroup.
     """
     failed: BaseException
     try:
@@ -77,8 +77,8 @@ async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[Start
 async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:
     """Return the result of `work`, or None if `end` completes first.
 
-    In that case `work` is cancelled. Raises what `work` raises. On return `work` has ended; if `end` is a
-    coroutine it was cancelled, if it is a future it was left alone.
+    In that case `work` is cancelled. Raises what `work` raises. On return `work` has ended. An `end` that has
+    not completed is cancelled if it is a coroutine, and left alone if it is a future.
     """
     task, ending = asyncio.ensure_future(work), asyncio.ensure_future(end)
     try:

@@ -1,7 +1,7 @@
 """Messages between a trainer and its worker process, by verb.
 
-They are frozen dataclasses, checked as those of the control plane are (see `field_checks`). Nothing is
-answered by number: both ends are on one machine, end together, and receive everything in order.
+Messages are frozen dataclasses, checked like those of the control plane (see `field_checks`). They have no
+numbers and no replies, because both ends are on one machine, end together, and receive everything in order.
 """
 
 from __future__ import annotations
@@ -163,13 +163,13 @@ class BatchAck:
 
     Attributes:
         worker: the worker's place in its trainer.
-        left_out: why it was not trained: nothing of it went to the replica or to an embedding node, and its
-            sums are 0. Empty for a batch that is trained.
-        loss_sum: log loss before the step, in nats, times the sample weights, over the examples.
-        positives: the sum of labels times sample weights.
-        weight: the sum of the sample weights; `examples` where the job has none.
+        left_out: why the batch was left out; "" for a trained batch. A batch that is left out changes neither
+            the replica nor an embedding node, and its sums are 0.
+        loss_sum: sum over the examples of the log loss before the step, in nats, times the sample weight.
+        positives: sum of labels times sample weights.
+        weight: sum of the sample weights; `examples` if the job has none.
         finished_at: time by the machine's monotonic clock, which its processes share.
-        replay: it was trained before.
+        replay: whether the batch was trained before.
     """
 
     worker: Count
@@ -226,7 +226,7 @@ class WorkerHeartbeat:
     Attributes:
         metrics: counts of the worker; see `WorkerHandle.metrics`.
         process: CPU seconds and memory of the process.
-        threads: seconds of CPU and of waiting for a core, by name.
+        threads: seconds of CPU and of waiting for a core, by the thread's name.
         sent_bytes, received_bytes, connections: counts of the worker's own client of the center.
     """
 
@@ -339,13 +339,13 @@ class WorkerVerbs(NamedRecords[Sent]):
     """The verbs of one direction."""
 
     def encode(self, message: Sent) -> WorkerMessage:
-        """Return what is sent for a message."""
+        """Encode a message to send."""
         return WorkerMessage(self.name_of(message), values_of(message))
 
     def decode(self, message: WorkerMessage) -> Sent:
-        """Return the message that was sent.
+        """Decode a received message.
 
-        Raises ProtocolError, naming the verb and the field.
+        Raises ProtocolError, which names the verb and the field, for one that is not valid.
         """
         return self.decode_values(message.verb, message.body)
 

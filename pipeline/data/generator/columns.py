@@ -1,6 +1,6 @@
 """The columns of a generated click log, drawn from (seed, part, row).
 
-Ids are 32-bit numbers that hide their rank; the teacher's latent values are hashed from them.
+Ids are 32-bit numbers that do not show their rank. The teacher's latent values are hashes of the ids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...types import Float64Array, Int32Array, Uint32Array
 from ..hashing import mix64, mix_numbers
 
-# Rows are drawn in blocks of this many, so that any row can be made without those before it.
+# Rows are drawn in blocks of this many, so that a row can be made without all rows before it.
 BLOCK_EXAMPLES: Final = 8_192
 LARGEST_COUNT: Final = 10_000_000
 
@@ -27,11 +27,13 @@ _MULTIPLIERS: Final = (0x85EBCA6B, 0xC2B2AE35)
 
 @dataclass(frozen=True)
 class CountColumn:
-    """An integer column: log-logistic.
+    """An integer column with a log-logistic distribution.
 
-    The median is exp(`location`), the log-scale `spread`.
-
-    `missing` and `negative` are fractions of the rows: empty, and -1, as Criteo's second column has them.
+    Attributes:
+        location: logarithm of the median.
+        spread: scale of the logarithm.
+        missing: fraction of the rows that are empty.
+        negative: fraction of the rows that are -1, as in Criteo's second column.
     """
 
     location: float
@@ -44,9 +46,10 @@ class CountColumn:
 class IdColumn:
     """A categorical column of `cardinality` ids, log-uniform over their ranks.
 
-    A fraction `missing` is empty.
-
-    `side` is the column's side in the teacher's interactions: each column of "left" meets each of "right".
+    Attributes:
+        missing: fraction of the rows that are empty.
+        side: the column's side in the teacher's interactions, which pair each "left" column with each
+            "right" column.
     """
 
     cardinality: int
@@ -104,7 +107,7 @@ ID_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClickColumns:
-    """Hold rows without their labels.
+    """Rows without their labels.
 
     Attributes:
         counts: float64 [13, n], whole numbers; NaN where missing.
@@ -118,11 +121,10 @@ class ClickColumns:
 
 
 def draw_block(seed: int, part: LogPart, block: int) -> ClickColumns:
-    """Return rows `block * BLOCK_EXAMPLES` up to the next block's first.
+    """Return the BLOCK_EXAMPLES rows of a block.
 
-    A pure function of the arguments.
-
-    Made from the raw 64-bit words of Philox, whose stream NumPy never changes. Any thread may call.
+    The result depends on the arguments only: it is made from the raw 64-bit words of Philox, a stream that
+    NumPy never changes. Any thread may call.
     """
     columns = len(COUNT_COLUMNS) + len(ID_COLUMNS) + 1
     philox = np.random.Philox(key=[seed, 0], counter=[0, 0, block, _PART_NUMBER[part]])
@@ -135,16 +137,16 @@ def draw_block(seed: int, part: LogPart, block: int) -> ClickColumns:
 
 
 def popularity(column: IdColumn) -> Float64Array:
-    """Return float64 [cardinality]: the probability of each rank among ids not missing."""
+    """Return float64 [cardinality]: the probability of each rank, missing ids left out."""
     edges = np.log(np.arange(1, column.cardinality + 2, dtype=np.float64))
     shares: Float64Array = np.diff(edges) / edges[-1]
     return shares
 
 
 def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Array:
-    """Return uint32 [n]: the ids of ranks of at least 0.
+    """Return the ids of ranks, uint32 [n]; ranks are at least 0.
 
-    They are one to one within a column, so no two ranks share an id.
+    Two ranks of a column never share an id.
     """
     value = ranks.astype(np.uint32) ^ _key(seed, column)
     value = (value ^ (value >> np.uint32(16))) * np.uint32(_MULTIPLIERS[0])
@@ -155,11 +157,11 @@ def ids_of_ranks(seed: int, column: int, ranks: NDArray[np.int32]) -> Uint32Arra
 def normals_of_ids(seed: int, column: int, ids: Uint32Array, component: int) -> NDArray[np.float64]:
     """Return float64 [n]: a standard normal value of each id.
 
-    A function of (seed, column, id, component) alone.
+    A value depends on (seed, column, id, component) only.
     """
     first = mix64(ids.astype(np.uint64) ^ np.uint64(mix_numbers(seed, 2, column, component)))
     second = mix64(first)
-    # Box and Muller's transform of two uniforms, the first never 0.
+    # Box and Muller's transform; 0.5 keeps the first uniform above 0, which has no logarithm.
     radius = ((first >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     angle = (second >> np.uint64(11)).astype(np.float64) * 2.0**-53
     values: NDArray[np.float64] = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)

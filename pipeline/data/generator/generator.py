@@ -1,9 +1,10 @@
 """Generator of Criteo-shaped click logs with a planted teacher, of any size.
 
-They are streamed to disk: label, 13 counts I1..I13, 26 ids C1..C26 of 8 hexadecimal digits; see columns.py
-for how they are drawn and teacher.py for what makes a click. Row i of a part is a pure function of (seed,
-part, i): more rows, several files or other chunks change no row. The parts are disjoint streams of one
-teacher.
+A row has a label, 13 counts I1..I13, and 26 ids C1..C26 of 8 hexadecimal digits. columns.py draws the counts
+and ids, teacher.py decides what is a click. Rows are streamed to disk.
+
+Row i of a part is a pure function of (seed, part, i): more rows, several files or other chunks change no row.
+The parts are disjoint streams of one teacher.
 """
 
 from __future__ import annotations
@@ -69,17 +70,18 @@ def generate_log(
         compression: compression of the whole file for text, inside the file for Parquet.
         click_rate: mean of the true probabilities, LEAST_CLICK_RATE to LARGEST_CLICK_RATE.
         reuse: if log.json states the same request and its files have the stated sizes, write nothing and
-            return it with `reused` set.
-        progress: called in this thread with rows done and rows in all, at most every `CHUNK_EXAMPLES` rows.
+            return its manifest with `reused` set.
+        progress: called in this thread with rows done and rows in all, after each chunk of at most
+            `CHUNK_EXAMPLES` rows.
 
     Returns:
         The manifest. Any thread may call; two calls at once need two directories.
 
     Raises:
         JobFileError: an argument out of range.
-        DataError: the folder cannot be written, or holds files of these names that no log.json lists.
+        DataError: the folder cannot be written, or has files of these names that its log.json does not list.
         ResourceError: the disk is full.
-        After an error or an interrupt the folder has no log.json, and none of the files begun.
+        After an error or an interrupt the folder has neither log.json nor files that this call began.
     """
     request = _LogRequest(
         Path(directory), examples, eval_examples, seed, data_format, files, compression, click_rate
@@ -108,7 +110,7 @@ def generate_log(
 def draw_rows(
     seed: int, part: Literal["train", "eval"], rows: range, chunk_examples: int = CHUNK_EXAMPLES
 ) -> Iterator[ClickColumns]:
-    """Yield the rows of a range, in order, `chunk_examples` at a time.
+    """Yield the rows of a range in order, in chunks of `chunk_examples`.
 
     The last chunk may be shorter.
     """
@@ -126,7 +128,7 @@ def draw_rows(
 
 @dataclass(frozen=True)
 class _LogRequest:
-    """Hold the checked arguments of `generate_log`."""
+    """The checked arguments of `generate_log`."""
 
     directory: Path
     examples: int

@@ -1,7 +1,4 @@
-"""log.json: the description of a generated click log.
-
-It has the counts of each part, which are exact for any chunks.
-"""
+"""log.json: the description of a generated click log, with exact counts of each part."""
 
 from __future__ import annotations
 
@@ -26,7 +23,8 @@ GENERATOR_VERSION: Final = 1
 DataFormat = Literal["criteo_tsv", "parquet"]
 LogCompression = Literal["none", "gz", "zst"]
 
-# Loglosses are summed as whole multiples of this, in nats: integers add up to the same in any order.
+# Loglosses are summed as whole multiples of this, in nats, because a sum of integers does not depend on the
+# order or the chunks.
 _LOGLOSS_UNIT: Final = 2.0**-32
 
 
@@ -41,7 +39,7 @@ class LogFile(FrozenModel):
 def teacher_ne(files: Sequence[str]) -> float | None:
     """Return the teacher's NE on these files.
 
-    Returns None unless together they are a part of one generated log.
+    Returns None unless the files are exactly one part of a generated log.
     """
     manifests: list[LogManifest | None] = [read_manifest(path) for path in files]
     known = [manifest for manifest in manifests if manifest is not None]
@@ -66,7 +64,7 @@ class PartManifest(FrozenModel):
         distinct_ids: pairs of column and id that occur, missing ids not counted.
         bytes: size of all files.
 
-    `teacher_logloss` is None without examples, and `teacher_ne` also where all labels are the same.
+    `teacher_logloss` is None without examples. `teacher_ne` is also None if all labels are the same.
     """
 
     files: tuple[LogFile, ...]
@@ -84,7 +82,7 @@ class LogManifest(FrozenModel):
     Attributes:
         version: version of the generator; another version makes other rows from the same seed.
         click_rate: mean of the teacher's probabilities.
-        reused: the log was there already and nothing was written. Not stored.
+        reused: whether the log was there already and nothing was written; not stored.
     """
 
     generator: Literal["shadowsync"] = "shadowsync"
@@ -109,8 +107,9 @@ class LogManifest(FrozenModel):
 def read_manifest(path_of_a_data_file: str | Path) -> LogManifest | None:
     """Return the log.json beside a data file, or None.
 
-    None when there is none, when it is not the generator's, or when it does not list a file of this name and
-    size. Raises DataError when it is the generator's and damaged, or of a later version.
+    Returns None when there is no log.json, when the generator did not write it, or when it does not list a
+    file of this name and size. Raises DataError when the generator's log.json is damaged or of a later
+    version.
     """
     path = Path(path_of_a_data_file)
     manifest = read_manifest_file(path.parent / MANIFEST_NAME)
@@ -127,7 +126,7 @@ def read_manifest(path_of_a_data_file: str | Path) -> LogManifest | None:
 def read_manifest_file(path: Path) -> LogManifest | None:
     """Return the manifest at `path`; the files beside it are not checked.
 
-    Returns and raises as `read_manifest` otherwise.
+    Returns None without a manifest of the generator; raises as `read_manifest`.
     """
     try:
         text = path.read_text("utf-8")
@@ -164,10 +163,7 @@ def write_manifest(directory: Path, manifest: LogManifest) -> None:
 
 
 class PartTally:
-    """Add up chunks of rows.
-
-    Memory: one byte an id. One thread.
-    """
+    """Count chunks of rows, in one thread; memory is one byte an id."""
 
     def __init__(self) -> None:
         self._examples = 0

@@ -2,13 +2,18 @@
 
     logit = bias + scale * (0.55 main + 0.8 interaction + 0.2 curvature)
 
-Each id has a latent vector of two normal values, a hash of (seed, column, id), centred by popularity.
-- main: the sum of the first components over all columns, and three counts. A linear model finds this.
-- interaction: the dot product of L and R, the sums of the vectors of the columns of either side. Each column
-  of one side meets each of the other, and with centred vectors no weight on a single id says any of it.
-- curvature: the product of two counts, the square of another, and two more times a component of L and of R.
-Each of the three is brought to mean 0 and variance 1. What one pass cannot learn would only lower what any
-model can reach: so vectors shrink beyond rank 100, and curvature, which a DLRM is slow to find, is small.
+Each id has a latent vector of two normal values, hashed from (seed, column, id) and centred by popularity. L
+is the sum of the vectors of the "left" columns, R that of the "right" columns.
+
+- main: the sum of the first components over all columns, and three counts. A linear model can learn it.
+- interaction: the dot product of L and R, which pairs each left column with each right column. Vectors are
+  centred, so no weight of a single id can replace it.
+- curvature: the product of two counts, the square of a third, and two products of a count and a component of
+  L or R.
+
+Each of the three is scaled to mean 0 and variance 1. What a model cannot learn in one pass would only make
+its best quality worse. So vectors shrink beyond rank 100, and curvature, which a DLRM learns slowly, has a
+small weight.
 """
 
 from __future__ import annotations
@@ -31,19 +36,17 @@ _WEIGHTS: Final = (0.55, 0.8, 0.2)
 _CALIBRATION_BLOCKS: Final = 4
 _HALVINGS: Final = 16
 _NEWTON_STEPS: Final = 5
-# A rare click is far from where the steps begin, and each of them goes at most about 1.
+# At a low click rate the solution is far from the start, and a step moves the bias by at most about 1.
 _RARE_NEWTON_STEPS: Final = 40
 _LOGISTIC_DEVIATION: Final = 1.81
 
 
 class Teacher:
-    """The teacher of one seed.
-
-    Immutable after construction: any thread may call it.
+    """The teacher of one seed; immutable, so any thread may call it.
 
     Args:
         seed: at least 0; another seed gives other ids, other latent vectors and other rows.
-        click_rate: mean of the probabilities. Another rate changes labels alone.
+        click_rate: mean of the probabilities. Another rate changes only labels.
     """
 
     def __init__(self, seed: int, click_rate: float = MEAN_LABEL) -> None:
@@ -60,7 +63,7 @@ class Teacher:
             ranks: int32 [26, n], -1 where missing.
 
         Returns:
-            float64 [n], each strictly between 0 and 1; a row's does not depend on the others.
+            float64 [n], each strictly between 0 and 1. A row's probability does not depend on other rows.
         """
         fitted = self._calibration
         parts = (self._parts(counts, ranks) - fitted.means[:, None]) / fitted.deviations[:, None]
@@ -72,7 +75,7 @@ class Teacher:
         main = 1.5 * (number[2] - number[4] + number[7])
         sums = {side: np.zeros((LATENT_DIM, counts.shape[1])) for side in ("", "left", "right")}
         for column, latents, rank in zip(ID_COLUMNS, self._latents, ranks, strict=True):
-            # The vector of a missing id, rank -1, is the last one: zeros.
+            # A missing id has rank -1, and the last vector is zeros.
             vectors = latents[:, rank]
             main += vectors[0]
             sums[column.side] += vectors
@@ -83,9 +86,9 @@ class Teacher:
 
 
 def expected_logloss(chances: Float64Array) -> Float64Array:
-    """Return the expected logloss, in nats, of predicting true probabilities.
+    """Return the expected logloss, in nats, of predicting the true probabilities.
 
-    They are strictly between 0 and 1.
+    `chances` are these probabilities, each strictly between 0 and 1; the result has their shape.
     """
     result: Float64Array = -(chances * np.log(chances) + (1.0 - chances) * np.log1p(-chances))
     return result
@@ -101,7 +104,7 @@ class _Calibration(NamedTuple):
 def _latents(seed: int, place: int, column: IdColumn) -> Float64Array:
     """Return float64 [LATENT_DIM, cardinality + 1]: the vectors by rank.
 
-    The last vector, of a missing id, is zeros.
+    The last vector is that of a missing id, zeros.
     """
     ranks = np.arange(column.cardinality, dtype=np.int32)
     ids = ids_of_ranks(seed, place, ranks)
@@ -115,9 +118,9 @@ def _latents(seed: int, place: int, column: IdColumn) -> Float64Array:
 
 
 def _standardized(counts: Float64Array) -> Float64Array:
-    """Return float64 [13, n]: log counts around 0, in deviations.
+    """Return float64 [13, n]: log counts, centred, in standard deviations.
 
-    Clipped to 2.5 deviations; 0 where missing.
+    Values are clipped to 2.5 deviations; missing ones are 0.
     """
     location = np.array([column.location for column in COUNT_COLUMNS])[:, None]
     spread = np.array([column.spread for column in COUNT_COLUMNS])[:, None]
@@ -128,7 +131,7 @@ def _standardized(counts: Float64Array) -> Float64Array:
 
 
 def _weighted(parts: Float64Array) -> Float64Array:
-    # Added one by one: a matrix product may round a row otherwise when other rows stand beside it.
+    # Not a matrix product, because its rounding of a row may depend on the number of rows.
     total: Float64Array = _WEIGHTS[0] * parts[0] + _WEIGHTS[1] * parts[1] + _WEIGHTS[2] * parts[2]
     return total
 
@@ -149,10 +152,7 @@ def _calibrate(parts: Float64Array, rate: float) -> _Calibration:
 
 
 def _bias(raw: Float64Array, scale: float, rate: float) -> float:
-    """Return the bias that gives the click rate, by Newton's method.
-
-    The mean of sigmoids is smooth and rising.
-    """
+    """Return the bias that gives the click rate, by Newton's method."""
     bias = math.log(rate / (1.0 - rate))
     for _ in range(_NEWTON_STEPS if rate == MEAN_LABEL else _RARE_NEWTON_STEPS):
         chances = _sigmoid(bias + scale * raw)
@@ -161,6 +161,6 @@ def _bias(raw: Float64Array, scale: float, rate: float) -> float:
 
 
 def _sigmoid(logits: Float64Array) -> Float64Array:
-    # 30 deviations from even odds never occur; the bound keeps both logarithms of a chance finite.
+    # Logits beyond 30 do not occur in practice. The bound keeps log(p) and log(1 - p) finite.
     result: Float64Array = 1.0 / (1.0 + np.exp(-np.clip(logits, -30.0, 30.0)))
     return result

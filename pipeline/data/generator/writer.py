@@ -1,7 +1,4 @@
-"""Writing of generated rows to one file, as text or Parquet.
-
-The text is in Criteo's format.
-"""
+"""Writing of generated rows to one file, as Parquet or text in Criteo's format."""
 
 from __future__ import annotations
 
@@ -38,9 +35,9 @@ class LogWriter(Protocol):
 
 
 class TableMaker:
-    """Make tables for a writer from rows.
+    """Make a writer's tables from rows.
 
-    It stores the ids' text, a few tens of MB for all columns.
+    The texts of all ids are kept in memory, a few tens of MB.
     """
 
     def __init__(self, seed: int) -> None:
@@ -64,9 +61,9 @@ class TableMaker:
 
 
 def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> str:
-    """Return the end of a data file's name.
+    """Return the suffix of a data file's name, such as ".tsv.gz".
 
-    Parquet compresses inside, so its name does not state the compression.
+    Parquet compresses inside the file, so its suffix is always ".parquet".
     """
     if data_format == "parquet":
         return ".parquet"
@@ -75,12 +72,10 @@ def data_file_suffix(data_format: DataFormat, compression: LogCompression) -> st
 
 @contextmanager
 def open_writer(path: Path, data_format: DataFormat, compression: LogCompression) -> Iterator[LogWriter]:
-    """Open a writer of a new file.
+    """Open a writer of a new file, which is complete when the context ends.
 
-    The file is complete when the context ends. Raises OSError.
-
-    Each table becomes one row group of Parquet. Output has no times or names, so its bytes depend only on the
-    tables. Memory: about three tables.
+    Each table becomes one row group of Parquet. The file has no times or names, so its bytes depend only on
+    the tables. Memory: about three tables. Raises OSError.
     """
     if data_format == "parquet":
         codec = _PARQUET_CODEC[compression]

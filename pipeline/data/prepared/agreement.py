@@ -34,10 +34,7 @@ def role_paths(data: DataSection) -> dict[DataRole, list[str]]:
 
 
 def check_agreement(job: Job, manifest: PreparedManifest) -> None:
-    """Raise JobFileError where the job's rows are not those of the folder.
-
-    It names the first few differences, and a remedy.
-    """
+    """Raise JobFileError, which names differences, unless the job's rows are the folder's."""
     found = differences(job, manifest)
     if not found:
         return
@@ -50,7 +47,7 @@ def check_agreement(job: Job, manifest: PreparedManifest) -> None:
 
 
 def differences(job: Job, manifest: PreparedManifest) -> list[str]:
-    """Return each key in which they differ, with both values."""
+    """Describe each key in which job and folder differ, with both values."""
     order = manifest.order
     found = _hash_differences(order.hash)
     mine = row_settings(job.data)
@@ -72,7 +69,7 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
         found.append("the tables are in another order than the folder's")
     for role, paths in role_paths(job.data).items():
         their_paths = order.paths.get(role, [])
-        # Names only: the source may lie elsewhere on this machine, or nowhere any more.
+        # Names only, because the source may be elsewhere on this machine, or no longer exist.
         if sorted(map(_name, paths)) != sorted(map(_name, their_paths)):
             found.append(f"data.{PATH_KEYS[role]} is {_few(paths)}, in the folder {_few(their_paths)}")
     return found
@@ -91,7 +88,7 @@ def _hash_differences(theirs: HashSettings) -> list[str]:
 def _with_defaults(
     stated: Mapping[str, Any], section: type[BaseModel], keys: Iterable[str]
 ) -> dict[str, Any]:
-    """Return the statements of a folder, with defaults for keys newer than it."""
+    """Return what a folder states, with defaults for keys newer than the folder."""
     fields = section.model_fields
     absent = {key for key in keys if key not in stated and not fields[key].is_required()}
     return {**{key: fields[key].get_default(call_default_factory=True) for key in absent}, **stated}
@@ -107,7 +104,7 @@ def _column_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> list[st
         found += [
             f"data.columns.{name}.{key} is {value!r}, in the folder {column.get(key)!r}"
             for key, value in mine[name].items()
-            # How a bag is pooled is the model's business, and not stored.
+            # Pooling belongs to the model, so it is not stored.
             if key != "pooling" and value != column.get(key)
         ]
     if not found and list(mine) != list(theirs):

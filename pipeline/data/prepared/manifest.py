@@ -1,6 +1,6 @@
 """manifest.json: the content of a prepared folder.
 
-It is written last; without it the folder is not complete.
+The manifest is written last, so a folder without one is not complete.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AGAIN = "prepare it again, with --force"
 
 
 class HashSettings(FrozenModel):
-    """The hash from ids to rows, see `pipeline.data.hashing`; the seed in hex."""
+    """The hash from ids to rows, see `pipeline.data.hashing`; `seed` is in hex."""
 
     name: str = HASH_NAME
     version: int = HASH_VERSION
@@ -47,7 +47,7 @@ class HashSettings(FrozenModel):
 class SourceFile(FrozenModel):
     """A file that rows came from.
 
-    `modified_ns` since 1970, None for a URL.
+    `modified_ns` is the time of its last change, in ns since 1970; None for a URL.
     """
 
     path: str
@@ -59,13 +59,14 @@ class SourceFile(FrozenModel):
 class PreparationSettings(FrozenModel):
     """The settings and files of a preparation.
 
-    Two with equal settings make the same rows and the same parts.
+    Preparations with equal settings and files make the same rows and parts.
 
     Attributes:
         data: the keys of [data] that say what a row is, resolved.
         tables: rows of each table by name, in the order of the job.
         paths: the patterns of each role's files.
-        span_bytes: `data.span_bytes`, by which the source was cut.
+        span_bytes: the `data.span_bytes` with which the source was cut.
+        files: the files that matched.
     """
 
     hash: HashSettings = HashSettings()
@@ -77,7 +78,7 @@ class PreparationSettings(FrozenModel):
 
     @property
     def digest(self) -> str:
-        """Return the hex SHA-256; each part has it too."""
+        """Return the hex SHA-256 of these settings, which each part has too."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -88,10 +89,10 @@ class PreparedColumn(FrozenModel):
     Attributes:
         kind: kind as in [data.columns]; "categorical" for buckets and crosses.
         source: the column of the source; "" for a cross.
-        stored: its type in the parts.
-        transform: transformation of a number or of a time to what is stored, in words; "" for none.
-        table_rows: rows of its table; None without one.
-        hash_column: the number that its ids are hashed with; None without a table, and for parts of
+        stored: type of the column in the parts.
+        transform: how a number or a time was changed before it was stored, in words; "" for no change.
+        table_rows: rows of the column's table; None without a table.
+        hash_column: number with which the column's ids are hashed; None without a table, and for parts of
             times and buckets, which have no hash.
         pooling: pooling of a multi-hot column.
     """
@@ -109,7 +110,7 @@ class PreparedColumn(FrozenModel):
 class PreparedPart(FrozenModel):
     """One Parquet file of a prepared folder.
 
-    It has the good rows of a piece of a source file from `first_row` on, in their order. Its name has no
+    A part has good rows of a piece of a source file, in their order, `first_row` first. Its name has no
     folder.
     """
 
@@ -141,8 +142,8 @@ class PreparedManifest(FrozenModel):
 
     Attributes:
         order_digest: the SHA-256 of `order`, which each part has too.
-        digest: the SHA-256 of everything else here, and so of every byte of the parts: two folders with equal
-            ones have the same rows.
+        digest: the SHA-256 of everything else here. This includes the SHA-256 of each part, so two folders
+            with equal digests have the same rows.
     """
 
     format: Literal["shadowsync-prepared"] = "shadowsync-prepared"
@@ -172,7 +173,7 @@ class PreparedManifest(FrozenModel):
 
     @property
     def bad_rows(self) -> int:
-        """Return the bad rows of the sources, which no part has."""
+        """Return the number of bad rows in the sources, which are in no part."""
         return sum(role.bad_rows for role in self.roles)
 
 
@@ -182,9 +183,9 @@ def in_folder(folder: str, name: str) -> str:
 
 
 def read_prepared(folder: str) -> PreparedManifest:
-    """Return the manifest of a prepared folder, a path or a URL.
+    """Return the manifest of a prepared folder, given by path or URL.
 
-    Raises DataError if there is none, or it is damaged, changed, or of a later version.
+    Raises DataError for a manifest that is absent, damaged, changed, or of a later version.
     """
     path = in_folder(folder, MANIFEST_NAME)
     if not is_url(folder) and not Path(path).exists():
@@ -199,9 +200,9 @@ def read_prepared(folder: str) -> PreparedManifest:
 
 
 def source_files(files: list[str]) -> list[str]:
-    """Return the files that the rows of `files` were read from.
+    """Return the files that the rows of `files` come from, each once.
 
-    A part of a prepared folder is replaced by the file that it was made from; other files stay as they are.
+    A part of a prepared folder is replaced by the file from which it was made; other files stay as they are.
     Raises DataError as `read_prepared`.
     """
     found: dict[str, None] = {}

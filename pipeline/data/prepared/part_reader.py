@@ -1,7 +1,4 @@
-"""Reader of a prepared folder's parts, which checks their content.
-
-Each part becomes examples; `verify_folder` checks that every byte is what was written.
-"""
+"""Reading of a prepared folder's parts as examples, and checks of their content."""
 
 from __future__ import annotations
 
@@ -41,13 +38,14 @@ def part_schema(columns: Sequence[PreparedColumn], order_digest: str) -> Any:
 
 
 def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iterator[RecordChunk]:
-    """Yield the rows of a part in order, by row groups.
+    """Yield the rows of a part in order, one row group at a time.
 
-    A row group is in memory once as columns and once as examples: where it is a whole window too, shuffling
-    need not join it first.
+    Memory holds a row group once as columns and once as examples. Whole row groups are yielded because
+    shuffling need not join a window that is one chunk.
 
-    Each page's CRC is compared. Raises DataError for a file that cannot be read or is altered, is of another
-    preparation or has other rows than the manifest says, and for a row that its table does not have.
+    Each page's CRC is compared. Raises DataError for a file that cannot be read or was altered, belongs to
+    another preparation, or has a number of rows that the manifest does not state, and for a row number that
+    its table does not have.
     """
     columns = manifest.columns
     done = 0
@@ -66,9 +64,7 @@ def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iter
 
 
 def verify_folder(folder: str) -> PreparedManifest:
-    """Read all parts once, and compare size and SHA-256 with the manifest.
-
-    Returns the manifest.
+    """Read all parts, compare size and SHA-256 with the manifest, and return the manifest.
 
     Raises DataError for the first part that differs, is absent or cannot be read.
     """
@@ -106,7 +102,7 @@ def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> Non
         if column.table_rows is None:
             continue
         rows: Int32Array = (values.flatten() if column.kind == "multi_hot" else values).to_numpy()
-        # As unsigned numbers negative ones are the largest.
+        # As unsigned numbers, negative row numbers are too large.
         if len(rows) and int(rows.view(np.uint32).max()) >= column.table_rows:
             raise DataError(
                 f"column {column.name} has a row number beyond its table of {column.table_rows} rows",

@@ -1,4 +1,4 @@
-"""Index tensors that place a batch's vectors, on the device that computes."""
+"""Index tensors that place a batch's vectors, on the device that trains."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 class SplitTableRows:
     """The examples whose row is in one piece of a split table.
 
-    There is one for each piece in a bank's reply.
-
     Attributes:
-        table: its number.
-        examples: int64 [rows]: the example of each row.
+        table: number of the table.
+        examples: int64 [rows]: the example of each row in the bank's reply.
     """
 
     table: int
@@ -27,7 +25,7 @@ class SplitTableRows:
 
 @dataclass(frozen=True, slots=True)
 class DistinctIndices:
-    """Hold the index arrays of a `DistinctRows` as tensors on the device."""
+    """The index arrays of a `DistinctRows` as tensors on the device."""
 
     which: torch.Tensor
     order: torch.Tensor
@@ -36,11 +34,10 @@ class DistinctIndices:
 
 @dataclass(frozen=True, slots=True)
 class BankIndices:
-    """Hold a `BankLookup` with its index tensors.
+    """A `BankLookup` with its index tensors.
 
-    The reply's vectors are: first `single` vectors of single rows, then B vectors of each table of `bags`.
-    The single rows of all `examples` are: first those of the tables of `whole`, B each, then those of
-    `parts`.
+    A reply has `single` vectors of single rows, then B vectors for each table of `bags`. The `examples`
+    single rows, repeats included, are those of the tables of `whole`, B each, then those of `parts`.
     """
 
     dim: int
@@ -55,7 +52,7 @@ class BankIndices:
 
 
 class GatherIndices:
-    """Hold the index tensors of one batch.
+    """The index tensors of one batch.
 
     Used by the thread that trains the batch.
 
@@ -64,7 +61,7 @@ class GatherIndices:
         floats: number of floats in each node's reply.
         batch: B.
         tables: number of tables.
-        divisors: float32 [B, 1] by which each sum is divided, by table with mean pooling.
+        divisors: for each table with mean pooling float32 [B, 1], by which the sums are divided.
         device: device of the tensors.
     """
 

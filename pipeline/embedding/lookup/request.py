@@ -1,7 +1,7 @@
-"""The lookup request of one batch to one embedding node.
+"""The lookup request of one batch to one node, and its layout in banks.
 
-Also what the node derives from it: how rows and floats lie in each bank. With `DistinctRows` each distinct
-row of a batch is requested once, however many examples have it. Imports no torch.
+With `DistinctRows` each distinct row of a batch is requested once, however many examples have it. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistinctRows:
-    """Map S rows of a bank to its distinct rows, and back.
+    """Map S requested rows of a bank to D distinct rows, and back.
 
-    Ids have long tails: many rows of a batch repeat, and repetitions need not be sent.
+    Many rows of a batch repeat, because a few ids are frequent; a repeated row need not be sent again.
 
     Attributes:
-        rows: int32 [D]: each row once.
-        which: int32 [S]: the index in `rows` of each row.
-        order: int64 [S]: the positions among the S of `rows[0]`, ascending, then those of `rows[1]`, ...
-        begins: int64 [D]: where in `order` the positions of each of `rows` begin.
+        rows: int32 [D]: each distinct row.
+        which: int32 [S]: for each requested row its index in `rows`.
+        order: int64 [S]: positions of `rows[0]` among the requested rows, ascending, then those of
+            `rows[1]`, ...
+        begins: int64 [D]: where in `order` the positions of each distinct row begin.
     """
 
     rows: Int32Array
@@ -36,12 +37,12 @@ class DistinctRows:
 
     @classmethod
     def of(cls, rows: Int32Array, tables: int = 0, batch: int = 0) -> DistinctRows:
-        """Return the distinct rows of int32 [S], none negative.
+        """Return the distinct rows of `rows`, int32 [S], none negative.
 
-        The first rows are those of `tables` tables, `batch` rows each. No two tables share a row, nor a table
-        with what follows, so each is sorted by itself.
+        `rows` begins with `batch` rows of each of `tables` tables. These tables share no row with each other
+        or with the rest, so each is sorted by itself.
         """
-        # Row and position in one number: numpy sorts numbers with vector instructions, but not by an index.
+        # Row and position in one number, because NumPy sorts plain numbers with vector instructions.
         keys = rows.astype(np.int64)
         keys <<= 32
         keys |= np.arange(len(rows), dtype=np.int64)
@@ -65,9 +66,9 @@ class BankShare:
     Attributes:
         dim: floats in a row.
         single: rows whose vectors are returned one by one; they come first.
-        bag_rows: rows of bags; they come after the single rows.
-        pieces: tables with bags, or pieces of such tables, that the node holds in this bank.
-        batch: B; the reply has the sums of B bags for each piece, after the single rows. 0 without bags.
+        bag_rows: rows of bags, which come after the single rows.
+        pieces: number of tables with bags, or pieces of such tables, that the node holds in this bank.
+        batch: B; the reply has B sums of bags for each piece, after the single rows. 0 without bags.
     """
 
     dim: int
@@ -78,7 +79,7 @@ class BankShare:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows, single ones and those of bags."""
+        """Return the number of rows: single rows and rows of bags."""
         return self.single + self.bag_rows
 
     @property
@@ -94,14 +95,12 @@ def bank_shares(
     bag_pieces: Sequence[int] = (),
     bag_lengths: Int32Array = NO_BAG_LENGTHS,
 ) -> list[BankShare]:
-    """Return each bank's part of a request.
-
-    Any thread may call this.
+    """Return each bank's part of a request; any thread may call this.
 
     Args:
         dims: floats in a row of each bank of the node.
-        rows: number of requested rows in all.
-        counts: number of them in each bank; () with one bank.
+        rows: number of requested rows in all banks.
+        counts: number of requested rows in each bank; () with one bank.
         bag_pieces: number of tables with bags, or pieces of them, in each bank of the node; () for none.
         bag_lengths: int32 [P, B], P the sum of `bag_pieces`: see `messages.Lookup`; [0, 0] if P is 0.
 
@@ -141,7 +140,7 @@ def count_floats(
 ) -> int:
     """Return how many floats the reply to a request has.
 
-    Arguments and errors are those of `bank_shares`.
+    Takes the arguments of `bank_shares`, and raises the same errors.
     """
     return sum(share.floats for share in bank_shares(dims, rows, counts, bag_pieces, bag_lengths))
 
@@ -150,17 +149,17 @@ def count_floats(
 class BankLookup:
     """One bank's part of a request, and where its reply belongs.
 
-    The single rows are, in this order: for each table of `whole` the rows of all B examples; for each piece
-    of `cut` the rows that fall into it. With `distinct` each distinct row is requested once. Then come, for
-    each table of `bags`, the rows of its bags that the node holds. The reply has one vector for each single
-    row requested, and for each table of `bags` one for each of the B examples.
+    First come the single rows: for each table of `whole` the rows of all B examples, then for each piece of
+    `cut` the rows in that piece. With `distinct` each distinct single row is requested once. Then come, for
+    each table of `bags`, those rows of its bags that the node holds. The reply has one vector for each
+    requested single row, and B vectors for each table of `bags`.
 
     Attributes:
-        share: number of requested rows and floats.
+        share: numbers of requested rows and of floats.
         distinct: the distinct single rows; None where all single rows are requested.
         whole: the tables with one row an example that the node holds whole, ascending.
         cut: the split tables with one row an example of which the node holds a piece, ascending.
-        positions: examples with their row in a piece, for each piece of `cut`: int64, ascending.
+        positions: for each piece of `cut` the examples whose row is in it: int64, ascending.
         bags: the tables with bags that the node holds, whole or a piece, ascending.
     """
 
@@ -174,7 +173,7 @@ class BankLookup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableBags:
-    """Hold the bags of one table in one batch.
+    """The bags of one table in one batch.
 
     Attributes:
         rows: int32 [E]: the rows of the first example's bag, then those of the next.
@@ -197,15 +196,15 @@ class TableBags:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookupPlan:
-    """Hold one lookup request, and where its reply belongs.
+    """One lookup request, and where its reply belongs.
 
     Attributes:
         node: the node that receives the request.
-        rows: int32 [N], each local to its bank of the node, bank after bank. N may be 0: the reply then
-            has only the zeros of empty bags. The node still receives the request and the push, because it
-            records every batch.
+        rows: int32 [N], bank after bank, each numbered within its bank of the node. N may be 0; the reply
+            then has only the zeros of empty bags. The node still receives the request and the push, because
+            it records every batch.
         batch: B, the number of examples.
-        banks: lookup of each bank of the plan, in order, even of banks that get nothing.
+        banks: lookup of each bank of the plan, in order, also of banks without requested rows.
         bags: the batch's bags by table; the same for all nodes.
         bag_lengths: see `messages.Lookup`.
     """
@@ -224,5 +223,5 @@ class LookupPlan:
 
     @property
     def floats(self) -> int:
-        """Return how many floats the reply has, and the gradients."""
+        """Return how many floats the reply has; the gradients have as many."""
         return sum(bank.share.floats for bank in self.banks)

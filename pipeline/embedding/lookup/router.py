@@ -1,7 +1,7 @@
-"""Lookup requests of a batch, and a model's embeddings from the replies.
+"""The trainer's side of lookups: a batch's requests, and its embeddings from the replies.
 
-The trainer's side. `ShardRouter` splits a batch's rows over the embedding nodes; a `NodeRequestBuilder` has
-one node's part of the plan, laid out so that its request is made quickly.
+`ShardRouter` splits a batch's rows over the embedding nodes. A `NodeRequestBuilder` has one node's part of
+the plan in a form that makes its requests fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_ROWS: Int32Array = np.zeros(0, np.int32)
 class NodeRequestBuilder:
     """Build the requests to one node.
 
-    It stores nothing of a batch; any thread may call it.
+    Nothing of a batch is stored, so any thread may call it.
 
     Args:
         plan: the split.
@@ -44,9 +44,9 @@ class NodeRequestBuilder:
         """Return the request for a batch.
 
         Args:
-            rows: int32 [T1, B], of the tables with one row an example; checked.
+            rows: int32 [T1, B], of the tables with one row an example; the caller has checked them.
             batch: B.
-            bags: bags of the batch by table; checked.
+            bags: bags of the batch by table; the caller has checked them.
         """
         banks, local, lengths = [], [], []
         for bank in self._banks:
@@ -71,14 +71,14 @@ class NodeRequestBuilder:
 class ShardRouter:
     """Split the rows of batches over nodes, by one plan.
 
-    It stores nothing of a batch, so many batches may be in flight, and any thread may call it.
+    Nothing of a batch is stored, so many batches may be in flight, and any thread may call it.
 
     Args:
         plan: the split.
-        distinct: whether each distinct row of a batch is requested once, and its gradients are summed here.
-            That saves bytes and work of the nodes, for some work here. Results are equal to the bit where
-            vectors and gradients are sent as float32; other codecs round the sum instead of its parts.
-            Bags are not changed.
+        distinct: whether each distinct row of a batch is requested once, and its gradients are summed by the
+            trainer. This saves bytes and work of the nodes, and costs some work of the trainer. Results are
+            equal to the bit if vectors and gradients are sent as float32; other codecs round the sum instead
+            of its parts. Bags are not affected.
     """
 
     def __init__(self, plan: TablePlan, *, distinct: bool = False) -> None:
@@ -98,10 +98,10 @@ class ShardRouter:
         """Return one request for each node, in the order of nodes.
 
         Args:
-            rows: int32 [T1, B], C-contiguous: for each table with one row an example, that row.
-            bag_rows: int32 [N]: the bags of the first table with bags, example by example, then those of the
-                next.
-            bag_lengths: int32 [M, B]: how many rows each of these bags has; [0, 0] if no table has bags.
+            rows: int32 [T1, B], C-contiguous: the row of each example in each table with one row an example.
+            bag_rows: int32 [N]: rows of the bags of the first table with bags, example by example, then those
+                of the next table.
+            bag_lengths: int32 [M, B]: number of rows of each bag; [0, 0] if no table has bags.
 
         Raises:
             ValueError: a wrong shape or type, or a row that its table does not have.
@@ -111,7 +111,7 @@ class ShardRouter:
             raise ValueError(
                 f"rows must be C-contiguous int32 [{tables}, B], not {rows.dtype} {list(rows.shape)}"
             )
-        # As an unsigned number a negative one is too large.
+        # As an unsigned number, a negative row number is too large.
         if rows.size and (over := rows.view(np.uint32).max(axis=1) >= self._row_limits).any():
             self._raise_bad_row(self._single[int(np.flatnonzero(over)[0])])
         batch = rows.shape[1] if tables else bag_lengths.shape[-1]
@@ -152,14 +152,14 @@ class ShardRouter:
 
         Args:
             requests: result of `requests` for the batch.
-            replies: one per request, its `floats` float32 values: an array, a tensor, or the buffer of a
-                received frame. The result uses this memory: it must not change until the backward pass is
-                over. A tensor may already be on the device.
+            replies: one for each request, with its `floats` float32 values: an array, a tensor, or the buffer
+                of a received frame. The result uses this memory, which must not change until the backward
+                pass is over. A tensor may already be on the device.
             device: device of the embeddings; by default the CPU. Replies elsewhere are copied there, in the
                 order of the device's current stream; only a copy from pinned memory does not block.
 
         Raises:
-            ValueError: not one reply a node, or a reply of a wrong size or type.
+            ValueError: there is not one reply for each node, or a reply has a wrong size or type.
         """
         if len(requests) != self.plan.nodes or len(replies) != self.plan.nodes:
             raise ValueError(
@@ -176,7 +176,7 @@ class _BankLayout:
         whole = [piece for piece in one_row if plan.is_whole(piece)]
         self.dim = dim
         self.whole = tuple(piece.table for piece in whole)
-        # Positions in the batch's rows: tables with bags have none there.
+        # Positions in the batch's rows, which lack the tables with bags.
         self._whole_index: NDArray[np.intp] = np.array(
             [single.index(piece.table) for piece in whole], np.intp
         )
@@ -193,7 +193,7 @@ class _BankLayout:
     def single(self, rows: Int32Array) -> tuple[tuple[IndexArray, ...], Int32Array]:
         """Return the examples of each split table's piece, and the single rows.
 
-        The rows are local to the bank, in the order that `BankLookup` states.
+        The rows are numbered within the bank, in the order that `BankLookup` states.
         """
         split_rows = [rows[index] for index in self._piece_index]
         positions = tuple(
@@ -213,9 +213,9 @@ class _BankLayout:
         return positions, out
 
     def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
-        """Return each table's rows, and its bags' lengths, int32 [B].
+        """Return each table's rows in this bank, and its bags' lengths, int32 [B].
 
-        The tables are those of `bags`; the rows are those in this bank, local to it.
+        The tables are those of `self.bags`; the rows are numbered within the bank.
         """
         rows, lengths = [], []
         for piece, whole in zip(self._bag_pieces, self._all, strict=True):

@@ -1,7 +1,7 @@
 """The embeddings of one batch in autograd, and their gradients.
 
-Leaves are tensors over memory that came from elsewhere: arrays, tensors, or the buffers of received messages.
-Gradients come out in the layout of the requests.
+The leaves of autograd are tensors on the memory of the nodes' replies. Gradients have the layout of the
+requests.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FloatBuffer: TypeAlias = NDArray[np.float32] | torch.Tensor | memoryview | bytea
 def flat_floats(values: FloatBuffer, count: int, what: str) -> torch.Tensor:
     """Return a float32 tensor [count] on the memory of `values`.
 
-    Copied only if that memory is read-only. Any thread may call this. Raises ValueError, which calls the
-    values `what`, for a wrong size or type.
+    Read-only memory is copied. Any thread may call this. Raises ValueError, which calls the values `what`,
+    for a wrong size or type.
     """
     wanted = f"{count} of float32, C-contiguous"
     if isinstance(values, torch.Tensor):
@@ -48,18 +48,18 @@ def flat_floats(values: FloatBuffer, count: int, what: str) -> torch.Tensor:
 
 
 class BatchEmbeddings:
-    """Hold one batch's embeddings.
-
-    Used by the worker thread that trains the batch.
+    """One batch's embeddings; used by the worker thread that trains the batch.
 
     Attributes:
-        leaves: one leaf per node, float32 [floats of its request], requiring a gradient: on the memory of
-            its reply, or on a copy of it on the device.
-        embeddings: one per table, float32 [B, dim], by autograd from the leaves. Those of whole tables share
-            the leaves' memory; with distinct rows their vectors are copied to all examples that have them.
-            Those of split tables are gathered from their pieces. With bags it is the sum of the nodes'
-            replies, divided for a mean. Must not be changed in place. To have them side by side, `torch.cat`
-            them along dimension 1 together with the other inputs.
+        leaves: one leaf for each node, float32 [floats of its request], requiring a gradient. A leaf is on
+            the memory of the node's reply, or on a copy of it on the device.
+        embeddings: one tensor for each table, float32 [B, dim], computed by autograd from the leaves. Must
+            not be changed in place. To have them side by side, `torch.cat` them along dimension 1 together
+            with the other inputs.
+
+    The embeddings of a whole table share the leaves' memory; with distinct rows the vectors are copied to all
+    examples that have the row. Those of a split table are gathered from its pieces. Those of a table with
+    bags are the sum of the nodes' replies, divided for a mean.
     """
 
     def __init__(
@@ -83,17 +83,18 @@ class BatchEmbeddings:
     def gradients_into(self, targets: Sequence[Float32Array | None]) -> None:
         """Set the memory that the nodes' gradients are written to.
 
-        Call it before the backward pass, on the CPU. `targets` has for each node float32 [floats of its
-        request], C-contiguous, which `gradients` then returns; None for new memory. It is written once.
+        Call this before the backward pass; it has an effect only on the CPU. `targets` has for each node
+        float32 [floats of its request], C-contiguous, which is written once and which `gradients` then
+        returns; None for new memory.
         """
         self._targets[:] = targets
 
     def gradients(self) -> list[Float32Array]:
         """Return each node's gradients, in the order of its rows.
 
-        They are float32 [floats of its request], on the CPU. Call it after the backward pass; on a
-        device this waits until that is done. Embeddings that the loss does not depend on have zeros. The
-        arrays are the caller's; nothing else writes to them.
+        Each array is float32 [floats of the node's request], on the CPU. Call this after the backward pass;
+        with a device it waits until the pass is done. Embeddings that the loss does not depend on have zeros.
+        The arrays are the caller's; nothing else writes to them.
         """
         return [
             np.zeros(len(leaf), np.float32) if leaf.grad is None else leaf.grad.cpu().numpy()
@@ -114,8 +115,8 @@ def _join(
 class _Join(torch.autograd.Function):
     """Compute the embeddings of all tables from the leaves of all nodes.
 
-    Views and `unbind` would do the same for whole tables, but a leaf that also has pieces of split tables
-    would then sum its gradient from several tensors of its size; here each gradient is written once.
+    Views and `unbind` would do the same for whole tables. But a leaf that also has pieces of split tables
+    would then sum its gradient from several tensors of its size. Here each gradient is written once.
     """
 
     @staticmethod
@@ -183,16 +184,16 @@ def _scatter_vectors(bank: BankIndices, values: torch.Tensor, tables: dict[int, 
     for table in bank.bags:
         sums = values[at : at + bank.batch]
         at += bank.batch
-        # Each node that has a piece of a split table has a part of the sum.
+        # Each node with a piece of a split table has a part of the sum.
         tables[table] = tables[table] + sums if table in tables else sums
 
 
 def _gather_gradients(
     bank: BankIndices, result: torch.Tensor, gradients: Sequence[torch.Tensor | None]
 ) -> None:
-    """Write the gradients of one bank's vectors from those of the tables.
+    """Write the gradients of one bank's vectors to `result`, float32 [vectors, dim].
 
-    `result` is float32 [vectors, dim].
+    `gradients` has the gradient of each table, or None.
     """
     distinct, single_result = bank.distinct, result[: bank.single]
     single = single_result if distinct is None else result.new_empty(bank.examples, bank.dim)

@@ -25,7 +25,7 @@ BANKS_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Bank:
-    """The settings that tables share whose rows are stored together."""
+    """The settings shared by tables whose rows are stored together."""
 
     dim: int
     optimizer: str
@@ -57,15 +57,15 @@ class Piece:
 class TablePlan:
     """A split of all tables that covers every row once.
 
-    The coordinator makes it and sends it to all nodes.
+    The coordinator makes the plan and sends it to all nodes.
 
     Attributes:
         tables: all tables.
         banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
-            tables; every node has all banks, some perhaps without rows.
+            tables. Every node has all banks; some may be without rows.
         nodes: number of embedding nodes.
-        pieces: pieces by node, bank and offset. In a bank the whole tables come first, in the order of
-            tables, then its pieces of split tables, at most one of each table.
+        pieces: pieces sorted by node, bank and offset. A bank has its whole tables first, in the order of
+            tables, then pieces of split tables, at most one of each table.
     """
 
     tables: tuple[TableSettings, ...]
@@ -75,7 +75,7 @@ class TablePlan:
 
     @classmethod
     def make(cls, tables: Sequence[TableSettings], nodes: int) -> TablePlan:
-        """Return the split that depends on the tables alone, by `split_by_rows`.
+        """Return the split of `split_by_rows`, which depends only on the tables.
 
         Raises:
             JobFileError: see `of_ranges`.
@@ -84,14 +84,12 @@ class TablePlan:
 
     @classmethod
     def of_ranges(cls, tables: Sequence[TableSettings], nodes: int, ranges: Sequence[Range]) -> TablePlan:
-        """Return a given split, laid out.
-
-        The order of `ranges` does not matter.
+        """Return the plan of a given split; the order of `ranges` does not matter.
 
         Raises:
             JobFileError: fewer rows than nodes, more rows for a bank than an int32 can number, or too many
                 banks.
-            ValueError: a row that is on no node or on two, or two ranges of a table on one node.
+            ValueError: a row is on no node or on two, or a node has two ranges of a table.
         """
         check_enough_rows(tables, nodes)
         if fault := find_split_fault(tables, nodes, ranges):
@@ -118,10 +116,10 @@ class TablePlan:
 
     @classmethod
     def from_body(cls, tables: Sequence[TableSettings], nodes: int, body: Any) -> TablePlan:
-        """Return the plan from a message's body, `to_body` of another node.
+        """Return the plan from a message's body, which `to_body` of another node made.
 
-        Checks it against the tables and the number of nodes of this node's job. Raises ClusterError, which
-        names the difference.
+        `tables` and `nodes` are those of this node's job. Raises ClusterError, which names the difference,
+        if the plan does not fit them.
         """
         try:
             ranges = [Range(*map(int, values)) for values in body["ranges"]]
@@ -145,10 +143,11 @@ class TablePlan:
     def difference(self, node: int, held: Iterable[Sequence[int]]) -> str:
         """Describe the first table whose rows on `node` differ from the plan.
 
-        "" if none does.
+        Returns "" if none differs.
 
         Args:
-            held: table, start, stop of each of its pieces.
+            node: the node.
+            held: table, start, stop of each piece that the node holds.
         """
         theirs = {int(table): (int(start), int(stop)) for table, start, stop in held}
         mine = {piece.table: (piece.start, piece.stop) for piece in self.pieces_of(node)}
@@ -188,10 +187,7 @@ class TablePlan:
 
     @cached_property
     def digest(self) -> str:
-        """Return the hex SHA-256 of the plan.
-
-        Nodes with different digests would return wrong rows.
-        """
+        """Return the hex SHA-256 of the plan, which all nodes must have."""
         pieces = [[p.table, p.start, p.stop, p.node, p.bank, p.offset] for p in self.pieces]
         text = json.dumps([[asdict(t) for t in self.tables], self.nodes, pieces], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -200,8 +196,8 @@ class TablePlan:
     def placement_digest(self) -> str:
         """Return the hex SHA-256 of each node's rows, by tables' names.
 
-        With equal placement digests a node of one plan can continue from what the same node of the other plan
-        saved.
+        If two plans have the same placement digest, a node of one can continue from what the same node of the
+        other saved.
         """
         pieces = [[self.tables[p.table].name, p.start, p.stop, p.node] for p in self.pieces]
         return hashlib.sha256(json.dumps(sorted(pieces), separators=(",", ":")).encode()).hexdigest()
@@ -209,7 +205,7 @@ class TablePlan:
 
 def _lay_out(tables: Sequence[TableSettings], banks: list[int], ranges: Sequence[Range]) -> tuple[Piece, ...]:
     pieces: list[Piece] = []
-    # A large table may still be whole on one node; it is then laid out and looked up as a whole table.
+    # A range may be a whole table; it then comes before the pieces of split tables.
     order = [(r.node, banks[r.table], r.stop - r.start != tables[r.table].rows, r) for r in ranges]
     place, offset = (-1, -1), 0
     for node, bank, _, (table, start, stop, _) in sorted(order):

@@ -1,6 +1,6 @@
 """Ranges of rows on nodes, and an optimizer's state of a row.
 
-Ranges say which rows of which table go to which embedding node, before they are laid out there. Imports no
+Ranges say which rows of which table go to which embedding node; a plan then lays them out there. Imports no
 torch.
 """
 
@@ -21,7 +21,7 @@ STORAGE_BYTES: Final[dict[str, int]] = {"float32": 4, "bfloat16": 2}
 
 
 class Range(NamedTuple):
-    """Hold rows [start, stop) of `table`, which `node` owns."""
+    """Rows [start, stop) of `table`, which `node` owns."""
 
     table: int
     start: int
@@ -32,7 +32,7 @@ class Range(NamedTuple):
 def check_enough_rows(tables: Sequence[TableSettings], nodes: int) -> None:
     """Raise JobFileError if there are fewer rows than nodes.
 
-    Raises ValueError without tables, for a table without rows or width, and without nodes.
+    Raises ValueError if there are no tables or no nodes, and for a table without rows or width.
     """
     rows = [table.rows for table in tables]
     if not rows or min(rows) < 1 or min(table.dim for table in tables) < 1 or nodes < 1:
@@ -77,10 +77,7 @@ def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterab
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """Describe one array of an optimizer's state, float32.
-
-    [rows], or [rows, dim] if `by_float`.
-    """
+    """One array of an optimizer's state, float32 [rows], or [rows, dim] if `by_float`."""
 
     name: str
     by_float: bool
@@ -117,7 +114,7 @@ def row_states(optimizer: str) -> tuple[RowState, ...]:
 
 
 def state_floats(optimizer: str, dim: int) -> int:
-    """Return an optimizer's floats of state for a row of `dim`.
+    """Return how many floats of state an optimizer keeps for one row.
 
     Raises JobFileError for an unknown name.
     """
@@ -125,7 +122,7 @@ def state_floats(optimizer: str, dim: int) -> int:
 
 
 def row_bytes(optimizer: str, dim: int, storage: str) -> int:
-    """Return a row's bytes on its node, with its state.
+    """Return a row's bytes in its node's memory, state included.
 
     Raises JobFileError for an unknown optimizer, KeyError for an unknown storage.
     """

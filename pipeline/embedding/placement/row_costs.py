@@ -28,19 +28,19 @@ ENTRY_NS: Final = 15.0
 
 
 class RowCostModel(Protocol):
-    """Costs of moving a row, in nanoseconds."""
+    """Costs of reading or writing a row, in nanoseconds."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """Return the cost of reading or writing a random row of `width_bytes`.
+        """Return the cost of reading or writing a random row of a table.
 
-        The table has `table_bytes`.
+        The row has `width_bytes`, the table `table_bytes`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class CountedRowCosts:
-    """Count costs by bytes alone: equal on every machine, every day."""
+    """Costs by bytes only, so that they are equal on every machine."""
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
         """Return the cost by the row's width, whatever the table's size."""
@@ -50,20 +50,17 @@ class CountedRowCosts:
 
 @dataclass(frozen=True)
 class TimedRowCosts:
-    """Hold costs as measured on this machine.
+    """Costs as measured on this machine.
 
     Attributes:
-        grid: nanoseconds a row, by the table's size (TABLE_BYTES) and the row's (WIDTHS_BYTES).
+        grid: nanoseconds a row, by the size of the table (TABLE_BYTES) and of the row (WIDTHS_BYTES).
     """
 
     grid: tuple[tuple[float, float], tuple[float, float]]
 
     @classmethod
     def measure(cls, seconds: float, clock: Callable[[], float] = time.perf_counter) -> TimedRowCosts:
-        """Time random rows of two tables for about `seconds`.
-
-        Takes 32 MiB of memory.
-        """
+        """Time random rows of two tables for about `seconds`; takes 32 MiB of memory."""
         each = seconds / (len(TABLE_BYTES) * len(WIDTHS_BYTES))
         memory = np.zeros(TABLE_BYTES[1] // 4, np.float32)
         small, large = (
@@ -73,9 +70,10 @@ class TimedRowCosts:
         return cls(((small[0], small[1]), (large[0], large[1])))
 
     def move(self, width_bytes: int, table_bytes: int) -> float:
-        """Return the cost, interpolated linearly between measured points.
+        """Return the cost, interpolated between measured points.
 
-        Beyond the points the width is extrapolated; the table's size is not.
+        The cost is linear in the row's width, also beyond the points, and linear in the logarithm of the
+        table's size, constant beyond the points.
         """
         narrow, wide = WIDTHS_BYTES
         part = (width_bytes - narrow) / (wide - narrow)
@@ -89,7 +87,10 @@ class TimedRowCosts:
 class TableCost:
     """A table's cost to its nodes, in nanoseconds an example.
 
-    It is that of answering lookups, applying pushes, and sending both through a socket.
+    Attributes:
+        lookup_ns: cost of answering lookups.
+        update_ns: cost of applying pushes.
+        wire_ns: cost of sending both through a socket.
     """
 
     lookup_ns: float
@@ -104,7 +105,7 @@ class TableCost:
 
 @dataclass(frozen=True)
 class LookupTraffic:
-    """Describe what trainers request and send.
+    """What trainers request and send.
 
     Attributes:
         distinct: whether each row of a batch is requested once, in tables without bags.
@@ -120,9 +121,9 @@ def table_cost(
 ) -> TableCost:
     """Return a table's cost from its access and the rows' costs.
 
-    Without `traffic` all values are sent as float32 and rows are repeated. A lookup reads each row of an
-    example; a bag is summed, and sent as one vector. A push adds up the gradients of each row, and reads and
-    writes every distinct row of the batch once, with its state.
+    Without `traffic` all values are sent as float32, and repeated rows are sent again. A lookup reads each
+    row of an example; a bag is summed and sent as one vector. A push adds up the gradients of each row, then
+    reads and writes every distinct row of the batch once, with its state.
     """
     traffic = traffic or LookupTraffic()
     whole = row_bytes(table.optimizer, table.dim, table.storage)
@@ -146,9 +147,9 @@ def table_cost(
 
 
 def _time(memory: NDArray[np.float32], width: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Return the nanoseconds to read or write a row.
+    """Return the nanoseconds to read or write a row, the least of several runs.
 
-    The row has `width` floats and lies in `memory`. The least of several runs.
+    The row has `width` floats and is in `memory`. The runs take about `seconds`.
     """
     table = memory[: len(memory) // width * width].reshape(-1, width)
     draw = np.random.default_rng(0)

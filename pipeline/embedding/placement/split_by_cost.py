@@ -1,11 +1,12 @@
 """Split of tables by cost: equal work for nodes, within memory limits.
 
-Whole tables are placed first, the largest first, on the node with the least load (LPT: Graham, Bounds on
-multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969), as long as that leaves the node near the
-mean. The other tables are laid end to end and cut into a stretch for each node, at the lowest level that
-holds all of them (McNaughton, Scheduling with deadlines and loss functions, Management Science 6, 1959):
-first the tables with a larger share of the work than of the memory, then the others, which fill up the
-memory. Imports no torch.
+1. Whole tables are placed, the largest first, on the node with the least load, as long as the node stays near
+   the mean (LPT: Graham, Bounds on multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969).
+2. The other tables are laid end to end and cut into one stretch for each node, at the lowest load that holds
+   them all (McNaughton, Scheduling with deadlines and loss functions, Management Science 6, 1959). First come
+   the tables with a larger share of the work than of the memory; the others then fill up the memory.
+
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ LEVEL_SLACK = 0.05
 
 @dataclass(frozen=True)
 class TableLoad:
-    """The cost of a table, by its rows.
+    """The cost of a table as a function of its rows.
 
     Costs are integers, so that a plan does not depend on rounding.
 
     Attributes:
-        rows: ascending, the first 0 and the last the number of rows.
-        costs: cost of all rows below each of `rows`, in picoseconds per example, ascending from 0; the rows
-            between two of them have equal costs.
+        rows: ascending row numbers, the first 0 and the last the number of rows.
+        costs: for each of `rows` the cost of all rows below it, in picoseconds an example. All rows between
+            two of `rows` cost the same.
     """
 
     rows: tuple[int, ...]
@@ -50,7 +51,8 @@ class TableLoad:
         Args:
             rows: number of rows of the table.
             edges: n + 1 rows, ascending, the first 0 and the last `rows`.
-            counts: n: how often rows of [edges[i], edges[i + 1]) were seen; if all are 0, the load is even.
+            counts: n numbers: how often rows of [edges[i], edges[i + 1]) were seen. If all are 0, the load
+                is even.
             cost: picoseconds an example.
         """
         if not sum(counts):
@@ -70,10 +72,7 @@ class TableLoad:
         return self._below(stop) - self._below(start)
 
     def reach(self, start: int, room: int) -> int:
-        """Return the largest `stop` whose rows [start, stop) fit `room`.
-
-        It is at least `start`.
-        """
+        """Return the largest `stop`, at least `start`, whose rows [start, stop) fit `room`."""
         limit = self._below(start) + room
         if limit >= self.total:
             return self.rows[-1]
@@ -97,7 +96,7 @@ class TableLoad:
 def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
     """Return how many bytes of rows and state one node may hold.
 
-    That is the mean plus BYTES_SLACK of it, or the mean plus one row, whichever is more.
+    The limit is the mean of the nodes plus BYTES_SLACK of it, or plus one row, whichever is more.
     """
     widths = [width_bytes(table) for table in tables]
     mean = -(-sum(w * table.rows for w, table in zip(widths, tables, strict=True)) // nodes)
@@ -107,12 +106,14 @@ def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
 def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], nodes: int) -> list[Range]:
     """Balance the nodes' loads, each within `bytes_limit`.
 
-    Where the limit on bytes stops no node, the largest load is at most 1 + LEVEL_SLACK times the mean, or the
-    mean and the heaviest row. There are at most `2 * (nodes - 1)` more ranges than tables. A pure function,
-    in integers: the same loads give the same split on every machine.
+    If no node reaches the limit on bytes, the largest load is at most 1 + LEVEL_SLACK times the mean, or the
+    mean plus the heaviest row. There are at most `2 * (nodes - 1)` more ranges than tables. All arithmetic is
+    in integers, so that the same loads give the same split on every machine.
 
     Args:
-        loads: loads of the tables.
+        tables: the tables.
+        loads: the load of each table.
+        nodes: number of nodes.
 
     Raises:
         JobFileError: fewer rows than nodes.
@@ -138,7 +139,7 @@ def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], n
 
 @dataclass
 class _NodeLoad:
-    """Hold a node's load, in picoseconds an example, and its free bytes."""
+    """A node's load, in picoseconds an example, and its free bytes."""
 
     load: int
     room_bytes: int
@@ -146,7 +147,7 @@ class _NodeLoad:
 
 @dataclass(frozen=True)
 class _UnplacedTable:
-    """Hold a table that is still to be cut over nodes."""
+    """A table that is still to be cut over nodes."""
 
     table: int
     rows: int
@@ -157,16 +158,13 @@ class _UnplacedTable:
 def _place_whole(
     tables: Sequence[TableSettings], loads: Sequence[TableLoad], node_loads: list[_NodeLoad], mean: int
 ) -> tuple[list[int], list[Range]]:
-    """Place whole tables.
-
-    Returns the tables that fit nowhere, and the ranges of the others.
-    """
+    """Place whole tables; return the tables that fit nowhere, and the others' ranges."""
     limit = node_loads[0].room_bytes
     sizes = [table.rows * width_bytes(table) for table in tables]
     highest = int(mean * (1 + LEVEL_SLACK))
 
     def weight(table: int) -> tuple[int, int]:
-        # The larger of the table's parts of a node's load and of its bytes, over one denominator.
+        # The larger of the table's shares of a node's load and of a node's bytes, times their denominators.
         return -max(loads[table].total * limit, sizes[table] * mean), table
 
     left, ranges = [], []
@@ -184,10 +182,7 @@ def _place_whole(
 
 
 def _cut_over_nodes(queue: list[_UnplacedTable], node_loads: list[_NodeLoad]) -> list[Range]:
-    """Cut the queued tables at the lowest level that holds them all.
-
-    They are laid end to end.
-    """
+    """Cut the queued tables over nodes at the lowest load that holds all."""
     if not queue:
         return []
     work = sum(table_item.load.total for table_item in queue)
@@ -202,7 +197,7 @@ def _cut_over_nodes(queue: list[_UnplacedTable], node_loads: list[_NodeLoad]) ->
         else:
             high = level
     ranges = _fill(queue, node_loads, low)
-    # Without a bound on loads, the bytes of all nodes together hold every row.
+    # The highest level bounds no load, and the bytes of all nodes together hold every row.
     assert ranges is not None
     items = {table_item.table: table_item for table_item in queue}
     for table, start, stop, node in ranges:
@@ -212,7 +207,7 @@ def _cut_over_nodes(queue: list[_UnplacedTable], node_loads: list[_NodeLoad]) ->
 
 
 def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) -> list[Range] | None:
-    """Give each node rows up to `level`; None if rows are left."""
+    """Give each node rows up to the load `level`; None if rows are left."""
     ranges: list[Range] = []
     at, start = 0, 0
     for node in sorted(range(len(node_loads)), key=lambda n: (node_loads[n].load, n)):

@@ -1,6 +1,6 @@
-"""Split of tables by size, at one lookup a table.
+"""Split of tables by size, counting one lookup for each table.
 
-Uses nothing but the tables. Imports no torch.
+The split depends only on the tables. Imports no torch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from .ranges import Range, check_enough_rows, row_bytes
 def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
     """Split tables above a node's fair share; place the others whole.
 
-    A table's size is its rows times the bytes of a row, its optimizer state included. Whole tables are placed
-    first, the largest first, where the larger of the node's two loads stays least: its share of all bytes,
-    and its share of all lookups (each table costs one lookup an example, however small it is). Then the large
-    tables fill the nodes up to a level, cut as rarely as that allows, so that there are at most `nodes - 1`
-    more ranges than tables. Each lookup of a split table still goes to one node. All banks are balanced
-    together, so that a table of another dim costs no node more than its share; where rows are fewer than
-    nodes times tables and very unequal, a node may get none.
+    A table's size is its rows times the bytes of a row, optimizer state included. Whole tables are placed
+    first, the largest first. A node has two loads: its share of all bytes, and its share of all lookups
+    (each table costs one lookup an example, however small it is). Each table goes to the node whose larger
+    load stays least. The large tables then fill the nodes up to one level, with as few cuts as possible: at
+    most `nodes - 1` more ranges than tables. Each lookup of a split table still goes to one node.
+
+    All banks are balanced together, so that a table of another dim costs no node more than its share. If
+    there are fewer rows than nodes times tables, and tables are very unequal, a node may get no rows.
 
     Raises JobFileError for fewer rows than nodes.
     """
@@ -41,10 +42,7 @@ def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
 
 
 def _row_costs(tables: Sequence[TableSettings]) -> list[int]:
-    """Return each table's cost of a row, in the smallest common unit.
-
-    The unit makes all costs whole numbers.
-    """
+    """Return the bytes of a row by table, over their greatest common divisor."""
     sizes = [row_bytes(table.optimizer, table.dim, table.storage) for table in tables]
     unit = gcd(*sizes)
     return [size // unit for size in sizes]
@@ -63,7 +61,7 @@ def _place_whole(sizes: tuple[int, ...], nodes: int) -> tuple[list[int | None], 
         if size * nodes > total:
             continue
         loads = [
-            # Both shares over one denominator, in integers: the plan must not depend on rounding.
+            # Both shares times their denominators, in integers, so that the plan does not depend on rounding.
             sorted(((held[n] + size) * len(sizes), (lookups[n] + 1) * total), reverse=True)
             for n in range(nodes)
         ]
@@ -75,9 +73,9 @@ def _place_whole(sizes: tuple[int, ...], nodes: int) -> tuple[list[int | None], 
 
 
 def _shares(held: list[int], size: int) -> list[int]:
-    """Return each node's part of `size`, to end at one level.
+    """Return each node's part of `size`, so that loads end at one level.
 
-    The nodes that get any differ by 1 at most.
+    The loads of the nodes that get a part differ by at most 1.
     """
     shares = [0] * len(held)
     order = sorted(range(len(held)), key=lambda node: (held[node], node))
@@ -95,8 +93,7 @@ def _shares(held: list[int], size: int) -> list[int]:
 def _cut(rows: tuple[int, ...], widths: list[int], large: list[int], shares: list[int]) -> list[Range]:
     """Cut the large tables along the nodes' shares.
 
-    Laid end to end, the tables fill the shares laid end to end; a row goes to the share that holds its
-    middle.
+    Tables and shares are both laid end to end. A row goes to the share that its middle lies in.
     """
     ranges: list[Range] = []
     table_begins = 0
@@ -104,7 +101,7 @@ def _cut(rows: tuple[int, ...], widths: list[int], large: list[int], shares: lis
         width, share_ends, start = widths[table], 0, 0
         for node, share in enumerate(shares):
             share_ends += share
-            # Rows whose middle lies below the end of the share, in integers.
+            # One past the last row whose middle is below the end of the share, in integers.
             stop = -((width - 2 * (share_ends - table_begins)) // (2 * width))
             stop = min(rows[table], max(start, stop))
             if stop > start:

@@ -1,8 +1,4 @@
-"""Accesses to the tables, counted in a sample of batches.
-
-They are described by rows an example, repeats within a batch, and the share of the most frequent rows.
-Imports no torch.
-"""
+"""Accesses to the tables, counted in a sample of batches. Imports no torch."""
 
 from __future__ import annotations
 
@@ -28,11 +24,11 @@ class TableAccess:
 
     Attributes:
         rows_per_example: rows looked up, repeats counted; 1 for a table with one row an example.
-        distinct_per_example: distinct rows of a batch, over the batch's examples.
-        head_share: the fraction of all lookups that go to the HEAD_ROWS most frequent rows.
+        distinct_per_example: distinct rows of a batch, divided by the batch's examples.
+        head_share: fraction of all lookups that go to the HEAD_ROWS most frequent rows.
         edges, counts: histogram of the lookups: counts[i] is for rows in [edges[i], edges[i + 1]). The first
-            edge is 0, the last the table's rows. Each part has about as many lookups as the others, or is one
-            row.
+            edge is 0, the last the table's rows. Parts have about equal numbers of lookups, unless a part is
+            a single row.
     """
 
     rows_per_example: float
@@ -43,9 +39,7 @@ class TableAccess:
 
 
 class AccessCounter:
-    """Count lookups of batches as they are added.
-
-    It stores their rows. Owned by one thread.
+    """Count the lookups of batches, and store their rows; used by one thread.
 
     Attributes:
         examples: number of added examples.
@@ -60,7 +54,7 @@ class AccessCounter:
         self.bytes = 0
 
     def add(self, batch: Batch) -> None:
-        """Count a batch, as it would be sent to a trainer."""
+        """Count a batch, in the form in which a trainer gets it."""
         single, bagged = iter(batch.rows), iter(batch.bag_lengths)
         at = 0
         for number, table in enumerate(self._tables):
@@ -74,10 +68,10 @@ class AccessCounter:
         self.examples += len(batch)
 
     def result(self) -> list[TableAccess]:
-        """Return one entry a table.
+        """Return one entry for each table.
 
-        A table of which no row was seen counts as accessed evenly: with one row an example if there was no
-        example, with none if all bags of the examples were empty.
+        A table without a lookup counts as accessed evenly. It counts with one row an example if there was no
+        example, and with none if all bags were empty.
         """
         return [
             _access(table.rows, rows_seen, distinct, self.examples)
@@ -95,7 +89,7 @@ def _access(rows: int, rows_seen: list[Int32Array], distinct: int, examples: int
     head = np.sort(counts)[-HEAD_ROWS:].sum()
     edges = _edges(rows, values, counts)
     parts = np.add.reduceat(counts, np.searchsorted(values, edges[:-1]).clip(max=len(values) - 1))
-    # Between two edges without a row in between, reduceat gives the next row's count.
+    # For a part without a seen row, reduceat gives the next row's count.
     empty = np.searchsorted(values, edges[:-1]) == np.searchsorted(values, edges[1:])
     parts[empty] = 0
     return TableAccess(
@@ -110,8 +104,8 @@ def _access(rows: int, rows_seen: list[Int32Array], distinct: int, examples: int
 def _edges(rows: int, values: Int32Array, counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the edges of the histogram's parts.
 
-    There is one on either side of a heavy row, which has more lookups than a part; the other rows are cut
-    where they fill a part.
+    A row with at least the lookups of a part has edges on both sides. Other rows are cut where they fill a
+    part.
     """
     wanted = max(1, int(counts.sum()) // EDGES)
     below = np.cumsum(counts)

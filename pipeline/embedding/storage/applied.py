@@ -1,6 +1,6 @@
-"""The batches that one shard has applied.
+"""The batches that one shard has applied, so that none is applied twice.
 
-They ensure that no batch is applied twice. Imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,28 +19,23 @@ _SpanKey = tuple[int, int, int]
 class AppliedBatches:
     """The set of batches that one shard has applied.
 
-    It holds ranges for each (epoch, span, seed). Batches mostly come in order, so a span costs one range (its
-    watermark) and each gap that is still open costs one more: memory is O(spans + gaps), whatever the number
-    of batches.
-
-    Owned by one thread (the node's service thread).
+    Used by the node's service thread only. The set is stored as ranges for each (epoch, span, seed). Batches
+    mostly come in order, so a span needs one range, and each gap that is still open one more. Memory is
+    O(spans + gaps), whatever the number of batches.
 
     Attributes:
         repeats: number of batches that `add` received again.
     """
 
     def __init__(self) -> None:
-        # Ascending bounds [start0, stop0, start1, stop1, ...]: a number is in the set where an odd number of
-        # bounds lies at or below it.
+        # Ascending bounds [start0, stop0, start1, stop1, ...]. A number is in the set if an odd number of
+        # bounds is at or below it.
         self._bounds: dict[_SpanKey, list[int]] = {}
         self._applied = 0
         self.repeats = 0
 
     def add(self, batch: BatchId) -> bool:
-        """Add a batch; return False if it was there already.
-
-        The caller must then not apply it again.
-        """
+        """Add a batch; return False if it was applied already."""
         bounds = self._bounds.setdefault((batch.epoch, batch.span, batch.seed), [])
         number = batch.number
         position = bisect_right(bounds, number)
@@ -65,23 +60,26 @@ class AppliedBatches:
         return bisect_right(bounds, batch.number) % 2 == 1
 
     def lacking(self, first: BatchId, stop: int) -> list[tuple[int, int]]:
-        """Return the number ranges missing from the set."""
+        """Return the ranges [start, end) of numbers missing from the set.
+
+        The numbers are from `first.number` to `stop` - 1, for the epoch, span and seed of `first`.
+        """
         bounds = self._bounds.get((first.epoch, first.span, first.seed), [])
         inside = [min(max(bound, first.number), stop) for bound in bounds]
         edges = [first.number, *inside, stop]
         return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
     def __len__(self) -> int:
-        """Return how many distinct batches were applied, also before a restart."""
+        """Return how many distinct batches were applied, including those of `from_array`."""
         return self._applied
 
     @property
     def ranges(self) -> int:
-        """Return how many ranges are held: memory grows with them."""
+        """Return how many ranges are stored; memory grows with their number."""
         return sum(len(bounds) // 2 for bounds in self._bounds.values())
 
     def counts(self) -> dict[tuple[int, int], int]:
-        """Return the distinct batches applied for each (epoch, span)."""
+        """Return the number of distinct batches applied for each (epoch, span)."""
         totals: dict[tuple[int, int], int] = {}
         for (epoch, span, _), bounds in self._bounds.items():
             number = sum(bounds[1::2]) - sum(bounds[::2])
@@ -102,9 +100,9 @@ class AppliedBatches:
 
     @classmethod
     def from_array(cls, array: NDArray[np.int64]) -> AppliedBatches:
-        """Return the set that `to_array` gave.
+        """Return the set of an array from `to_array`.
 
-        Raises CheckpointError for an array that it cannot have given.
+        Raises CheckpointError for an array that `to_array` cannot have returned.
         """
         if array.dtype != np.int64 or array.ndim != 2 or array.shape[1] != 5:
             raise CheckpointError(

@@ -13,10 +13,10 @@ from .row_storage import RowArray, make_row_storage
 
 
 class RowBank:
-    """Hold the rows of one bank of a node, with their state.
+    """The rows of one bank of a node, with their state.
 
-    All are zeros at first. Each row is used by one thread at a time; several threads may use different rows
-    (rule "One writer a row").
+    All values are zero at first. Each row is used by one thread at a time; several threads may use different
+    rows (rule "One writer a row").
 
     Args:
         node: the node's number, for error messages.
@@ -27,27 +27,27 @@ class RowBank:
         JobFileError: an unknown optimizer.
 
     Attributes:
-        change_epoch: change epoch that `apply` notes for the rows that it changes, at least 1.
-        changed_at: uint8 [rows], the change epoch of each row's last change; 0 for none.
+        change_epoch: the current change epoch, at least 1, which `apply` notes for the rows that it changes.
+        changed_at: uint8 [rows], the change epoch of each row's last change; 0 for no change.
     """
 
     def __init__(self, node: int, rows: int, bank: Bank) -> None:
         self.node, self.rows, self.dim = node, rows, bank.dim
         self.change_epoch = 1
-        # A byte a row and not a bit: threads change neighbouring rows at the same time.
+        # A byte a row, not a bit, because threads change neighbouring rows at the same time.
         self.changed_at = np.zeros(rows, np.uint8)
         self._storage = make_row_storage(bank.storage, rows, bank.dim)
         self._optimizer = make_row_optimizer(bank.optimizer, rows, bank.dim, bank.lr)
 
     @property
     def weights(self) -> RowArray:
-        """Return the bank's own memory, float32 [rows, dim]."""
+        """Return the rows, float32 [rows, dim]: the bank's own memory, not a copy."""
         return self._storage.values
 
     def arrays(self) -> dict[str, RowArray]:
         """Return "weights" [rows, dim] and the optimizer's state [rows, ...], by name.
 
-        The bank's own memory, not copies.
+        The arrays are the bank's own memory, not copies.
         """
         return {WEIGHTS: self.weights, **self._optimizer.state}
 
@@ -57,28 +57,26 @@ class RowBank:
         Args:
             rows: int32 [N], checked by `check_rows`.
             out: float32 [N, dim], C-contiguous.
-            positions: int64 [M], distinct: which of the N to copy; all by default.
+            positions: int64 [M], distinct: indices of the rows to copy, here and in `out`; all by default.
         """
         if positions is None:
             self._storage.take(rows, out)
             return
         part = np.empty((len(positions), self.dim), np.float32)
         self._storage.take(rows[positions], part)
-        # A row as one value of so many bytes: numpy then copies it at once.
+        # As one value of all its bytes, a row is copied at once.
         whole = np.dtype((np.void, part.itemsize * self.dim))
         out.view(whole)[positions] = part.view(whole)
 
     def apply(
         self, rows: Int32Array, gradients: torch.Tensor, positions: IndexArray | None, scale: float, key: int
     ) -> None:
-        """Sum the gradients of each distinct row, and step it once.
-
-        They are summed in order.
+        """Sum the gradients of each distinct row in order, and step the row once.
 
         Args:
             rows: int32 [N], checked by `check_rows`.
             gradients: float32 [G, dim], contiguous; not changed.
-            positions: int64 [N], the gradient of each row; by default G is N, one each.
+            positions: int64 [N], index of each row's gradient; by default G is N, and each row has its own.
             scale: see `RowOptimizer.step`.
             key: see `RowStorage.add`.
         """
@@ -93,7 +91,7 @@ class RowBank:
         """Raise ValueError unless `rows` is int32 [N] of this bank's rows."""
         if rows.ndim != 1 or rows.dtype != np.int32:
             raise ValueError(f"rows must be int32 [N], not {rows.dtype} {list(rows.shape)}")
-        # As an unsigned number a negative one is too large.
+        # As an unsigned number, a negative row number is too large.
         if len(rows) and int(rows.view(np.uint32).max()) >= self.rows:
             wrong = rows[(rows < 0) | (rows >= self.rows)]
             raise ValueError(
@@ -109,7 +107,7 @@ def _sum_by_row(
 
     The sums are float32 [M, dim].
     """
-    # Row and position in one number: numpy sorts numbers with vector instructions, but not by an index.
+    # Row and position in one number, because NumPy sorts plain numbers with vector instructions.
     keys = np.left_shift(rows, 32, dtype=np.int64)
     keys |= np.arange(len(rows), dtype=np.int64) if positions is None else positions
     keys.sort()

@@ -1,9 +1,9 @@
 """Rows in bfloat16, rounded stochastically, seen as float32.
 
-Stochastic rounding goes up or down at random, so that the mean is the value itself. A step smaller than half
-the distance to the next bfloat16 is always lost by rounding to nearest; here it is taken with the probability
-of its part of that distance. Source: Gupta et al.: Deep Learning with Limited Numerical Precision (arXiv
-1502.02551), section 3.
+Stochastic rounding goes up or down at random, so that the mean is the value itself. Rounding to nearest
+always loses a step smaller than half the distance to the next bfloat16. Stochastic rounding takes such a step
+to the next bfloat16, with the probability step / distance. Source: Gupta et al.: Deep Learning with Limited
+Numerical Precision (arXiv 1502.02551), section 3.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ WORDS_PER_ROW = 1024
 
 
 def rounding_bits(key: int, rows: NDArray[np.int64], dim: int) -> NDArray[np.int32]:
-    """Return 16 random bits for each float.
+    """Return 16 random bits for each float: int32 [M, dim], in [0, 65536).
 
-    int32 [M, dim], in [0, 65536). A function of (key, row, float) alone, not of the other rows. Uses the hash
-    of `data/hashing.py` over counters.
+    The bits depend only on (key, row, float), not on other rows. They are hashes of counters, see
+    `data/hashing.py`.
 
     Args:
         key: 64 bits, different for each step.
@@ -32,27 +32,28 @@ def rounding_bits(key: int, rows: NDArray[np.int64], dim: int) -> NDArray[np.int
         dim: floats in a row, at most 4096.
     """
     words = (dim + 3) // 4
-    # (row * WORDS_PER_ROW + key + word) * GOLDEN_RATIO, term by term: one product a row and not one a word.
+    # (row * WORDS_PER_ROW + key + word) * GOLDEN_RATIO, term by term, for one product a row instead of one a
+    # word.
     counters = rows.astype(np.uint64)
     counters *= np.uint64(WORDS_PER_ROW * GOLDEN_RATIO & MASK)
     counters += np.uint64(key * GOLDEN_RATIO & MASK)
     bits = np.empty((len(rows), words), np.uint64)
-    # By columns: a row's few words would make a loop of their own each.
+    # Column by column, because loops over a row's few words are slow.
     for word in range(words):
         np.add(counters, np.uint64(word * GOLDEN_RATIO & MASK), out=bits[:, word])
     mix(bits, np.empty_like(bits))
-    # The quarters by their weight, not their address, so that byte order changes no value.
+    # As little-endian, so that the byte order of the machine changes no value.
     return bits.astype("<u8", copy=False).view("<u2")[:, :dim].astype(np.int32)
 
 
 def round_at_random(values: torch.Tensor, bits: NDArray[np.int32]) -> torch.Tensor:
-    """Return bfloat16 bits, int16 [M, dim], of float32 [M, dim].
+    """Round float32 [M, dim] stochastically to bfloat16 bits, int16 [M, dim].
 
-    `values` must be contiguous, and is overwritten.
-
-    Added to the lower half of a float, which bfloat16 lacks, the bits carry into the upper half with a
-    probability proportional to the lower half. The sign is separate, so negative numbers are rounded alike.
-    Values of bfloat16 do not change, infinities included; one beyond the largest may become infinity.
+    `values` must be contiguous, and is overwritten. `bits` are those of `rounding_bits`. They are added to
+    the lower half of each float, which bfloat16 lacks, and carry into the upper half with a probability
+    proportional to the lower half. The sign is separate, so negative numbers are rounded in the same way.
+    Values that bfloat16 can represent do not change, infinities included. A value beyond its largest may
+    become infinity.
     """
     whole = values.view(torch.int32)
     whole += torch.from_numpy(bits)
@@ -63,7 +64,8 @@ def round_at_random(values: torch.Tensor, bits: NDArray[np.int32]) -> torch.Tens
 class WidenedRows:
     """Show bfloat16 bits, uint16 [rows, dim], as float32 [rows, dim].
 
-    Reading is exact. Writing rounds to the nearest, ties to even. Owned by whoever owns the bits.
+    Reading is exact. Writing rounds to the nearest, ties to even. The owner of the bits decides which thread
+    may call.
     """
 
     dtype: np.dtype[Any] = np.dtype(np.float32)
@@ -100,13 +102,13 @@ class WidenedRows:
         return whole.view(np.float32).astype(dtype or np.float32, copy=False)
 
     def copy(self) -> WidenedRows:
-        """Return a copy in memory of its own, as bfloat16."""
+        """Return a copy, still in bfloat16."""
         return WidenedRows(self.bits.copy())
 
 
 def nearest_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the nearest bfloat16's bits, ties to even; keep NaN."""
+    """Return the bits of the nearest bfloat16, ties to even; NaN stays NaN."""
     whole = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    # As `c10::detail::round_to_nearest_even` of torch does it.
+    # The same as `c10::detail::round_to_nearest_even` of torch.
     rounded = (whole + (np.uint32(0x7FFF) + ((whole >> 16) & np.uint32(1)))) >> 16
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)

@@ -1,13 +1,13 @@
 """The first value of every embedding row.
 
-It is a function of (seed, table, row) alone, so any node can make any row: nothing is sent at the start, and
+The value depends only on (seed, table, row), so any node can make any row. Nothing is sent at the start, and
 the split over nodes changes no value. Imports no torch.
 
-The hash is SplitMix64's finalizer (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014)
-over a counter: for the pair of floats `k // 2` of a row the counter is `row * 2048 + k // 2`, added to a
-64-bit key made of the seed and the table by the same finalizer. The low half of the result gives the even
-float, the high half the odd one, each from its upper 24 bits. Nothing in it depends on the versions
-of libraries or on `dim`: the golden values in the tests hold for ever.
+Each pair of floats of a row is one hash. Pair p of a row has the counter `row * 2048 + p`, to which a 64-bit
+key is added, made from the seed and the table. The hash is SplitMix64's finalizer of the sum (Steele, Lea,
+Flood: Fast Splittable Pseudorandom Number Generators, 2014). The upper 24 bits of its low half give the even
+float, those of its high half the odd one. Values do not depend on versions of libraries or on `dim`, so the
+golden values in the tests never change.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ def row_values(
     Args:
         seed: the seed of the run, at least 0.
         table: the number of the table.
-        rows: int64 [N], numbered within the table, whatever the split.
+        rows: int64 [N], numbered within the table.
         dim: floats in a row, at most 4096.
         scale: values are uniform in [-scale, scale).
-        out: float32 [N, dim], C-contiguous, to be filled; a new array without it.
+        out: float32 [N, dim], C-contiguous, to be filled; by default a new array.
 
     Returns:
         float32 [N, dim]. Any thread may call this.
+
+    Raises:
+        ValueError: a `dim` out of range, or an `out` of another shape or type.
     """
     if not 1 <= dim <= DIM_LIMIT:
         raise ValueError(f"a row has 1 to {DIM_LIMIT} floats, not {dim}")
@@ -66,7 +69,7 @@ def row_values(
         # The multiplication spreads consecutive counters.
         bits *= np.uint64(GOLDEN_RATIO)
         mix(bits, spare)
-        # The halves by their weight, not their address, so that byte order changes no value.
+        # As little-endian, so that the byte order of the machine changes no value.
         signed = bits.astype("<u8", copy=False).view("<i4")[:, :dim]
         np.multiply(signed >> 8, unit, out=out[start : start + step], casting="same_kind", dtype=np.float32)
     return out
@@ -75,7 +78,7 @@ def row_values(
 def mixed_key(*words: int) -> int:
     """Return a 64-bit key from numbers of at least 0.
 
-    Its bits are well mixed, so that counters of two keys do not run side by side.
+    The bits are well mixed, so that the counters of two keys are far apart.
     """
     key = 0
     for word in words:

@@ -22,13 +22,13 @@ READ_BYTES = 16 << 20
 
 
 class LoadedTables:
-    """Hold all rows of a checkpoint, without optimizer state.
+    """All rows of a checkpoint, without optimizer state.
 
-    Nothing changes them, so any thread may use them.
+    The rows never change, so any thread may use them.
 
-    The embeddings of a batch are those that a cluster with the same rows computes: they go through the same
-    router, over a plan of one node. They are equal bit for bit, except for bags of tables that the cluster
-    had split, whose sums are added up in another order.
+    Embeddings come from the router that trainers use, with a plan of one node. So they equal those of a
+    cluster with the same rows, to the bit. Only the bags of a table that the cluster had split are added up
+    in another order.
 
     Args:
         saved: the tables of the checkpoint.
@@ -87,7 +87,7 @@ class LoadedTables:
     ) -> list[torch.Tensor]:
         """Return each table's embeddings, float32 [B, dim], bags pooled.
 
-        The arguments and ValueErrors are those of `ShardRouter.requests`.
+        Takes the arguments of `ShardRouter.requests`, and raises the same ValueErrors.
         """
         requests = self._router.requests(rows, bag_rows, bag_lengths)
         request = requests[0]

@@ -1,7 +1,7 @@
 """Optimizers of embedding rows.
 
-Each sees a distinct row once a push, with the sum of its gradients. The new value of a row depends on its own
-gradients alone, to the bit, and not on the other rows of the call: nodes may divide their rows over threads.
+In a push an optimizer sees each distinct row once, with the sum of its gradients. The new value of a row does
+not depend on the other rows of the call, to the bit, so nodes may divide their rows over threads.
 """
 
 from __future__ import annotations
@@ -23,23 +23,18 @@ BETA_2: Final = 0.999
 
 
 class RowOptimizer(Protocol):
-    """Turn gradients into steps.
+    """An optimizer of rows, which turns gradients into steps.
 
     Each row is used by one thread at a time; several threads may use different rows.
     """
 
     @property
     def state(self) -> dict[str, NDArray[np.float32]]:
-        """Return the arrays for a checkpoint, by name, each [rows, ...].
-
-        Views, not copies.
-        """
+        """Return the arrays for a checkpoint by name, each [rows, ...]; not copies."""
         ...
 
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
-        """Return what to add to the rows, float32 [M, dim], contiguous.
-
-        Changes the state.
+        """Update the state; return what to add to the rows, float32 [M, dim], contiguous.
 
         Args:
             rows: int64 [M], distinct.
@@ -88,7 +83,7 @@ class RowWiseAdagrad:
     def step(self, rows: torch.Tensor, gradients: torch.Tensor, scale: float) -> torch.Tensor:
         """See `RowOptimizer.step`."""
         positions, values = rows.numpy(), gradients.numpy()
-        # A matrix product may round a row differently beside other rows; this does not, and is faster.
+        # Not a matrix product, whose rounding of a row may depend on the other rows. This is also faster.
         sums = np.einsum("ij,ij->i", values, values)
         sums *= np.float32(1.0 / values.shape[1])
         sums += self._sums.take(positions)
@@ -101,8 +96,8 @@ class RowAdagrad:
     """Adagrad: `dim` numbers of state a row.
 
     `s += g^2`, then `w -= lr * g / (sqrt(s) + 1e-8)`, float by float. Source: Duchi, Hazan, Singer: Adaptive
-    Subgradient Methods (JMLR 12, 2011), the diagonal form of section 1.1; the rule of torch.optim.Adagrad
-    without decay, with another epsilon.
+    Subgradient Methods (JMLR 12, 2011), the diagonal form of section 1.1. torch.optim.Adagrad without decay
+    has the same rule, with another epsilon.
     """
 
     def __init__(self, rows: int, dim: int, lr: float) -> None:
@@ -123,23 +118,21 @@ class RowAdagrad:
 
 
 class LazyAdam:
-    """Adam, lazily: only on the rows that a push has gradients for.
-
-    The other rows stay as they are, with their moments.
+    """Lazy Adam: rows without a gradient in a push keep values and moments.
 
     `m = 0.9 m + 0.1 g`, `v = 0.999 v + 0.001 g^2`, `w -= lr * (m / (1 - 0.9^t)) / (sqrt(v / (1 - 0.999^t)) +
-    1e-8)`, where `t` counts the row's own steps: a row that comes first late in the job is corrected
-    as in its first step. `2 dim + 1` numbers of state a row.
+    1e-8)`. `t` counts the row's own steps, so the correction is right also for a row that comes first late in
+    the job. `2 dim + 1` numbers of state a row.
 
-    Source: Kingma, Ba: Adam (arXiv 1412.6980), algorithm 1; lazy as torch.optim.SparseAdam, whose `t` is of
-    the whole table.
+    Source: Kingma, Ba: Adam (arXiv 1412.6980), algorithm 1. torch.optim.SparseAdam is lazy too, but its `t`
+    counts the steps of the whole table.
     """
 
     def __init__(self, rows: int, dim: int, lr: float) -> None:
         self._lr = lr
         self._means = RowMemory((rows, dim), np.float32)
         self._squares = RowMemory((rows, dim), np.float32)
-        # A float32 counts to 2^24, long after which both corrections are 1.
+        # A float32 counts up to 2^24; both corrections are 1 long before that.
         self._steps = RowMemory((rows,), np.float32)
 
     @property
@@ -160,7 +153,7 @@ class LazyAdam:
         squares = torch.from_numpy(self._squares.take(positions)).mul_(BETA_2)
         squares.addcmul_(gradients, gradients, value=1.0 - BETA_2)
         self._squares.put(positions, squares.numpy())
-        # 1 - beta^t without the cancellation that a first step would suffer.
+        # 1 - beta^t, without cancellation at small t.
         of_means = torch.expm1(steps * log(BETA_1)).neg_()
         of_squares = torch.expm1(steps * log(BETA_2)).neg_()
         roots = squares.div_(of_squares[:, None]).sqrt_().add_(EPSILON)

@@ -1,6 +1,6 @@
 """A node's rows in memory, as float32 or bfloat16.
 
-`RowMemory` is the array below both, and below optimizer state; it is read and written by row numbers.
+Both, and optimizer state, are stored in a `RowMemory`, an array that is read and written by row numbers.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ table of bfloat16 `WidenedRows`."""
 
 
 class RowMemory(Generic[Number]):
-    """Hold one array, zero at first, aligned to a cache line.
+    """One array, zero at first, aligned to a cache line.
 
-    A row as long as a cache line, as 16 floats are, is then in one line and not in two. Uses no torch.
-
-    Each row is used by one thread at a time; several threads may use different rows.
+    A row of 16 floats is as long as a cache line, and is then in one line, not in two. Uses no torch. Each
+    row is used by one thread at a time; several threads may use different rows.
 
     Args:
         shape: [rows], or [rows, dim].
@@ -52,8 +51,7 @@ class RowMemory(Generic[Number]):
 
     def __init__(self, shape: tuple[int, ...], dtype: type[Number]) -> None:
         size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-        # numpy's memory, since it asks the kernel for huge pages and torch's does not; zeros that are not
-        # written take none of it.
+        # NumPy asks the kernel for huge pages, torch does not. Zeros that are never written take no memory.
         space = np.zeros(size_bytes + CACHE_LINE_BYTES, np.uint8)
         start = -space.ctypes.data % CACHE_LINE_BYTES
         self.values: NDArray[Number] = space[start : start + size_bytes].view(dtype).reshape(shape)
@@ -62,15 +60,16 @@ class RowMemory(Generic[Number]):
     def take(self, rows: NDArray[Any], out: NDArray[Number] | None = None) -> NDArray[Number]:
         """Return copies of rows int32 or int64 [N], as [N, ...].
 
-        All rows are in range; repeats are allowed. They are written to `out`, C-contiguous, if given.
+        All rows must be in range; repeats are allowed. The copies are written to `out`, C-contiguous, if
+        given.
         """
-        # The rows are in range: "clip" only spares numpy a buffered copy and its own check.
+        # The rows are in range; "clip" saves a buffered copy and NumPy's own check.
         return np.take(self.values, rows, axis=0, out=out, mode="clip")
 
     def put(self, rows: NDArray[np.int64], values: NDArray[Number]) -> None:
         """Write `values`, [M, ...], to rows int64 [M].
 
-        `values` is C-contiguous; the rows are in range and distinct.
+        `values` must be C-contiguous, and the rows in range and distinct.
         """
         np.put(self._whole, rows, _as_row_values(values), mode="clip")
 
@@ -87,24 +86,20 @@ class RowStorage(Protocol):
         ...
 
     def take(self, rows: Int32Array, out: Float32Array) -> None:
-        """Copy rows int32 [N], all in range, into `out`.
-
-        `out` is float32 [N, dim], C-contiguous.
-        """
+        """Copy rows int32 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
         ...
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
         """Add steps, float32 [M, dim], to rows int64 [M], distinct.
 
-        `steps` is contiguous, and may be overwritten.
-
-        `key`, 64 bits, decides with the row how the row is rounded, if it is.
+        `steps` is contiguous, and may be overwritten. `key` is a number of 64 bits; key and row decide how a
+        row of bfloat16 is rounded.
         """
         ...
 
 
 class Float32Rows:
-    """Hold rows as float32, without rounding."""
+    """Rows as float32, without rounding."""
 
     def __init__(self, rows: int, dim: int) -> None:
         self._memory = RowMemory((rows, dim), np.float32)
@@ -129,9 +124,9 @@ class Float32Rows:
 
 
 class BFloat16Rows:
-    """Hold rows as bfloat16, two bytes a float.
+    """Rows as bfloat16, two bytes a float.
 
-    A sum is made in float32 and rounded stochastically, see `round_at_random`.
+    Sums are computed in float32 and rounded stochastically, see `round_at_random`.
     """
 
     def __init__(self, rows: int, dim: int) -> None:
@@ -146,7 +141,7 @@ class BFloat16Rows:
         """See `RowStorage.add`."""
         positions = rows.numpy()
         steps += self._take_bf16(positions).float()
-        # Rounding could turn a larger finite value into infinity.
+        # Rounding would turn a finite value beyond the largest bfloat16 into infinity.
         steps.clamp_(-BFLOAT16_MAX, BFLOAT16_MAX)
         rounded = round_at_random(steps, rounding_bits(key, positions, steps.shape[1]))
         self._memory.put(positions, rounded.numpy().view(np.uint16))
@@ -168,10 +163,7 @@ def make_row_storage(name: str, rows: int, dim: int) -> RowStorage:
 
 
 def _as_row_values(values: NDArray[Any]) -> NDArray[Any]:
-    """Return each row as one value of its bytes, [rows].
-
-    numpy then copies a row at once.
-    """
+    """Return rows as single values of all their bytes, which NumPy copies fast."""
     if values.ndim == 1:
         return values
     return values.view(np.dtype((np.void, values.itemsize * values.shape[1])))[:, 0]

@@ -1,7 +1,7 @@
-"""Rows of a checkpoint that changed since its part with all rows.
+"""Rows of a checkpoint that changed since all rows were written.
 
 A node sometimes writes all rows, and otherwise only the changed ones. Its earlier files stay in the
-checkpoint, and changes replace their rows in the order of their numbers.
+checkpoint; numbered changes replace rows in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -23,21 +23,19 @@ _ROLE: Final = re.compile(rf"{ROLE}-(\d+)(?:-changes-(\d+))?")
 def part_role(node: int, changes: int) -> str:
     """Return the role of a node's files in a checkpoint.
 
-    `changes` is the number of its changes, 0 for the part with all rows.
+    `changes` is the number of these changes, from 1; 0 for the files with all rows.
     """
     return f"{ROLE}-{node}-changes-{changes}" if changes else f"{ROLE}-{node}"
 
 
 def parse_role(role: str) -> tuple[int, int] | None:
-    """Return node and number of changes; None for a role of other nodes."""
+    """Return the node and the number of its changes; None for any other role."""
     found = _ROLE.fullmatch(role)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 class SavedChanges:
-    """Changed rows of one node, written together.
-
-    Several threads may call it.
+    """Changed rows of one node, written together; several threads may call it.
 
     Args:
         reader: reader of the files.
@@ -62,7 +60,7 @@ class SavedChanges:
                 raise self._error(f"the changed rows of table {table} do not fit together")
 
     def check(self, table: str, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Raise CheckpointError unless the changes fit the arrays of a table, given by name."""
+        """Raise CheckpointError unless the changes fit a table with arrays of `shapes`."""
         self._stops[table] = next((shape[0] for shape in shapes.values()), 0)
         own = {name: shape[1:] for name, shape in self._shapes.get(table, {}).items() if name != CHANGED_ROWS}
         if own and own != {name: shape[1:] for name, shape in shapes.items()}:
@@ -74,9 +72,9 @@ class SavedChanges:
         return tuple(self._shapes)
 
     def lay_over(self, table: str, array: str, start: int, values: NDArray[np.float32]) -> None:
-        """Replace the changed rows in `values`; raises CheckpointError.
+        """Replace the changed rows in `values`, rows of a table's array from `start` on.
 
-        `values` are the rows of an array of a table from `start` on.
+        Raises CheckpointError for changes that cannot be read or do not fit.
         """
         if table not in self._shapes:
             return

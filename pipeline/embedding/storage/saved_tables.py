@@ -1,6 +1,6 @@
-"""The embedding tables of a checkpoint, read by name.
+"""The embedding tables of a checkpoint, read by name, whatever nodes wrote them.
 
-Any number of nodes may have written them. Imports no torch.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _REMEDY: Final = "restore the file, or use another checkpoint"
 
 
 def tensor_name(table: str, array: str) -> str:
-    """Return the checkpoint's name of a table's array.
+    """Return the name of a table's array in a checkpoint.
 
-    `array` is "weights" or an array of its optimizer's state.
+    `array` is "weights" or the name of an array of optimizer state.
     """
     return f"{table}.{array}"
 
 
 def applied_name(node: int) -> str:
-    """Return the checkpoint's name of a node's applied batches.
+    """Return the name of a node's applied batches in a checkpoint.
 
-    No table's tensor has such a name: it has no dot.
+    The name has no dot, unlike those of tables' arrays.
     """
     return f"applied:{node}"
 
@@ -45,19 +45,21 @@ def applied_name(node: int) -> str:
 class SavedTables:
     """Read the requested rows and state of tables from a checkpoint.
 
-    It keeps no file open; several threads may call it.
+    No file is kept open; several threads may call.
 
     Args:
         folder: folder of the checkpoint.
         manifest: its manifest; the caller has checked sizes and checksums.
 
     Raises:
-        CheckpointError: a file is missing, truncated or no safetensors file, or part of a table is missing.
+        CheckpointError: a file is missing, truncated or not a safetensors file, or part of a table is
+            missing.
 
     Attributes:
         names: the tables, sorted.
-        nodes: number of embedding nodes that wrote them.
-        placement_digest: which rows each of these nodes had, see `TablePlan.placement_digest`.
+        nodes: number of embedding nodes that wrote the tables.
+        placement_digest: digest of the rows that each of these nodes had, see `TablePlan.placement_digest`;
+            "" if the files do not agree on one.
     """
 
     def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
@@ -66,7 +68,7 @@ class SavedTables:
         whole = [entry for (_, changes), entries in parts.items() if not changes for entry in entries]
         self.nodes = len({entry.role for entry in whole})
         self._reader = TensorReader(folder, whole)
-        # By node, in the order in which they are laid over its rows.
+        # Sorted, because the changes of a node must replace rows in the order of their numbers.
         changes = {part: TensorReader(folder, parts[part]) for part in sorted(parts) if part[1]}
         self._changes = [SavedChanges(reader, self._where) for reader in changes.values()]
         self._applied = {node: self._reader for node, changed in parts if not changed}
@@ -88,30 +90,30 @@ class SavedTables:
                 one.check(name, self._arrays.get(name, {}))
 
     def rows(self, name: str) -> int:
-        """Return the rows of a table.
+        """Return the number of rows of a table.
 
         Raises CheckpointError for an unknown table.
         """
         return self._shape(name)[0]
 
     def dim(self, name: str) -> int:
-        """Return the floats in a row of a table.
+        """Return the number of floats in a row of a table.
 
         Raises CheckpointError for an unknown table.
         """
         return self._shape(name)[1]
 
     def places(self, name: str) -> list[tuple[int, int, int]]:
-        """Return which rows of a table each node had.
+        """Return which rows of a table each node had: (start, stop, node), by rows.
 
-        They are (start, stop, node), in the order of rows. Raises CheckpointError for an unknown table.
+        Raises CheckpointError for an unknown table.
         """
         self._shape(name)
         found: list[tuple[int, int, int]] = []
         for file, start, stop in self._reader.places(tensor_name(name, WEIGHTS)):
             node = int(self._reader.metadata[file].get("role", f"{ROLE}--1").removeprefix(f"{ROLE}-"))
             if found and found[-1][1:] == (start, node):
-                # A range that was too large for one file.
+                # The node's range was too large for one file.
                 found[-1] = (found[-1][0], stop, node)
             else:
                 found.append((start, stop, node))
@@ -120,19 +122,16 @@ class SavedTables:
     def read(self, name: str, start: int, stop: int) -> Float32Array:
         """Return rows [start, stop) of a table, float32 [stop - start, dim].
 
-        The array is the caller's own.
-
-        Raises CheckpointError, ValueError if the table has no such rows.
+        The array is a new one. Raises CheckpointError for an unknown table or a file that cannot be read,
+        ValueError if the table has no such rows.
         """
         self._shape(name)
         return self._read(name, WEIGHTS, start, stop)
 
     def read_state(self, name: str, start: int, stop: int) -> dict[str, NDArray[np.float32]]:
-        """Return the optimizer's state of these rows, by name.
+        """Return the optimizer's state of rows [start, stop) of a table, by name.
 
-        Each float32 [stop - start, ...], the caller's own.
-
-        Raises as `read` does.
+        Each array is a new float32 [stop - start, ...]. Raises as `read` does.
         """
         self._shape(name)
         arrays = [array for array in self._arrays[name] if array != WEIGHTS]
@@ -141,15 +140,15 @@ class SavedTables:
     def applied(self, node: int) -> AppliedBatches:
         """Return the batches that a node had applied when it saved.
 
-        Raises CheckpointError.
+        Raises CheckpointError if they are missing or cannot be read.
         """
         return AppliedBatches.from_array(self._applied.get(node, self._reader).read(applied_name(node)))
 
     def require(self, table: TableSettings, *, state: bool = True) -> None:
         """Raise CheckpointError unless the saved table fits `table`.
 
-        It fits if it has as many rows and the same dim, and with `state` also the state that the optimizer of
-        `table` stores.
+        A saved table fits if it has the same rows and dim, and with `state` also the state arrays that the
+        optimizer of `table` stores.
         """
         rows, dim = self._shape(table.name)
         if rows != table.rows:

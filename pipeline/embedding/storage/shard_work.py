@@ -1,8 +1,8 @@
 """A checked lookup or push, for one thread or divided over several.
 
-Each of `threads` threads calls `run` with a number of its own. It processes the rows whose number modulo
-`threads` is its own number, so no row is read or written by two threads. Results are the same to the bit for
-any number of threads. Bags are summed where their rows are.
+Each of `threads` threads calls `run` with its own number, and processes the rows whose number modulo
+`threads` is its own. So no row is read or written by two threads. Results are the same to the bit for any
+number of threads. A node sums the bags of its own rows.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ from .bank import RowBank
 
 
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:
-    """Sum the rows of each bag in order.
+    """Sum the rows of each bag in order; an empty bag gives zeros.
 
-    An empty bag gives zeros.
+    Only the thread that owns the weights may call this.
 
     Args:
         weights: float32 [rows, dim], contiguous.
         rows: int32 [N], all of them in range, bag after bag.
-        lengths: int32 [...]: how many rows each bag has; N in all.
+        lengths: int32 [...]: number of rows of each bag; N in all.
         out: float32, C-contiguous, a vector of dim for each bag.
-
-    The thread that owns the weights may call it.
     """
     if not len(rows):
         out.fill(0.0)
         return
     if not rows.flags.writeable:
-        # torch has no read-only tensors, and a received frame is one.
+        # A received frame is read-only, and torch has no read-only tensors.
         rows = rows.copy()
     flat = lengths.reshape(-1)
     starts = np.zeros(len(flat), np.int32)
@@ -47,11 +45,11 @@ def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: 
 
 @dataclass(frozen=True, slots=True)
 class BankPart:
-    """A bank with its part of a request, which is checked.
+    """A bank with its checked part of a request.
 
     Attributes:
         rows: int32 [N]: the single rows, then those of bags.
-        lengths: int32 [P, B]: how many rows each bag has.
+        lengths: int32 [P, B]: number of rows of each bag.
     """
 
     bank: RowBank
@@ -62,7 +60,7 @@ class BankPart:
     def positions(self) -> IndexArray | None:
         """Return the index of each row's gradient, int64 [N].
 
-        Returns None if each row has its own, in order.
+        Returns None without bags: each row then has its own gradient, in order.
         """
         if not self.share.pieces:
             return None
@@ -71,7 +69,7 @@ class BankPart:
 
 
 class LookupWork:
-    """Copy rows into `out`, float32 [floats], and sum those of bags there.
+    """Copy rows into `out`, float32 [floats], and sum the rows of bags there.
 
     Attributes:
         rows: number of rows to look up.
@@ -84,13 +82,13 @@ class LookupWork:
         flat, at = out.reshape(-1), 0
         for part in parts:
             target = flat[at : at + part.share.floats].reshape(-1, part.bank.dim)
-            # A bag's rows belong to several threads, and are summed in their order: from this copy.
+            # A bag's rows belong to several threads. Summing this copy keeps the order of the rows.
             bag_rows = np.empty((part.share.bag_rows, part.bank.dim), np.float32)
             self._targets.append((target, bag_rows))
             at += part.share.floats
 
     def run(self, thread: int, threads: int) -> None:
-        """Do the part of one thread."""
+        """Copy the rows of thread number `thread`, from 0."""
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
             single, bank = part.share.single, part.bank
             for rows, target in ((part.rows[:single], out[:single]), (part.rows[single:], bag_rows)):
@@ -132,7 +130,7 @@ class PushWork:
             at += part.share.floats
 
     def run(self, thread: int, threads: int) -> None:
-        """Do the part of one thread."""
+        """Step the rows of thread number `thread`, from 0."""
         for part, gradients, positions, key in zip(
             self._parts, self._gradients, self._places, self._keys, strict=True
         ):
@@ -143,7 +141,7 @@ class PushWork:
             part.bank.apply(rows, gradients, positions, self._scale, key)
 
     def finish(self) -> None:
-        """Do nothing: `run` has done all."""
+        """Do nothing; `run` has done all the work."""
 
 
 ShardWork = LookupWork | PushWork

@@ -25,7 +25,7 @@ from .shard_work import BankPart, LookupWork, PushWork
 
 FILL_ROWS = 65_536
 FIRST_BATCH = BatchId(0, 0, 0, 0)
-# Schedules go from 0 to 1; with so much more a rate times a gradient is still a float32.
+# Far above the factors of schedules, 0 to 1, and small enough that a rate times a gradient is a float32.
 LARGEST_LR_SCALE = 1000.0
 # The largest number that `RowBank.changed_at` can hold.
 LAST_CHANGE_EPOCH = 255
@@ -33,7 +33,7 @@ LAST_CHANGE_EPOCH = 255
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Rows of a piece that changed.
+    """The changed rows of a piece.
 
     Attributes:
         rows: int64 [N], at least one, ascending, numbered from the piece's start.
@@ -46,12 +46,12 @@ class ChangedRows:
 
 
 class ShardStore:
-    """Hold the rows of one embedding node.
+    """The rows of one embedding node.
 
-    Each row is read and written by one thread, so nothing is locked: `lookup` and `apply` are called by the
-    thread that owns the store; `lookup_work` and `push_work` may be divided over several threads, each of
-    which does all work in one order. These threads should run torch with one thread: the operations are bound
-    by memory latency and too short to divide further.
+    Each row is read and written by one thread, so nothing is locked. Only the thread that owns the store may
+    call its methods. The work that `lookup_work` and `push_work` return may be divided over several threads,
+    all of which do it in the same order. These threads should run torch with one thread each, because the
+    operations are bound by memory latency and too short to divide further.
 
     Attributes:
         plan: the split of all tables.
@@ -67,8 +67,8 @@ class ShardStore:
         Args:
             plan: the split of all tables, with their optimizers and scales.
             node: the node's number.
-            seed: the seed of the run; with the table and the row, it alone decides the first values.
-            memory_fraction: the fraction of the memory available now that may be used.
+            seed: the seed of the run; the first values depend only on seed, table and row.
+            memory_fraction: fraction of the available memory that may be used.
 
         Raises:
             ResourceError: the rows and their state do not fit into memory.
@@ -105,7 +105,7 @@ class ShardStore:
         counts: Sequence[int] = (),
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
     ) -> None:
-        """Do `lookup_work` on this thread."""
+        """Do the work of `lookup_work` on this thread; same arguments and errors."""
         work = self.lookup_work(rows, out, counts, bag_lengths)
         work.run(0, 1)
         work.finish()
@@ -117,13 +117,14 @@ class ShardStore:
         counts: Sequence[int] = (),
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
     ) -> LookupWork:
-        """Return work that copies rows into `out` and sums those of bags.
+        """Return work that copies rows into `out` and sums the rows of bags.
 
         Args:
-            rows: int32 [N], local to their bank, bank after bank, repeats allowed; see `messages.Lookup`.
-            out: float32, C-contiguous, as many as `floats_of` says.
+            rows: int32 [N], numbered within their bank, bank after bank, repeats allowed; see
+                `messages.Lookup`.
+            out: float32, C-contiguous, with `floats_of` elements.
             counts: number of rows in each bank; () with one bank.
-            bag_lengths: int32 [P, B], how many rows each bag has; [0, 0] where this node holds none.
+            bag_lengths: int32 [P, B], number of rows of each bag; [0, 0] if this node holds no bags.
 
         Raises:
             ValueError: a row that this node does not have, or a wrong shape or type; `out` is then unchanged.
@@ -145,7 +146,7 @@ class ShardStore:
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         batch: BatchId = FIRST_BATCH,
     ) -> None:
-        """Do `push_work` on this thread."""
+        """Do the work of `push_work` on this thread; same arguments and errors."""
         self.push_work(rows, gradients, counts, lr_scale, bag_lengths, batch).run(0, 1)
 
     def push_work(
@@ -157,19 +158,17 @@ class ShardStore:
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         batch: BatchId = FIRST_BATCH,
     ) -> PushWork:
-        """Return work that sums each distinct row's gradients and steps it.
-
-        Gradients are summed in the order given.
+        """Return work that sums each distinct row's gradients in order, and steps the row.
 
         Args:
             rows: see `lookup_work`.
-            gradients: float32, C-contiguous, as many as `floats_of` says; not changed. A bag gradient is
-                that of each of its rows.
+            gradients: float32, C-contiguous, with `floats_of` elements; not changed. The gradient of a bag
+                is the gradient of each of its rows.
             counts: see `lookup_work`.
-            lr_scale: the factor on each optimizer's learning rate, from 0 to LARGEST_LR_SCALE.
+            lr_scale: factor on each optimizer's learning rate, from 0 to LARGEST_LR_SCALE.
             bag_lengths: see `lookup_work`.
-            batch: the batch of the gradients; with the seed of the run, the node and the row it decides how
-                rows of bfloat16 are rounded.
+            batch: the batch of the gradients. The rounding of bfloat16 rows depends on it, on the seed of the
+                run, the node and the row.
 
         Raises:
             ValueError: a row that this node does not have, a wrong shape or type, an lr_scale out of range,
@@ -179,7 +178,7 @@ class ShardStore:
         values = flat_floats(gradients, sum(part.share.floats for part in parts), "gradients")
         if not 0 <= lr_scale <= LARGEST_LR_SCALE:
             raise ValueError(f"lr_scale must be from 0 to {LARGEST_LR_SCALE:g}, not {lr_scale}")
-        # Squares, because optimizers store those: 1e20 is finite and its square is not. One pass.
+        # Optimizers store squares, and the square of a finite gradient such as 1e20 may be infinite.
         if not math.isfinite(values.dot(values)):
             raise ValueError("gradients must be finite: one is NaN, infinite or enormous")
         words = (self._seed, self.node, batch.epoch, batch.span, batch.number, batch.seed)
@@ -200,8 +199,8 @@ class ShardStore:
     def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:
         """Yield each piece with its rows and state, for checkpoints.
 
-        Arrays are by name, [len(piece), ...]. These are the store's own memory, not copies: only the owning
-        thread may use them, before it applies anything more.
+        Arrays are by name, [len(piece), ...]. They are the store's own memory, not copies: only the owning
+        thread may use them, and only until it applies the next push.
         """
         for piece in self.plan.pieces_of(self.node):
             arrays = self._banks[piece.bank].arrays()
@@ -209,13 +208,14 @@ class ShardStore:
 
     @property
     def change_epochs_left(self) -> int:
-        """How often `end_change_epoch` may be called before `forget_change_epochs`."""
+        """How often `end_change_epoch` may still be called before `forget_change_epochs`."""
         return LAST_CHANGE_EPOCH - self._change_epoch
 
     def end_change_epoch(self) -> int:
-        """End a change epoch and return it; later changes come after it.
+        """End the change epoch and return its number.
 
-        Only the owning thread may call. Raises ValueError if none is left.
+        Later changes belong to the next epoch. Only the owning thread may call. Raises ValueError if no epoch
+        is left.
         """
         ended = self._change_epoch
         if not self.change_epochs_left:
@@ -224,7 +224,10 @@ class ShardStore:
         return ended
 
     def forget_change_epochs(self) -> None:
-        """Restart at the first change epoch, with no changed row; on the owning thread."""
+        """Restart at the first change epoch, with no changed rows.
+
+        Only the owning thread may call.
+        """
         for bank in self._banks:
             bank.changed_at.fill(0)
         self._begin_change_epoch(1)
@@ -247,13 +250,13 @@ class ShardStore:
     def restore(self, saved: SavedTables) -> list[str]:
         """Load rows and optimizer state from a checkpoint, by tables' names.
 
-        All tables are checked first.
+        All tables are checked before any row changes.
 
         Returns:
             The tables with rows on this node that the checkpoint lacks; their rows keep their first values.
 
         Raises:
-            CheckpointError: a table has other rows, another dim or optimizer, or a file cannot be read;
+            CheckpointError: a table has another number of rows, dim or optimizer, or a file cannot be read;
                 in the last case some rows may have changed.
         """
         absent = []

@@ -1,6 +1,7 @@
 """Base of control messages: requests by verb, replies, and records.
 
-A request or reply is a frozen dataclass that travels as the list of its fields' values (see `field_checks`).
+A request or reply is a frozen dataclass, which is sent as the list of its fields' values (see
+`field_checks`).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class Verb:
     """One row of the table of verbs.
 
     Attributes:
-        askers, answerers: roles of nodes, including "coordinator", "supervisor" and "watcher".
-        repeatable: whether a repeat is handled again, since the request changes nothing and its reply may be
-            large.
+        requesters, responders: roles of nodes, including "coordinator", "supervisor" and "watcher".
+        repeatable: whether a repeat is handled again instead of answered from memory. The request then
+            changes nothing, and its reply may be large.
     """
 
     request: type[Request[Any]]
@@ -60,7 +61,7 @@ Named = TypeVar("Named")
 
 
 class NamedRecords(Generic[Named]):
-    """Records by their verb: names to kinds of records, and back."""
+    """A mapping of verbs to kinds of records, and back."""
 
     def __init__(self, kinds: Mapping[str, type[Named]]) -> None:
         self.kinds: Final = dict(kinds)
@@ -79,7 +80,7 @@ class NamedRecords(Generic[Named]):
 
 
 class VerbTable:
-    """The verbs of a control link: names to requests and replies, and back."""
+    """A mapping of a control link's verbs to requests and replies, and back."""
 
     def __init__(self, verbs: Mapping[str, Verb]) -> None:
         self.verbs: Final = dict(verbs)
@@ -100,7 +101,7 @@ class VerbTable:
 
 
 def decode_record(cls: type[Any], what: str, values: list[Any]) -> Any:
-    """Return the record of these values; raises a ProtocolError that begins with `what`."""
+    """Decode a record; raises a ProtocolError that begins with `what`."""
     try:
         return record_of(cls, values)
     except ValueError as error:

@@ -30,8 +30,8 @@ class Hello(Request["HelloReply"]):
 class HelloReply(Reply):
     """Name and place of the node, the table plan, and the label's rate.
 
-    With `late` the job already runs; an embedding node then replaces a dead one. `label_rate` is of a sample
-    of the training rows, between 0 and 1; None if no model's output bias starts from it.
+    With `late` the job already runs; an embedding node then replaces a dead one. `label_rate` is the label
+    rate in a sample of the training rows, between 0 and 1; None if no model's output bias starts from it.
     """
 
     name: str
@@ -56,8 +56,8 @@ class NodeFacts:
         checkpoint_bytes: bytes of the node's part of a checkpoint.
         optimizer_state: names and sizes of a trainer's optimizer state, which a joining trainer may copy.
         recenters: whether a lost slice of the center may be rebuilt from the replicas.
-        elastic: the elastic rate of a trainer's algorithm, and that of the closest replicas; None if it may
-            not change.
+        elastic: the elastic rate of a trainer's algorithm, and the rate for the closest replicas; None if the
+            rate may not change.
         restored_batches: number of batches that the shard had applied before the resume.
     """
 
@@ -96,8 +96,8 @@ class NextSpan(Request["NextSpanReply"]):
 class SpanGrant:
     """A span to read, without the batches in `skip`.
 
-    These are runs, each with its first number and the number after its last. The batches of a `replay` were
-    trained before, but a replacement embedding node lacks them.
+    `skip` has runs of batch numbers, each with its first number and the number after its last. The batches of
+    a `replay` were trained before, but a replacement embedding node lacks them.
     """
 
     epoch: Count
@@ -119,7 +119,7 @@ class SpanRead(Request[Done]):
 
     Attributes:
         first_bad_row: place of the reader's first malformed row, and its fault; "" for none.
-        dropped_negatives: negatives that were not kept; they are not in `examples`.
+        dropped_negatives: number of negatives that were not kept; `examples` does not include them.
     """
 
     epoch: Count
@@ -226,7 +226,7 @@ class Interrupt(Request[Done]):
 class ChildExited(Request["ChildExitedReply"]):
     """A supervised process ended, with a description and exit code.
 
-    `successor` is the token of the replacement that the supervisor would start; empty if none.
+    `successor` is the token of the replacement that the supervisor would start; empty if there is none.
     """
 
     token: str

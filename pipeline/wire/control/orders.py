@@ -75,7 +75,7 @@ class NodeLost(Request[Done]):
 class SettleReader(Request[Done]):
     """Finish a lost reader's batches, and accept no more.
 
-    The reply comes when the coordinator has recorded all of them.
+    The reply comes when the coordinator has recorded all of these batches.
     """
 
     name: str
@@ -186,7 +186,7 @@ class DrainReply(Reply):
         sequences: a reader's last sequences by worker.
         in_flight: number of a trainer's examples that were delivered but not trained.
         progressive: a trainer's sums over batches scored before their step, float64.
-        applied_of: those of the request's batches that an embedding node applied.
+        applied_of: the batches of the request that an embedding node had applied.
     """
 
     counts: Counts

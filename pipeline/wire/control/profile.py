@@ -23,10 +23,10 @@ class MeasureReply(Reply):
     """Figures of a process so far, by its machine's clock.
 
     Attributes:
-        clock: seconds.
-        machine: names the kernel.
-        threads: seconds of CPU and of waiting for a core, by name.
-        sampled: wakes, locked_wakes, stalled_seconds.
+        clock: time in seconds.
+        machine: an id of the kernel.
+        threads: seconds of CPU and of waiting for a core, by the thread's name.
+        sampled: the counts wakes, locked_wakes and stalled_seconds.
     """
 
     clock: Real
@@ -49,7 +49,7 @@ class ProcessTrace:
     """The activities of a process's threads.
 
     Attributes:
-        marks: name and thread as indexes, begin and length in microseconds.
+        marks: for each activity the indexes of its name and thread, its begin and its length in microseconds.
     """
 
     process: str

@@ -1,6 +1,7 @@
 """Encrypted sockets: CURVE with the job's key, and ZAP.
 
-Both concern TCP alone. To `ipc` only processes of the same user and root can connect, see `sockets.bind`.
+Both are used with TCP only. Only processes of the same user and root can connect to `ipc`, see
+`sockets.bind`.
 """
 
 from __future__ import annotations
@@ -25,36 +26,33 @@ from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 ZAP_DOMAIN: Final = b"shadowsync"
-# Why ZeroMQ fails a handshake before it asks the authenticator.
+# Reasons for which ZeroMQ fails a handshake before it asks the authenticator.
 _FAILURES: Final = {
     int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH): "it has no key",
     int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC): "it has another key",
 }
-# By the address of its context, which several Python objects may stand for.
+# By the address of the context, because several Python objects may stand for one context.
 _AUTHENTICATORS: Final[dict[int, ZapAuthenticator]] = {}
 
 log = logging.getLogger(__name__)
 
 
 def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
-    """Restrict a listening socket to peers with the job's key.
-
-    Does nothing if there is no key.
-    """
+    """Restrict a listening socket to peers with the job's key, if there is one."""
     if address.startswith("tcp://") and (key := job_key()) is not None:
         socket.setsockopt(zmq.CURVE_SECRETKEY, key.server.secret)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-        # Without an authenticator nobody is admitted, instead of everybody who knows the public key.
+        # So that without an authenticator nobody is admitted, not everybody who knows the public key.
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         if (authenticator := _AUTHENTICATORS.get(socket.context.underlying)) is not None:
             authenticator.watch(socket)
 
 
 def close_listening(socket: zmq.Socket[bytes] | Any) -> None:
-    """Close a socket that `listen_with_key` had, on its thread."""
+    """Close a socket that was given to `listen_with_key`, on its thread."""
     if not socket.closed:
-        # Or ZeroMQ's thread would wait for a closed authenticator to take another failed handshake.
+        # Otherwise ZeroMQ's thread would wait for a closed authenticator to take another failed handshake.
         with contextlib.suppress(zmq.ContextTerminated):
             socket.disable_monitor()
     socket.close()
@@ -69,9 +67,9 @@ def connect_with_key(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
 
 
 def require_key(address: str) -> None:
-    """Check that a socket without a key is on loopback.
+    """Check that other machines need a key to connect to `address`.
 
-    Raises JobFileError for one off loopback, where no key is set and nothing says that this is wanted.
+    Raises JobFileError if they need none, unless this was allowed (`is_insecure`).
     """
     if is_open(address) and not is_insecure():
         raise JobFileError(
@@ -93,27 +91,29 @@ def socket_warnings(address: str) -> list[str]:
 
 
 def is_open(address: str) -> bool:
-    """Return whether other machines reach `address`, and need no key."""
+    """Return whether other machines can connect to `address` without a key."""
     return address.startswith("tcp://") and not is_loopback(address) and job_key() is None
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches `tcp://HOST:PORT`."""
+    """Return whether only this machine can reach `tcp://HOST:PORT`."""
     return is_loopback_host(host_of(address))
 
 
 class ZapAuthenticator:
     """ZAP authenticator for the sockets of one context.
 
-    The handshake waits for it, so nothing of a stranger's messages is ever held. It also counts the
-    handshakes that fail before it is asked, as without any key. Belongs to one loop, on which it is made,
-    before anything listens.
+    A handshake waits for the authenticator, so a stranger's messages are never stored. The authenticator also
+    counts handshakes that fail before it is asked, for example without any key. It must be made before any
+    socket listens, on its loop; only the loop's thread may call, except for `watch`.
 
     Args:
-        refused: called for each connection that is refused.
+        context: the context of the sockets.
+        key: the job's key.
+        refused: called for each refused connection.
 
     Attributes:
-        refusals: refused connections.
+        refusals: count and log of refused connections.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ZapAuthenticator:
         self._socket = context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(ZAP_ENDPOINT)
-        # Of failed handshakes, from the sockets that listen; and what takes them.
+        # Sockets with the events of failed handshakes, one for each listening socket.
         self._events: list[zmq.Socket[bytes]] = []
         self._turns = [SocketTurns(self._reply, self._socket)]
         self.refusals = Refusals(log)
@@ -138,11 +138,12 @@ class ZapAuthenticator:
     def watch(self, socket: zmq.Socket[bytes] | Any) -> None:
         """Count a socket's failed handshakes.
 
-        The socket's thread calls, before it binds, and ends it with `close_listening`, before `close`.
+        The socket's thread calls this before it binds. It must call `close_listening` before `close` of the
+        authenticator.
         """
         address = f"inproc://handshakes-{uuid4().hex}"
         events = self._context.socket(zmq.PAIR)
-        # No limit: if a queue is full, ZeroMQ's own thread waits for room, and all its sockets with it.
+        # No limit: with a full queue ZeroMQ's own thread would wait for room, and all its sockets too.
         events.setsockopt(zmq.RCVHWM, 0)
         events.setsockopt(zmq.LINGER, 0)
         self._events.append(events)
@@ -151,7 +152,10 @@ class ZapAuthenticator:
         self._loop.call_soon_threadsafe(self._follow, events)
 
     def close(self) -> None:
-        """Close its sockets, after those that listen; a second call does nothing."""
+        """Close the authenticator, after all listening sockets.
+
+        A second call does nothing.
+        """
         if _AUTHENTICATORS.get(self._context.underlying) is self:
             del _AUTHENTICATORS[self._context.underlying]
         for turns in self._turns:

@@ -1,6 +1,6 @@
 """Token of a job's HTTP servers.
 
-It is derived from the job's key, so that nothing else has to be handed out, or read from a file.
+The token is derived from the job's key, so that no other secret has to be distributed, or read from a file.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,512}")
 
 
 def read_token(path: Path) -> str:
-    """Read the file of a token.
+    """Read a token from a file.
 
-    Raises JobFileError if it has none, or as `read_secret` does.
+    Raises JobFileError if the file has no token, or as `read_secret` does.
     """
     remedy = "write one line of 16 or more letters, digits and . _ ~ - into it"
     text = read_secret(path, "token", remedy).strip()
@@ -51,10 +51,9 @@ def _read(path: str) -> str:
 def required_token(host: str, port: int) -> str | None:
     """Return the token required at `host`; None for open access.
 
-    Without a token file, access over loopback is open.
-
-    Raises JobFileError off loopback if there is neither a file nor a key, and nothing says that this is
-    wanted.
+    Without a token file, access over loopback is open. On other addresses the token of the job's key is
+    required. Raises JobFileError there if there is no key either, unless open access was allowed
+    (`is_insecure`).
     """
     if (token := given_token()) is not None:
         return token

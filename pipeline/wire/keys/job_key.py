@@ -1,7 +1,7 @@
 """The key of a job: one file for all its machines.
 
-From its secret come two pairs of CURVE keys (CurveZMQ, RFC 26): that of every socket that listens, and that
-of every socket that connects; and the token of the job's page and metrics, see `http_token.py`.
+The secret in the file gives two pairs of CURVE keys (CurveZMQ, RFC 26), one for all listening and one for all
+connecting sockets, and the token of the job's page and metrics, see `http_token.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INSECURE_VARIABLE: Final = "SHADOWSYNC_INSECURE"
 """Set to 1, it allows sockets off loopback without a key."""
 
 SECRET_BYTES: Final = 32
-# In hexadecimal, an address with it fits into a line of a terminal.
+# Short enough that a web address with the token, in hexadecimal, fits into a line of a terminal.
 TOKEN_BYTES: Final = 16
 _LINE: Final = re.compile(r"shadowsync-key-1 ([0-9a-f]{64})\s*")
 _OTHERS: Final = 0o077
@@ -49,12 +49,12 @@ class JobKey:
 
     @classmethod
     def generate(cls) -> JobKey:
-        """Draw a new one."""
+        """Draw a new key at random."""
         return cls(secrets.token_bytes(SECRET_BYTES))
 
     @classmethod
     def read(cls, path: Path) -> JobKey:
-        """Read the file.
+        """Read a key file.
 
         Raises JobFileError if the file is not a key, or as `read_secret` does.
         """
@@ -64,7 +64,7 @@ class JobKey:
         return cls(bytes.fromhex(found[1]))
 
     def write(self, path: Path) -> None:
-        """Write a new key file; raises JobFileError if it exists."""
+        """Write a new key file; raises JobFileError if it exists or cannot be written."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
@@ -78,17 +78,17 @@ class JobKey:
 
     @property
     def server(self) -> CurvePair:
-        """The pair of every socket that listens."""
+        """The key pair of all listening sockets."""
         return _pair(self.secret, b"shadowsync curve server")
 
     @property
     def client(self) -> CurvePair:
-        """The pair of every socket that connects."""
+        """The key pair of all connecting sockets."""
         return _pair(self.secret, b"shadowsync curve client")
 
     @property
     def http_token(self) -> str:
-        """Token derived from the key, which it does not reveal."""
+        """The token of HTTP servers; the key cannot be computed from it."""
         return hmac.digest(self.secret, b"shadowsync http token\x01", "sha256")[:TOKEN_BYTES].hex()
 
 
@@ -96,11 +96,11 @@ HOW_TO_MAKE: Final = "shadowsync key new FILE"
 
 
 def read_secret(path: Path, what: str, remedy: str) -> str:
-    """Read the file of a secret, which is ASCII text.
+    """Read a secret, ASCII text, from a file.
 
-    Raises JobFileError with `what` as its subject if it cannot be read, or if it belongs to this user and
-    others have any right to it. A file of somebody else or on a read-only mount, as secrets are, has the
-    rights that it has.
+    Raises JobFileError, with `what` as its subject, if the file cannot be read, or if it belongs to this user
+    and others have any right to it. The rights are not checked if this user cannot change them: on a file of
+    another user, or on a read-only mount, which is usual for secrets.
     """
     try:
         status = path.stat()
@@ -126,7 +126,7 @@ def _pair(secret: bytes, label: bytes) -> CurvePair:
 def job_key() -> JobKey | None:
     """Return the key of this process's job; None without one.
 
-    Any thread may call. Raises JobFileError for a file that is no key.
+    Any thread may call. Raises JobFileError for a file that is not a key.
     """
     path = os.environ.get(KEY_VARIABLE, "")
     return _read(path) if path else None
@@ -138,5 +138,5 @@ def _read(path: str) -> JobKey:
 
 
 def is_insecure() -> bool:
-    """Return whether sockets off loopback may do without a key."""
+    """Return whether sockets off loopback are allowed without a key."""
     return os.environ.get(INSECURE_VARIABLE, "") == "1"
