@@ -24,7 +24,6 @@ from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingE
 from .state.membership import require_same_plan, require_same_start
 from .state.outcome import FinalModel, Outcome, SavedCheckpoints, Score, Stop
 from .state.phases import JobPhase
-from .validation.scoring import score_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -282,7 +281,7 @@ class JobController:
             return
         self._state.enter(JobPhase.EVALUATING_BEST)
         try:
-            score = await self._server.unless_stopped(score_checkpoint(manager.best_folder, self._eval_spans))
+            score = await self._server.unless_stopped(manager.score_best(self._eval_spans))
         except ShadowSyncError as error:
             # The job itself succeeded, and its last model is scored.
             self._outcome.note(f"the best checkpoint could not be scored on the held-out files: {error}")

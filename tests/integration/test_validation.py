@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import manager
-from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, score_checkpoint
+from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
@@ -32,7 +31,7 @@ def not_far_ahead(patch: pytest.MonkeyPatch) -> None:
 
     How far it would get otherwise is up to the machine, and nothing here is about it.
     """
-    compute = Worker._compute
+    compute, score = Worker._compute, CheckpointScorer.score
     changed = threading.Condition()
     left = math.inf
 
@@ -42,10 +41,12 @@ def not_far_ahead(patch: pytest.MonkeyPatch) -> None:
             left = batches
             changed.notify_all()
 
-    async def score_and_allow(checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
+    async def score_and_allow(
+        scorer: CheckpointScorer, checkpoint: Path, spans: Sequence[Span]
+    ) -> CheckpointScore:
         allow(AHEAD)
         try:
-            return await score_checkpoint(checkpoint, spans)
+            return await score(scorer, checkpoint, spans)
         finally:
             allow(math.inf)
 
@@ -57,7 +58,7 @@ def not_far_ahead(patch: pytest.MonkeyPatch) -> None:
                 left -= 1
         compute(worker, batch)
 
-    patch.setattr(manager, "score_checkpoint", score_and_allow)
+    patch.setattr(CheckpointScorer, "score", score_and_allow)
     patch.setattr(Worker, "_compute", compute_if_allowed)
 
 

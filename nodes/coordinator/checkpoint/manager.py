@@ -18,7 +18,7 @@ from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointScored
 from ..state.outcome import FinalModel, Scored, ValidationState
-from ..validation.scoring import CheckpointScore, score_checkpoint
+from ..validation.scoring import CheckpointScore, CheckpointScorer
 from .running import RunningCheckpoint, input_digest
 
 
@@ -89,6 +89,7 @@ class CheckpointManager:
         self._validation_due = IntervalTrigger(every.every_examples, every.every_seconds, every.every_epochs)
         self._waiting: deque[Path] = deque()
         self._pinned = 0
+        self._scorer = CheckpointScorer()
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         for scored in self._state.scored:
@@ -102,11 +103,6 @@ class CheckpointManager:
     def written(self) -> int:
         """Number of checkpoints written while training went on."""
         return self._state.checkpoints_written
-
-    @property
-    def best_folder(self) -> Path:
-        """The folder of the best checkpoint, if there is one."""
-        return self._state.folder / BEST
 
     async def run(self) -> None:
         """Take and validate checkpoints during training, until cancelled."""
@@ -140,7 +136,12 @@ class CheckpointManager:
         if self._scoring is not None:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
+        await self._scorer.close()
         await run_in_thread_uncancellable(drop_all, self._state.folder)
+
+    async def score_best(self, spans: Sequence[Span]) -> CheckpointScore:
+        """Score the best checkpoint on other spans, once training has ended; raises as `CheckpointScorer`."""
+        return await self._scorer.score(self._state.folder / BEST, spans)
 
     @property
     def _validates(self) -> bool:
@@ -227,7 +228,7 @@ class CheckpointManager:
     async def _validate(self, candidate: Path) -> None:
         """Score a pinned checkpoint; keep it if it is the best."""
         try:
-            score = await score_checkpoint(candidate, self._spans)
+            score = await self._scorer.score(candidate, self._spans)
             value = metric_of(score.sums, self.validation.settings.metric) if score.sums.examples else None
             if value is None:
                 self._fail("all labels of the validation part are the same, so no metric is defined")

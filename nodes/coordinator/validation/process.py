@@ -1,38 +1,39 @@
-"""The process that scores one checkpoint beside a running job.
+"""The process that scores checkpoints beside a running job, one after the other.
 
-The request is a line of JSON: `checkpoint` (the folder), `spans` and `nice`. Standard input then stays open.
-When it closes, the coordinator is gone, and this process ends at once. The reply is a line of JSON.
+A request is a line of JSON on standard input: `checkpoint` (the folder) and `spans`. The reply is a line of
+JSON on standard output: the score, or `error`. When standard input closes, the coordinator is gone, and this
+process ends at once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
 
-
-def main() -> int:
-    """Score, print, and return the exit code.
-
-    An error is one line on standard error.
-    """
-    question = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
-    os.nice(int(question["nice"]))
-    try:
-        print(json.dumps(score(question)), flush=True)
-    except ShadowSyncError as error:
-        print(error, file=sys.stderr, flush=True)
-        return int(error.exit_code)
-    return int(ExitCode.OK)
+NICE: Final = 5
+"""Below training's priority, but the process gets a share even if training takes the whole machine."""
 
 
-def score(question: dict[str, Any]) -> dict[str, Any]:
+def main() -> None:
+    """Reply to requests until standard input closes."""
+    os.nice(NICE)
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # What a user's own model prints is no reply.
+    os.dup2(2, 1)
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_requests, args=(requests,), name="stdin", daemon=True).start()
+    while True:
+        print(json.dumps(_reply(json.loads(requests.get()))), file=replies, flush=True)
+
+
+def score(request: dict[str, Any]) -> dict[str, Any]:
     """Return the checkpoint's metrics on the spans.
 
     Raises CheckpointError, DataError or ResourceError.
@@ -45,8 +46,8 @@ def score(question: dict[str, Any]) -> dict[str, Any]:
     from ....pipeline.wire.field_checks import record_of
 
     torch.set_num_threads(1)
-    model = SavedModel.open(Path(question["checkpoint"]))
-    scores = score_spans(model, [record_of(Span, values) for values in question["spans"]])
+    model = SavedModel.open(Path(request["checkpoint"]))
+    scores = score_spans(model, [record_of(Span, values) for values in request["spans"]])
     sums = scores.sums
     return {
         "model": model.manifest.model,
@@ -56,11 +57,18 @@ def score(question: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _end_with_stdin() -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+def _reply(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return score(request)
+    except ShadowSyncError as error:
+        return {"error": str(error)}
+
+
+def _read_requests(requests: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        requests.put(line)
     os._exit(int(ExitCode.STOPPED_BY_DEATH))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

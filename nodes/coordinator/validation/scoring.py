@@ -1,13 +1,15 @@
-"""Scores of checkpoints, each by a process of its own."""
+"""Scores of checkpoints, by a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,9 +19,7 @@ from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 
-# Below training's priority, but it gets a share even if training takes the whole machine.
-NICE = 5
-OUTPUT_LIMIT_BYTES = 64 << 20
+REPLY_LIMIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -35,64 +35,92 @@ class CheckpointScore:
     sums: QualitySums
 
 
-async def score_checkpoint(checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
-    """Score every example of the spans with the model in a checkpoint's folder.
+class CheckpointScorer:
+    """Score checkpoints in a process that starts with the first one and ends with `close`.
 
-    A spawned process with one compute thread and a lower priority does it; it ends with this process. If this
-    coroutine is cancelled, that process is killed first. Raises ClusterError with the reason if it fails.
+    The process has one compute thread and a lower priority, and ends with this process. It is kept because
+    its start takes seconds, most of them to import torch. Used on one loop, for one score at a time.
     """
-    process = await _start()
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    question = {
-        "checkpoint": str(checkpoint),
-        "spans": [values_of(span) for span in spans],
-        "nice": NICE,
-    }
-    try:
-        process.stdin.write(json.dumps(question).encode() + b"\n")
-        output, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
-        code = await process.wait()
-    finally:
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._errors: asyncio.Task[str] | None = None
+
+    async def score(self, checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
+        """Score every example of the spans with the model in a checkpoint's folder.
+
+        If this coroutine is cancelled, the process is killed first. Raises ClusterError with the reason if it
+        fails; the next score may start another process.
+        """
+        request = {"checkpoint": str(checkpoint), "spans": [values_of(span) for span in spans]}
+        process = await self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            line = await process.stdout.readline()
+        except BaseException:
+            await self.close()
+            raise
+        if not line.endswith(b"\n"):
+            raise ClusterError(await self._end_text())
+        return _score_of(json.loads(line))
+
+    async def close(self) -> None:
+        """Kill the process, if there is one, and wait for its end."""
+        process, errors = self._process, self._errors
+        self._process = self._errors = None
+        if process is None or errors is None:
+            return
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        await process.wait()
+        await errors
+        assert process.stdin is not None
         process.stdin.close()
-    if code != 0:
-        last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise ClusterError(
-            f"the validation process ended with {exit_status_text(code)}" + (f": {last}" if last else "")
-        )
-    return _score_of(output)
+
+    async def _started(self) -> Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        await self.close()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *python(SCORING),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                start_new_session=True,
+                env=os.environ | ONE_THREAD,
+                limit=REPLY_LIMIT_BYTES,
+            )
+        except OSError as error:
+            raise ClusterError(f"the validation process cannot be started ({error})") from error
+        assert process.stderr is not None
+        self._process, self._errors = process, asyncio.ensure_future(_last_line(process.stderr))
+        return process
+
+    async def _end_text(self) -> str:
+        """Say how the process ended, with the last line that it wrote."""
+        assert self._process is not None
+        assert self._errors is not None
+        code, last = await self._process.wait(), await self._errors
+        return f"the validation process ended with {exit_status_text(code)}" + (f": {last}" if last else "")
 
 
-async def _start() -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(
-            *python(SCORING),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env=os.environ | ONE_THREAD,
-            limit=OUTPUT_LIMIT_BYTES,
-        )
-    except OSError as error:
-        raise ClusterError(f"the validation process cannot be started ({error})") from error
+async def _last_line(stream: asyncio.StreamReader) -> str:
+    """Read a stream to its end; return its last line that is not empty."""
+    last = b""
+    async for line in stream:
+        last = line.strip() or last
+    return last.decode("utf-8", "replace")
 
 
-def _score_of(output: bytes) -> CheckpointScore:
-    """Parse the last printed line, since a user's own model may print before."""
-    try:
-        reply = json.loads(output.strip().rpartition(b"\n")[2])
-        return CheckpointScore(
-            model=str(reply["model"]),
-            examples_trained=int(reply["examples_trained"]),
-            bad_rows=int(reply["bad_rows"]),
-            sums=QualitySums.from_array(np.array(reply["sums"], dtype=np.float64)),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(
-            f"the validation process answered {output[-80:]!r}, which is not a score"
-        ) from error
+def _score_of(reply: dict[str, Any]) -> CheckpointScore:
+    if "error" in reply:
+        raise ClusterError(reply["error"])
+    return CheckpointScore(
+        model=reply["model"],
+        examples_trained=reply["examples_trained"],
+        bad_rows=reply["bad_rows"],
+        sums=QualitySums.from_array(np.array(reply["sums"], dtype=np.float64)),
+    )

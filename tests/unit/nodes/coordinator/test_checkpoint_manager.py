@@ -13,7 +13,7 @@ from shadowsync.nodes.coordinator.checkpoint import manager as checkpoint_manage
 from shadowsync.nodes.coordinator.checkpoint.manager import MOST_WAITING, CheckpointManager
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
-from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore
+from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.checkpoint.best import CANDIDATE, BestNote, promote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
@@ -64,11 +64,11 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[CheckpointScore]:
     """Of the next checkpoints."""
     coming = [score(GOOD), score(BETTER)]
 
-    async def next_score(_: Path, spans: list[Span]) -> CheckpointScore:
+    async def next_score(_: CheckpointScorer, __: Path, spans: list[Span]) -> CheckpointScore:
         assert spans == SPANS
         return coming.pop(0)
 
-    monkeypatch.setattr(checkpoint_manager, "score_checkpoint", next_score)
+    monkeypatch.setattr(CheckpointScorer, "score", next_score)
     return coming
 
 
@@ -134,13 +134,13 @@ def test_those_that_are_due_while_one_is_scored_wait_for_it(
     async def body() -> tuple[CheckpointManager, list[str]]:
         go_on = asyncio.Event()
 
-        async def score_when_ordered(candidate: Path, _: list[Span]) -> CheckpointScore:
+        async def score_when_ordered(_: CheckpointScorer, candidate: Path, __: list[Span]) -> CheckpointScore:
             examples = open_checkpoint(candidate)[1].examples_trained
             begun.append(examples)
             await go_on.wait()
             return replace(score(BETTER if examples == 40 else GOOD), examples_trained=examples)
 
-        monkeypatch.setattr(checkpoint_manager, "score_checkpoint", score_when_ordered)
+        monkeypatch.setattr(CheckpointScorer, "score", score_when_ordered)
         clock = Clock()
         c = job(tmp_path, clock)
         manager = manager_of(c)
