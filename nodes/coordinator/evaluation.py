@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...pipeline.data.spans import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics.quality import QualitySums
-from ...pipeline.report.model import Progressive
+from ...pipeline.report.quality import Progressive
 from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin

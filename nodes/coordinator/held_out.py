@@ -6,7 +6,7 @@ from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.metrics.quality import QualitySums, gain_ratio
 from ...pipeline.metrics.ranking import calibration_curve, ranking_metrics
-from ...pipeline.report.model import CalibrationPart, Evaluation
+from ...pipeline.report.quality import CalibrationPart, Evaluation
 from .state.outcome import Score
 
 

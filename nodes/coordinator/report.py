@@ -20,10 +20,9 @@ from ...pipeline.report.model import (
     Staleness,
     Sync,
     Throughput,
-    Train,
-    Validation,
 )
 from ...pipeline.report.placement import LoadedNode, Placement
+from ...pipeline.report.quality import Train, Validation
 from ...pipeline.report.quality_warnings import (
     FIRST_ITERATIONS,
     bad_row_warnings,
@@ -256,6 +255,7 @@ def _validation(saved: SavedCheckpoints | None) -> Validation | None:
         count=len(state.points),
         failed=state.failed,
         skipped=state.skipped,
+        waited_seconds=state.waited_seconds,
         best=None if best is None else best.value,
         best_examples=None if best is None else best.examples,
         folder=None if best is None else BEST,

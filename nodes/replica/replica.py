@@ -106,6 +106,7 @@ class TrainerContext:
         examples: examples trained by each worker, int64 [workers], written by that worker only.
         count: examples trained by all trainers, for learning-rate schedules.
         micro_batches: number of micro-batches per batch.
+        pause: whether workers wait before their next batch.
     """
 
     job: Job
@@ -121,6 +122,7 @@ class TrainerContext:
     examples: Int64Array
     count: ExampleCount
     micro_batches: MicroBatchSetting
+    pause: TrainingPause
 
     @classmethod
     def build(
@@ -166,6 +168,7 @@ class TrainerContext:
             examples=examples,
             count=ExampleCount(alone=job.trainer.count == 1, state=memory.counters(ExampleCount.SIZE)),
             micro_batches=MicroBatchSetting(memory.counters(MicroBatchSetting.SIZE)),
+            pause=TrainingPause(memory.counters(TrainingPause.SIZE)),
         )
 
     def total_iterations(self) -> int:
@@ -233,6 +236,35 @@ class MicroBatchSetting:
         The number is at least 1; thousandths count.
         """
         self._state[0] = round(mean * _UNIT) - _UNIT
+
+
+class TrainingPause:
+    """Whether workers wait before their next batch.
+
+    `set` is for the control thread; any thread or worker process may read.
+
+    Args:
+        state: int64 [2], zeros, in memory of all the trainer's processes: the numbers of the last pause that
+            began, and of the last one that ended.
+    """
+
+    SIZE = 2
+
+    def __init__(self, state: Int64Array) -> None:
+        self._state = state
+
+    @property
+    def is_on(self) -> bool:
+        """Whether workers wait."""
+        return bool(self._state[0] > self._state[1])
+
+    def set(self, number: int, paused: bool) -> None:
+        """Begin or end a pause; its number is above those of earlier ones, and above 0.
+
+        A pause that has ended does not begin again, as by a message that came late.
+        """
+        at = 0 if paused else 1
+        self._state[at] = max(number, self._state[at])
 
 
 class MicroBatchCounts:

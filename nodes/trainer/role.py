@@ -30,6 +30,7 @@ from ...pipeline.wire.control.orders import (
     FinalizeReply,
     GetEvalSums,
     NodeLost,
+    PauseTraining,
     PrepareEval,
     PrepareEvalReply,
     ReaderJoined,
@@ -144,6 +145,7 @@ class TrainerRole(Role):
             SetGroup: self._set_group,
             SetSync: self._set_sync,
             DivideBatches: self._divide_batches,
+            PauseTraining: self._pause,
             Drain: self._drain,
             Finalize: self._finalize,
             ReadReplica: self._read_replica,
@@ -292,6 +294,10 @@ class TrainerRole(Role):
 
     async def _divide_batches(self, request: DivideBatches) -> Done:
         self._context.micro_batches.set(request.micro_batches)
+        return Done()
+
+    async def _pause(self, request: PauseTraining) -> Done:
+        self._context.pause.set(request.number, request.paused)
         return Done()
 
     async def _drain(self, request: Drain) -> DrainReply:

@@ -27,7 +27,7 @@ from .reader_client import ReaderClient
 from .step import Step, Stepper
 
 POLL_MILLISECONDS = 50
-WAITS = ("reader", "vectors", "pushes", "end")
+WAITS = ("reader", "vectors", "pushes", "validation", "end")
 
 
 class Worker(Service):
@@ -168,9 +168,8 @@ class Worker(Service):
     def metrics(self) -> dict[str, Any]:
         """Return counts so far; see `WorkerHandle.metrics`.
 
-        The counts include seconds of waiting: for a batch (`reader`), for the vectors of a batch, for answers
-        to pushes, and for the end of a drain; at a fixed rate also for rounds, which `wait_seconds` leaves
-        out. `compute` is the time of the dense model's steps.
+        The seconds of waiting are for a batch (`reader`), its vectors, replies to pushes, a validation, and
+        the end of a drain. `wait_seconds` leaves out waits for rounds. `compute` is the dense model's steps.
         """
         if self._connections is None:
             return {}
@@ -248,6 +247,8 @@ class Worker(Service):
         """Return what the next step waits for, of WAITS."""
         if self._drain_until is not None:
             return "end"
+        if self._context.pause.is_on:
+            return "validation"
         if not self._batches:
             return "reader"
         return "vectors" if self._batches[0].pending_lookups else "pushes"
@@ -272,6 +273,7 @@ class Worker(Service):
         batch = self._batches[0]
         if batch.training and (
             self._drain_until is not None
+            or self._context.pause.is_on
             or self._shards.lost
             or self._shards.pending_pushes >= MAX_PENDING_PUSHES
         ):

@@ -261,8 +261,8 @@ class ValidationSection(BaseModel):
 
     The best checkpoint so far is kept in the run's folder as `best/`. Validation needs validation data:
     `data.validation_path` or `data.split.validation`. A job with such data scores its last checkpoint even if
-    no key of this section is set. Training does not wait for a validation: up to 8 checkpoints wait for
-    theirs, and a further one is skipped, which the report says.
+    no key of this section is set. Training does not wait for a validation unless `wait` says so: up to 8
+    checkpoints wait for theirs, and a further one is skipped, which the report says.
     """
 
     model_config = STRICT
@@ -292,9 +292,19 @@ class ValidationSection(BaseModel):
         description="How much better than the best value so far the metric must be to count as an"
         " improvement.",
     )
+    wait: bool = Field(
+        default=False,
+        description="Training waits until the checkpoint is scored, so that `patience` stops it at once: for"
+        " small data, on which an epoch takes less time than a validation.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> ValidationSection:
+        if self.wait and not self.enabled:
+            raise ValueError(
+                "validation.wait: true given; set validation.every_examples, validation.every_seconds or "
+                "validation.every_epochs; otherwise only the end is validated"
+            )
         if self.patience and not self.enabled:
             raise ValueError(
                 f"validation.patience: {self.patience} given; set validation.every_examples, "

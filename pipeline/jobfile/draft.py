@@ -18,6 +18,7 @@ from .draft_sample import InputSample, read_sample
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SMALL_ROWS: Final = 100_000
 _LARGE_ROWS: Final = 2_000_000
+_MOST_EPOCHS: Final = 10
 _SORT_LIMIT_BYTES: Final = 256 << 20
 
 
@@ -79,9 +80,11 @@ def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
         yield 'order = "time"  # trained in the order of time, and tested on the last rows'
     elif timed:
         yield '# order = "time" would train in the order of time, but sorts all rows in memory.'
-    # In the order of time, a second pass would train on the first rows after the last.
-    epochs = 3 if sample.rows < _SMALL_ROWS and not by_time else 1
-    yield f"epochs = {epochs}"
+    # Not in the order of time: a second pass would see the first rows after the last.
+    if sample.rows < _SMALL_ROWS and not by_time:
+        yield f"epochs = {_MOST_EPOCHS}  # at most: validation stops it, and the best model is kept"
+    else:
+        yield "epochs = 1"
 
 
 def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
@@ -117,18 +120,28 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     small, large = sample.rows < _SMALL_ROWS, sample.rows > _LARGE_ROWS
     dim = 8 if small else 16
     top = 32 if small else 128
+    trainers = 2 if large else 1
     yield "[model]"
+    if small:
+        yield 'name = "wide_deep"  # overfits small data less than "dlrm"'
     yield f"embedding_dim = {dim}"
-    yield f"bottom = [{top}]"
+    if not small:
+        yield f"bottom = [{top}]"
     yield f"top = [{top}]"
     yield ""
     yield "[trainer]"
-    yield f"count = {2 if large else 1}"
+    yield f"count = {trainers}"
     yield f"batch = {64 if small else 256 if not large else 512}"
     yield ""
+    if trainers == 1:
+        yield "[sync]"
+        yield 'algorithm = "none"  # one trainer has no other to synchronize with; for more: "easgd"'
+        yield ""
     yield "[validation]"
     yield "every_epochs = 1" if small else f"every_examples = {max(10_000, sample.rows // 10)}"
-    yield "patience = 3  # stops after so many validations without a better one"
+    yield f"patience = {2 if small else 3}  # stops after so many validations without a better one"
+    if small:
+        yield "wait = true  # training waits for a validation, which takes longer than an epoch"
     for column in columns:
         if column.table_rows:
             yield ""

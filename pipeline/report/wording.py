@@ -10,7 +10,8 @@ from ..config.network import SlowNetwork
 from ..text import format
 from .adaptation import Control
 from .ledger import Identity
-from .model import Evaluation, ExampleCounts, LinkTraffic, Report
+from .model import ExampleCounts, LinkTraffic, Report
+from .quality import Evaluation
 
 NOT_MEASURED = "not measured"
 ADDS_UP = "adds up"
@@ -168,6 +169,8 @@ def checkpoints(report: Report) -> list[str]:
             f"Validated {counted(validation.count, 'time')}: best {validation.metric}"
             f" {number(validation.best)} after {count(validation.best_examples)} examples, {where}."
         )
+    if validation is not None and validation.waited_seconds:
+        found.append(f"Training waited {duration(validation.waited_seconds)} for validations.")
     if validation is not None and validation.failed:
         found.append(f"{counted(validation.failed, 'validation')} failed; the events say why.")
     if validation is not None and validation.skipped:

@@ -15,6 +15,7 @@ from shadowsync.nodes.coordinator.recovery.deaths import ShardRecovery
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
+from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
@@ -90,6 +91,34 @@ def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster])
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=3, epochs=2)
     assert own.run.report.examples.replayed == 0
+
+
+def test_it_dies_while_training_waits_for_a_validation(
+    in_process: Callable[..., InProcessCluster], validation_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one has the trainers go on."""
+    own = in_process(
+        _changed(
+            data=CHANGES["data"] | {"validation_path": validation_file},
+            validation={"every_examples": 6_000, "wait": True},
+        )
+    )
+    score, killed = CheckpointScorer.score, list[bool]()
+
+    async def score_or_die(scorer: CheckpointScorer, *arguments: Any) -> CheckpointScore:
+        if not killed:
+            await _die(own, killed)
+        return await score(scorer, *arguments)
+
+    monkeypatch.setattr(CheckpointScorer, "score", score_or_die)
+    own.start()
+    wait_until(lambda: bool(killed), "a checkpoint is to be scored")
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    assert _changes_recorded(own.run, "TrainingPaused") >= 2
+    assert own.run.report.validation is not None
+    assert own.run.report.validation.count >= 2
 
 
 def test_without_the_replies_of_before_batches_count_twice(

@@ -6,7 +6,9 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
@@ -17,23 +19,25 @@ from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.report.wording import quality
 from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.processes import Starter, until
 from shadowsync.tests.support.real_time import ENOUGH_SECONDS
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker
 
 EVERY = 6_000
-# Batches of two epochs, after which held-out examples are scored worse.
-AHEAD = 2 * EXAMPLES // 128
+# Batches of an epoch; after some of these held-out examples are scored worse.
+AHEAD = EXAMPLES // 128
+# Batches that are trained until an order takes effect, or not yet acknowledged when a checkpoint is taken.
+IN_FLIGHT = 16
 
 
-def not_far_ahead(patch: pytest.MonkeyPatch) -> None:
+def an_epoch_ahead(patch: pytest.MonkeyPatch) -> None:
     """No fault, but training that gets AHEAD batches further while a checkpoint is scored, and then waits.
 
     How far it would get otherwise is up to the machine, and nothing here is about it.
     """
-    compute, score = Worker._compute, CheckpointScorer.score
+    compute, drain, score = Worker._compute, Worker.drain, CheckpointScorer.score
     changed = threading.Condition()
-    left = math.inf
+    left, ended = math.inf, False
 
     def allow(batches: float) -> None:
         nonlocal left
@@ -46,6 +50,7 @@ def not_far_ahead(patch: pytest.MonkeyPatch) -> None:
     ) -> CheckpointScore:
         allow(AHEAD)
         try:
+            await until(lambda: left <= 0 or ended, "training gets so far, or ends", ENOUGH_SECONDS)
             return await score(scorer, checkpoint, spans)
         finally:
             allow(math.inf)
@@ -58,6 +63,12 @@ def not_far_ahead(patch: pytest.MonkeyPatch) -> None:
                 left -= 1
         compute(worker, batch)
 
+    def end(worker: Worker, *arguments: Any, **more: Any) -> None:
+        nonlocal ended
+        ended = True
+        drain(worker, *arguments, **more)
+
+    patch.setattr(Worker, "drain", end)
     patch.setattr(CheckpointScorer, "score", score_and_allow)
     patch.setattr(Worker, "_compute", compute_if_allowed)
 
@@ -73,7 +84,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
             "embedding": {"lr": 0.2},
             "validation": {"every_examples": EVERY, "patience": 1},
         },
-        faults=(not_far_ahead,),
+        faults=(an_epoch_ahead,),
     ).start()
     assert own.wait(180.0) == 0, own.coordinator.text()
     report = own.run.report
@@ -92,6 +103,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert scored <= report.checkpoints.written <= scored + report.validation.skipped
     assert [at for at, _ in points] == sorted({at for at, _ in points})
     assert points[-1][0] == counted.distinct
+    assert points[-1][0] - points[-2][0] >= AHEAD * 128, "training did not wait"
     # The best is the lowest, it is the one in best/, and it scores there what was said of it.
     best_at, best = min(((int(at), value) for at, value in points), key=lambda point: point[1])
     assert (report.validation.best_examples, report.validation.best) == (best_at, best)
@@ -117,6 +129,34 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert report.eval.ne == pytest.approx(points[-1][1], abs=1e-12)
     assert report.eval.ne > best
     assert sorted(path.name for path in own.run.folder.glob("*best*")) == ["best"]
+
+
+@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
+def test_training_waits_for_validations_if_told_to(
+    cluster: Callable[..., InProcessCluster], validation_file: str, kind: str
+) -> None:
+    """So it ends with the checkpoint that was no better; that it does not otherwise is in the test above."""
+    own = cluster(
+        {
+            "data": {"epochs": 10_000, "validation_path": validation_file},
+            "embedding": {"lr": 0.2},
+            "trainer": {"worker_kind": kind},
+            "validation": {"every_examples": EVERY, "patience": 1, "wait": True},
+        }
+    ).start()
+    assert own.wait(180.0) == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome.startswith("finished early: 1 validation did not improve on ne")
+    assert report.ledger.adds_up, report.ledger.identities
+    points = report.curves.validation
+    assert len(points) > 2
+    assert points[-1][0] - points[-2][0] <= IN_FLIGHT * 128
+    # While training waits, nothing more is due.
+    assert all(after - before >= EVERY - IN_FLIGHT * 128 for (before, _), (after, _) in pairwise(points[:-1]))
+    assert report.validation is not None
+    assert report.validation.skipped == 0
+    assert report.validation.waited_seconds > 0
+    assert "Training waited " in (own.run.folder / "report.md").read_text("utf-8")
 
 
 def test_files_of_the_best_are_those_of_its_checkpoint(

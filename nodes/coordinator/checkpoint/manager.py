@@ -14,9 +14,11 @@ from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics.quality import QualitySums
+from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
-from ..server import CoordinatorServer
-from ..state.changes import CheckpointScored
+from ..server import NOTICE_SECONDS, CoordinatorServer
+from ..state.changes import CheckpointScored, TrainingPaused
+from ..state.membership import Member
 from ..state.outcome import FinalModel, Scored, ValidationState
 from ..validation.scoring import CheckpointScore, CheckpointScorer
 from .running import RunningCheckpoint, input_digest
@@ -56,6 +58,7 @@ class IntervalTrigger:
 
 
 LOOK_SECONDS = 0.1
+PAUSE_SECONDS = 5.0
 MOST_WAITING = 8
 """Most pinned checkpoints that wait for validation; each keeps its files on the disk."""
 
@@ -107,6 +110,9 @@ class CheckpointManager:
     async def run(self) -> None:
         """Take and validate checkpoints during training, until cancelled."""
         await self._adopt()
+        if self._state.pauses:
+            # A coordinator that died may have left the trainers in it.
+            await self._end_pause(self._state.pauses)
         while not self.ended_early:
             await self._look()
             await asyncio.sleep(LOOK_SECONDS)
@@ -187,14 +193,46 @@ class CheckpointManager:
                 validate = False
         if not self._checkpoint_due.now(examples, seconds) and not validate:
             return
+        if validate and self.validation.settings.wait:
+            await self._take_in_pause()
+        else:
+            await self._take_and_pin(validate)
+        self._checkpoint_due.done(examples, seconds)
+        if validate:
+            self._validated_examples = examples
+
+    async def _take_in_pause(self) -> None:
+        """Take a checkpoint, and have training wait until it is scored."""
+        number, since = self._state.pause(), self._state.seconds()
+        self._server.journal.decided(TrainingPaused())
+        trainers = self._state.members.alive("trainer")
+        await self._server.call_all(trainers, PauseTraining(number, True), PAUSE_SECONDS)
+        try:
+            await self._take_and_pin(True)
+            await self._wait()
+        finally:
+            self.validation.wait(self._state.seconds() - since)
+        # If training ends now, nothing more is trained, unless a shard lacks batches.
+        if not self.ended_early or not self._state.ledger.owed.is_settled:
+            await self._end_pause(number)
+
+    async def _end_pause(self, number: int) -> None:
+        """Have all trainers go on."""
+
+        async def end(trainer: Member) -> None:
+            while trainer.alive and self._state.stop is None:
+                if await self._server.call(trainer, PauseTraining(number, False), NOTICE_SECONDS) is not None:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+
+        await asyncio.gather(*(end(trainer) for trainer in self._state.members.alive("trainer")))
+
+    async def _take_and_pin(self, validate: bool) -> None:
         manifest = await self._take()
         if manifest is not None and validate:
             await self._pin(self._state.folder / "checkpoint")
             if self._scoring is None or self._scoring.done():
                 self._scoring = self._server.spawn(self._score_waiting())
-        self._checkpoint_due.done(examples, seconds)
-        if validate:
-            self._validated_examples = examples
 
     def _skip(self, examples: int) -> None:
         if not self.validation.skipped:

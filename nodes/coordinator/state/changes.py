@@ -139,6 +139,11 @@ class CheckpointWritten:
     """A checkpoint was written while the job trained."""
 
 
+@dataclass(frozen=True)
+class TrainingPaused:
+    """Training waits for a validation."""
+
+
 Write: TypeAlias = Callable[[LedgerTables], None]
 
 
@@ -259,6 +264,7 @@ DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     ShardRestored: lambda state, change: state.ledger.owed.restore_shard(change.number, change.lacking),
     CheckpointScored: lambda state, change: state.checkpoint_scored(change.scored),
     CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005
+    TrainingPaused: lambda state, change: state.pause(),  # noqa: ARG005
 }
 """Decisions of the coordinator, each with the function that applies it again."""
 

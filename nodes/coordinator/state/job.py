@@ -86,6 +86,7 @@ class JobState:
         # Checkpoints scored during training, in order, and the number written.
         self.scored: list[Scored] = []
         self.checkpoints_written = 0
+        self.pauses = 0
         # (seconds, node, what).
         self.events: list[tuple[float, str, str]] = []
         # Host and process by token, for watchers.
@@ -284,6 +285,11 @@ class JobState:
     def checkpoint_written(self) -> None:
         """Record that a checkpoint was written during training."""
         self.checkpoints_written += 1
+
+    def pause(self) -> int:
+        """Record that training waits for a validation; return the number of the pause, from 1."""
+        self.pauses += 1
+        return self.pauses
 
     def checkpoint_scored(self, scored: Scored) -> None:
         """Record the score of a checkpoint."""

@@ -60,7 +60,8 @@ class Scored:
 class ValidationState:
     """Validation as a state machine: scores in, verdicts out.
 
-    A score is the best if it is better than the best so far by `min_delta`.
+    A score is the best if it is better than the best so far by `min_delta`. `waited_seconds` is the time for
+    which training waited for validations.
     """
 
     settings: ValidationSection
@@ -69,6 +70,7 @@ class ValidationState:
     without_improvement: int = 0
     failed: int = 0
     skipped: int = 0
+    waited_seconds: float = 0.0
 
     def improves(self, value: float) -> bool:
         """Return whether a checkpoint of this value would be the best so far."""
@@ -93,6 +95,10 @@ class ValidationState:
     def skip(self) -> None:
         """Count a validation that was due but is skipped."""
         self.skipped += 1
+
+    def wait(self, seconds: float) -> None:
+        """Count time for which training waited."""
+        self.waited_seconds += seconds
 
     @property
     def exhausted(self) -> bool:

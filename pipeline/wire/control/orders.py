@@ -162,6 +162,17 @@ class DivideBatches(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class PauseTraining(Request[Done]):
+    """Pause of training during a validation, or its end.
+
+    A request for a pause that has ended changes nothing.
+    """
+
+    number: Count
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Drain(Request["DrainReply"]):
     """End of deliveries or training.
 

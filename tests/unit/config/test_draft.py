@@ -256,3 +256,12 @@ def test_hour_and_weekday_are_proposed_and_the_proposal_runs(tmp_path: Path) -> 
     assert [table.name for table in job.tables] == ["user", "time_hour", "time_weekday"]
     assert job.data.columns["time_hour"].format == job.data.columns["time"].format != ""
     assert read(job) == 300
+
+
+def test_a_draft_for_small_data_has_one_trainer_that_waits_for_its_validations(tmp_path: Path) -> None:
+    rows = "".join(f"{at % 2},u{at % 7},{at}\n" for at in range(200))
+    (tmp_path / "a.csv").write_text("clicked,user,price\n" + rows)
+    _, job = draft(tmp_path / "a.csv")
+    assert (job.trainer.count, job.sync.algorithm) == (1, "none")
+    assert (job.validation.wait, job.validation.patience) == (True, 2)
+    assert (job.model.name, job.data.epochs) == ("wide_deep", 10)

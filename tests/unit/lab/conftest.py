@@ -14,7 +14,6 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import (
     Curves,
-    Evaluation,
     ExampleCounts,
     Hardware,
     Replicas,
@@ -22,8 +21,8 @@ from shadowsync.pipeline.report.model import (
     Staleness,
     Sync,
     Throughput,
-    Train,
 )
+from shadowsync.pipeline.report.quality import Evaluation, Train
 
 SYNC = Sync(algorithm="easgd", mode="shadow", rounds=5, gap_mean=4.0, gap_max=9, bytes=2048, seconds_mean=0.1)
 Scores = dict[str, Sequence[float | None]]

@@ -10,7 +10,6 @@ from rich.console import Console
 from shadowsync.pipeline.report.ledger import Identity, Ledger
 from shadowsync.pipeline.report.model import (
     Curves,
-    Evaluation,
     Event,
     ExampleCounts,
     Hardware,
@@ -21,8 +20,8 @@ from shadowsync.pipeline.report.model import (
     Staleness,
     Sync,
     Throughput,
-    Train,
 )
+from shadowsync.pipeline.report.quality import Evaluation, Train
 from shadowsync.pipeline.report.terminal import print_report
 
 

@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.report.curves import draw_curves
-from shadowsync.pipeline.report.model import Curves, Report, Validation
+from shadowsync.pipeline.report.model import Curves, Report
+from shadowsync.pipeline.report.quality import Validation
 
 NAMES = ["ne.png", "throughput.png", "sync_gap.png"]
 

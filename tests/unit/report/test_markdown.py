@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from shadowsync.pipeline.report.markdown import render_markdown
-from shadowsync.pipeline.report.model import CalibrationPart, Event, Report
+from shadowsync.pipeline.report.model import Event, Report
+from shadowsync.pipeline.report.quality import CalibrationPart
 
 
 def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None:

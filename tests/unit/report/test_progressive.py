@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from shadowsync.pipeline.report import wording
 from shadowsync.pipeline.report.markdown import render_markdown
-from shadowsync.pipeline.report.model import Progressive, Report, Train
+from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.quality import Progressive, Train
 
 
 def with_part(report: Report, **changes: object) -> Report:

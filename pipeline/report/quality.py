@@ -1,0 +1,102 @@
+"""The report's figures of quality: in training, on held-out files, of validations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
+
+from ..types import ResultModel
+
+
+class Progressive(ResultModel):
+    """Quality on the last part of training, each batch scored before its step.
+
+    Attributes:
+        model: the model that scored, in words: the replica that trains the batch.
+        examples: number of scored examples. It may be less than `trained`, because the scores of a trainer
+            that died are lost.
+        trained: number of trained examples of this part in the first epoch.
+        ne, auc, auc_error: None if nothing was scored or all labels are the same.
+        logloss: None if nothing was scored.
+    """
+
+    model: str
+    examples: NonNegativeInt
+    trained: NonNegativeInt
+    ne: NonNegativeFloat | None
+    auc: NonNegativeFloat | None
+    auc_error: NonNegativeFloat | None
+    logloss: NonNegativeFloat | None
+
+
+class Train(ResultModel):
+    """Quality in training. Figures of quality are weighted by sample weights, counts are not.
+
+    Attributes:
+        ne_progressive: normalized entropy of all trained examples, each scored before it was trained on.
+        progressive: quality on the job's progressive part.
+        rows_warmup_examples: see `Job`.
+        dense_updates: number of dense updates by trainer, with `trainer.balance`.
+    """
+
+    ne_progressive: NonNegativeFloat | None
+    progressive: Progressive | None = None
+    rows_warmup_examples: NonNegativeInt = 0
+    dense_updates: dict[str, NonNegativeInt] = {}
+
+
+class CalibrationPart(ResultModel):
+    """An equal part of the examples: weight, mean prediction, mean label."""
+
+    examples: NonNegativeFloat
+    predicted: NonNegativeFloat
+    rate: NonNegativeFloat
+
+
+class Evaluation(ResultModel):
+    """Quality on the held-out files, of the model that `model` names.
+
+    `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None if all labels are the same. `auc_error` bounds
+    the error of `auc`, which comes from its histogram. `pr_auc`, `lift`, `calibration_error` and
+    `calibration_curve` are those of `pipeline.metrics.ranking`; reports of earlier versions lack them.
+    `teacher_ne` and `gain_ratio` exist for generated logs only.
+    """
+
+    model: str
+    ne: NonNegativeFloat | None
+    auc: NonNegativeFloat | None
+    auc_error: NonNegativeFloat | None = None
+    logloss: NonNegativeFloat
+    calibration: NonNegativeFloat | None
+    examples: Annotated[int, Field(ge=1)]
+    pr_auc: NonNegativeFloat | None = None
+    lift: NonNegativeFloat | None = None
+    calibration_error: NonNegativeFloat | None = None
+    calibration_curve: list[CalibrationPart] = []
+    teacher_ne: NonNegativeFloat | None = None
+    gain_ratio: float | None = None
+
+
+class Validation(ResultModel):
+    """Checkpoints that were scored during training; their values are `curves.validation`.
+
+    Attributes:
+        failed: number of validations without a score; the events say why.
+        skipped: number of validations that were due while too many others waited.
+        waited_seconds: time for which training waited for validations.
+        best: the metric's best value; None if no checkpoint could be scored.
+        best_examples: number of trained examples at the best checkpoint.
+        folder: where the best checkpoint is, in the run's folder.
+        best_is_last: whether the last checkpoint is the best one.
+    """
+
+    metric: Literal["ne", "auc", "logloss"]
+    count: NonNegativeInt
+    failed: NonNegativeInt = 0
+    skipped: NonNegativeInt = 0
+    waited_seconds: NonNegativeFloat = 0.0
+    best: NonNegativeFloat | None
+    best_examples: NonNegativeInt | None
+    folder: str | None
+    best_is_last: bool
