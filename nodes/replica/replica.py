@@ -259,9 +259,9 @@ class TrainingPause:
         return bool(self._state[0] > self._state[1])
 
     def set(self, number: int, paused: bool) -> None:
-        """Begin or end a pause; its number is above those of earlier ones, and above 0.
+        """Begin or end the pause of this number.
 
-        A pause that has ended does not begin again, as by a message that came late.
+        Numbers begin at 1 and rise. A pause that has ended does not begin again if a message comes late.
         """
         at = 0 if paused else 1
         self._state[at] = max(number, self._state[at])

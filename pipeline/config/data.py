@@ -132,6 +132,11 @@ class DataSection(BaseModel):
         description="csv, tsv: encoding of the files. A row whose text is not UTF-8 is malformed.",
     )
     missing: list[str] = Field(default=[""], description="With `columns`: texts that count as missing.")
+    decimal: Literal[".", ","] = Field(
+        default=".",
+        description='With `columns`: the decimal separator of numbers in texts; with "," 1,5 is a number and'
+        " 1.5 is none.",
+    )
     strip: bool = Field(default=False, description="csv, tsv: remove the blanks around a field.")
     split: SplitSection = SplitSection()
     negative_share: Fraction = Field(

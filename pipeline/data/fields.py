@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -140,10 +140,11 @@ def parse_numbers(buffer: Uint8Array, starts: IndexArray, lengths: IndexArray) -
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """Which texts count as missing, and whether blanks are stripped."""
+    """Which texts count as missing, whether blanks are stripped, and the decimal separator."""
 
     missing: tuple[str, ...] = ("",)
     strip: bool = False
+    decimal: Literal[".", ","] = "."
 
     def clean(self, column: pa.Array) -> pa.Array:
         """Return the column with nulls for missing values and NaN; decode a dictionary."""
@@ -157,6 +158,13 @@ class TextRules:
             column = pc.ascii_trim_whitespace(column)
         gone = pc.is_in(column, value_set=pa.array(self.missing, column.type))
         return _with_nulls(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
+
+    def numbers(self, column: pa.Array) -> Float64Array:
+        """Return the numbers of a cleaned column; see `parse_number_column`."""
+        if self.decimal == "," and is_text(column.type):
+            # A point would be read as a decimal one, and may have separated thousands.
+            column = pc.replace_substring(pc.replace_substring(column, ".", "?"), ",", ".")
+        return parse_number_column(column)
 
 
 def null_mask(column: pa.Array) -> Mask:
@@ -252,7 +260,7 @@ def hash_bags(
     return hash_ids(kept, number), np.bincount(owners[included], minlength=len(column)).astype(np.int32)
 
 
-def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
+def equals_any(column: pa.Array, values: Sequence[Any], rules: TextRules) -> Mask:
     """Return bool [n]: which values of a cleaned column are in `values`.
 
     `values` are texts or numbers.
@@ -262,9 +270,8 @@ def equals_any(column: pa.Array, values: Sequence[Any]) -> Mask:
         found = pc.is_in(text, value_set=pa.array(list(values), text.type))
         mask: Mask = found.to_numpy(zero_copy_only=False)
         return mask
-    return np.isin(parse_number_column(column), np.array([float(value) for value in values])) & ~null_mask(
-        column
-    )
+    numbers = np.array([float(value) for value in values])
+    return np.isin(rules.numbers(column), numbers) & ~null_mask(column)
 
 
 def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

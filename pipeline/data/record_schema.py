@@ -20,7 +20,6 @@ from .fields import (
     hash_ids,
     is_text,
     null_mask,
-    parse_number_column,
     parse_times,
 )
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
@@ -90,7 +89,7 @@ class RecordSchema:
     def __init__(self, data: DataSection, table_rows: tuple[int, ...], tap: ColumnTap | None = None) -> None:
         self.data = data
         self._tap = tap
-        self.rules = TextRules(tuple(data.missing), data.strip)
+        self.rules = TextRules(tuple(data.missing), data.strip, data.decimal)
         self._rows = dict(zip((column.name for column in data.table_columns), table_rows, strict=True))
         self._expression: LabelExpression | None = None
         for name, column in data.columns.items():
@@ -183,6 +182,9 @@ class _ChunkParser:
         self._bag_lengths: dict[str, Int32Array] = {}
         self._missing: dict[str, Mask] = {}
 
+    def _numbers(self, column: pa.Array) -> Float64Array:
+        return self._schema.rules.numbers(column)
+
     def _column(self, name: str) -> pa.Array:
         return self._columns[self._schema.source_of(name)]
 
@@ -191,16 +193,18 @@ class _ChunkParser:
 
     def label(self, name: str, section: ColumnSection, expression: LabelExpression | None) -> Float64Array:
         """Return labels, 1.0 or 0.0."""
-        column = self._column(name)
+        column, rules = self._column(name), self._schema.rules
         missing = null_mask(column)
         if section.positive:
-            values = equals_any(column, section.positive).astype(np.float64)
-            known = equals_any(column, section.negative) | (values == 1) if section.negative else ~missing
+            values = equals_any(column, section.positive, rules).astype(np.float64)
+            known = (
+                equals_any(column, section.negative, rules) | (values == 1) if section.negative else ~missing
+            )
             self._fault(name, "neither its positive nor its negative values", ~known | missing)
             return values
         if expression is not None:
             return self._by_expression(name, section, expression, column, missing)
-        values = np.where(missing, np.nan, parse_number_column(column))
+        values = np.where(missing, np.nan, self._numbers(column))
         if section.threshold is not None:
             self._fault(name, "not numeric", np.isnan(values))
             return (values >= section.threshold).astype(np.float64)
@@ -212,7 +216,7 @@ class _ChunkParser:
         self, name: str, section: ColumnSection, expression: LabelExpression, column: pa.Array, missing: Mask
     ) -> Float64Array:
         if section.type == "number":
-            values = np.where(missing, np.nan, parse_number_column(column))
+            values = np.where(missing, np.nan, self._numbers(column))
             seen, missing = pa.array(values), np.isnan(values)
             self._fault(name, "not numeric", missing)
         else:
@@ -235,7 +239,7 @@ class _ChunkParser:
             values = np.where(missing, 0.0, parse_times(column, section.format))
             self._time_fault(name, section, np.isnan(values))
         else:
-            values = parse_number_column(column)
+            values = self._numbers(column)
             self._fault(name, "not numeric", np.isnan(values))
         with np.errstate(over="ignore"):
             values = np.where(missing, 0.0, (np.nan_to_num(values) - section.shift) / section.scale)
@@ -272,7 +276,7 @@ class _ChunkParser:
             wrong = out_of_years(times) & ~null_mask(column)
             self._time_fault(name, section, wrong)
             return rows_of_part(np.where(wrong, np.nan, times), section.part)
-        missing, numbers = null_mask(column), parse_number_column(column)
+        missing, numbers = null_mask(column), self._numbers(column)
         self._fault(name, "not numeric", np.isnan(numbers))
         rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")
         return np.where(missing, count - 1, rows)
@@ -320,7 +324,7 @@ class _ChunkParser:
     def weights(self, name: str) -> Float64Array:
         """Return sample weights; those outside 0 to MAX_WEIGHT are faults."""
         column = self._column(name)
-        values = np.where(null_mask(column), np.nan, parse_number_column(column))
+        values = np.where(null_mask(column), np.nan, self._numbers(column))
         self._fault(name, "below 0 or not numeric", ~(values >= 0))
         self._fault(name, f"above {MAX_WEIGHT:g}", values > MAX_WEIGHT)
         return np.nan_to_num(values)

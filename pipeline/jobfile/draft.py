@@ -12,7 +12,7 @@ from typing import Final
 
 from ..errors import JobFileError
 from ..text.format import counted
-from .draft_columns import DraftColumn, draft_columns, missing_words
+from .draft_columns import DraftColumn, draft_columns, has_decimal_commas, missing_words
 from .draft_sample import InputSample, read_sample
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -76,6 +76,8 @@ def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
             yield f'encoding = "{sample.encoding}"  # it is not UTF-8'
         if words := missing_words(sample.frame):
             yield f"missing = {json.dumps(['', *words])}  # words that stand for no value"
+        if has_decimal_commas(sample.frame):
+            yield 'decimal = ","  # as in 1,5'
     if by_time:
         yield 'order = "time"  # trained in the order of time, and tested on the last rows'
     elif timed:

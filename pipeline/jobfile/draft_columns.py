@@ -82,6 +82,8 @@ def draft_columns(sample: InputSample, label: str) -> list[DraftColumn]:
     guessed.
     """
     frame = _without_missing_words(sample.frame)
+    if has_decimal_commas(frame):
+        frame = _with_decimal_points(frame)
     chosen = _label_of(frame, label)
     found = [
         _label_column(frame[name]) if name == chosen else _column(name, frame[name], sample)
@@ -104,6 +106,35 @@ def missing_words(frame: pl.DataFrame) -> list[str]:
         if frame[name].dtype == pl.String:
             found |= set(frame[name].filter(frame[name].is_in(MISSING_WORDS)).unique().to_list())
     return sorted(found)
+
+
+def has_decimal_commas(frame: pl.DataFrame) -> bool:
+    """Return whether numbers have a decimal comma, and none has a decimal point."""
+    known = _without_missing_words(frame)
+    columns = [known[name].drop_nulls() for name in known.columns]
+    points = any(_is_decimal_point(values) for values in columns)
+    return not points and any(_is_decimal_comma(values) for values in columns)
+
+
+def _is_decimal_point(known: pl.Series) -> bool:
+    if known.dtype != pl.String:
+        return known.dtype.is_float()
+    return bool(known.str.contains(r"\.\d").any()) and _numbers(known) is not None
+
+
+def _is_decimal_comma(known: pl.Series) -> bool:
+    if known.dtype != pl.String or not len(known):
+        return False
+    return bool(known.str.contains(_DECIMAL_COMMA).all()) and bool(known.str.contains(",").any())
+
+
+def _with_decimal_points(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with numbers in the columns whose numbers have a decimal comma."""
+    return frame.with_columns(
+        pl.col(name).str.strip_chars().str.replace(",", ".", literal=True).cast(pl.Float64)
+        for name in frame.columns
+        if _is_decimal_comma(frame[name].drop_nulls())
+    )
 
 
 def _without_missing_words(frame: pl.DataFrame) -> pl.DataFrame:
@@ -185,8 +216,8 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
     if numbers is not None:
         return _number(name, numbers, distinct, sample)
     texts = known.cast(pl.String)
-    if bool(texts.str.contains(_DECIMAL_COMMA).all()) and bool(texts.str.contains(",").any()):
-        return DraftColumn(name, "", "", "numbers with a decimal comma; write them with a point")
+    if _is_decimal_comma(known):
+        return DraftColumn(name, "", "", "numbers with a decimal comma; other columns have a decimal point")
     for delimiter in _LIST_DELIMITERS:
         split = texts.str.split(delimiter)
         lists = int((split.list.len() > 1).sum())

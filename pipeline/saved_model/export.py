@@ -28,7 +28,7 @@ EXPORT_VERSION = 1
 MANIFEST = "manifest.json"
 # Keys of the job's [data] that state how a row becomes the model's input.
 _PARSING = {
-    *("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "strip"),
+    *("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "decimal", "strip"),
     *("dense_features", "categorical_features"),
 }
 _HASH_RULE = [
@@ -46,6 +46,7 @@ _DENSE_RULE = [
     "x is the number in the column source; with transform time it is the seconds since 1970 of a time or of"
     " an ISO 8601 text (UTC if it names no zone), or a number as it is; with format, of a text in that"
     " format of strptime",
+    "in texts the decimal separator is columns_of.decimal",
     "y = (x - shift) / scale, in float64",
     "transform log: sign(y) * log(1 + |y|); transform none or time: y; then rounded to float32",
     "if x is missing, the input is missing_number, without shift, scale or transform",

@@ -287,7 +287,7 @@ class JobState:
         self.checkpoints_written += 1
 
     def pause(self) -> int:
-        """Record that training waits for a validation; return the number of the pause, from 1."""
+        """Record that training waits for a validation; return the pause's number, from 1."""
         self.pauses += 1
         return self.pauses
 

@@ -36,7 +36,7 @@ class CheckpointScore:
 
 
 class CheckpointScorer:
-    """Score checkpoints in a process that starts with the first one and ends with `close`.
+    """Score checkpoints in a process that lives from the first one to `close`.
 
     The process has one compute thread and a lower priority, and ends with this process. It is kept because
     its start takes seconds, most of them to import torch. Used on one loop, for one score at a time.

@@ -14,7 +14,7 @@ from ...errors import JobFileError
 from ..paths import absolute_path
 from .manifest import PATH_KEYS, ROLES, DataRole, HashSettings, PreparedManifest
 
-ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "strip")
+ROW_KEYS = ("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "decimal", "strip")
 """The keys of [data] that say what a row is."""
 CLICK_KEYS = ("dense_features", "categorical_features")
 """Further keys that say what a row is, in jobs without columns."""

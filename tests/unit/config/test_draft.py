@@ -158,14 +158,21 @@ def test_names_with_a_type(tmp_path: Path) -> None:
     }
 
 
-def test_numbers_with_a_decimal_comma_are_no_lists(tmp_path: Path) -> None:
+def test_numbers_with_a_decimal_comma(tmp_path: Path) -> None:
+    """They are no lists; beside a column with points nobody knows what the others mean."""
     prices = [f"{row},{row % 10}5" for row in range(100)]
     lists = [",".join("abc"[: row % 4]) for row in range(100)]
     columns: Columns = {"click": [0, 1] * 50, "price": prices, "tags": lists}
     text, job = draft(write(tmp_path / "log.txt", columns, ";"), "click")
-    assert list(job.data.columns) == ["click", "tags"]
-    assert "# price is left out: numbers with a decimal comma" in text
+    assert list(job.data.columns) == ["click", "price", "tags"]
+    assert job.data.columns["price"].kind == "dense"
+    assert 'decimal = ","  # as in 1,5' in text
     assert read(job) == 100
+    points = [row + 0.5 for row in range(100)]
+    text, job = draft(write(tmp_path / "log.txt", {**columns, "cost": points}, ";"), "click")
+    assert job.data.decimal == "."
+    assert "# price is left out: numbers with a decimal comma; other columns have a decimal point" in text
+    assert job.data.columns["cost"].kind == "dense"
 
 
 def test_parquet_with_types(tmp_path: Path) -> None:

@@ -138,10 +138,10 @@ def test_a_bag_keeps_its_first_ids() -> None:
 
 
 def test_one_of_some_values() -> None:
-    assert equals_any(pa.array(["a", "b", None]), ["a"]).tolist() == [True, False, False]
-    assert equals_any(pa.array(["1.0", "2", None]), [1, 3]).tolist() == [True, False, False]
-    assert equals_any(pa.array([1, 0, None]), [0]).tolist() == [False, True, False]
-    assert equals_any(pa.array([1, 0]), ["1"]).tolist() == [True, False]
+    assert equals_any(pa.array(["a", "b", None]), ["a"], RULES).tolist() == [True, False, False]
+    assert equals_any(pa.array(["1.0", "2", None]), [1, 3], RULES).tolist() == [True, False, False]
+    assert equals_any(pa.array([1, 0, None]), [0], RULES).tolist() == [False, True, False]
+    assert equals_any(pa.array([1, 0]), ["1"], RULES).tolist() == [True, False]
 
 
 def test_missing_texts_of_a_slice_are_null_and_no_others() -> None:

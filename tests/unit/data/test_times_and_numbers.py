@@ -84,6 +84,27 @@ def test_nan_is_missing_and_decimals_are_numbers(tmp_path: Path) -> None:
     assert [row.why for row in bad.first] == ["age 'inf' is not numeric"]
 
 
+def test_a_decimal_comma(tmp_path: Path) -> None:
+    """In numbers, labels, buckets and weights of text; ids are as they are, and a point is no separator."""
+    columns = COLUMNS | {"class": {"kind": "bucket", "source": "age", "boundaries": [1.25, 2]}}
+    lines = ["4,5;1,25;1,5;x;9;0,5", "3,5;-2,5;1.5;x;9;2", "4;1.5;u;x;9;1", "4;1.500,5;u;x;9;1", "4;;u;x;9;1"]
+    path = write_lines(tmp_path / "log.csv", *lines, header="y;age;user;tags;at;w")
+    bad = BadRows(2)
+    job = schema_job(path, columns=columns, delimiter=";", decimal=",")
+    got = read_all(job, bad)
+    assert [row.why for row in bad.first] == ["age '1.5' is not numeric", "age '1.500,5' is not numeric"]
+    assert got.labels.tolist() == [1, 0, 1]
+    assert got.weights.tolist() == [0.5, 2, 1]
+    np.testing.assert_array_equal(got.dense[:, 0], log_transform(np.array([1.25, -2.5, 0])))
+    assert got.rows[1].tolist() == [1, 0, 3]
+    with pytest.raises(DataError, match=r"column age: '1,25', '-2,5', '1\.500,5' are not numeric"):
+        read_all(schema_job(path, columns=columns, delimiter=";"))
+    texts = {name: [line.split(";")[at] for line in lines] for at, name in enumerate(COLUMNS)}
+    pq.write_table(pa.table(texts), tmp_path / "log.parquet")
+    of_parquet = schema_job(tmp_path / "log.parquet", "parquet", columns, decimal=",")
+    np.testing.assert_array_equal(read_all(of_parquet, BadRows(2)).rows, got.rows)
+
+
 def test_words_as_labels_are_told_to_be_named(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "log.csv", "yes,30,u,,9,1", "no,30,u,,9,1")
     with pytest.raises(DataError, match=r"'yes', 'no' are neither 0 nor 1; name the values .*positive = \["):
