@@ -25,6 +25,7 @@ from .commands.predict import predict
 from .commands.prepare import prepare
 from .commands.resume import resume
 from .commands.scale import scale
+from .commands.serve import serve
 from .commands.top import top
 
 EXIT_CODES = """\b
@@ -126,7 +127,7 @@ def profile(
 
 COMMANDS = (
     *(algos, chaos, compare, evaluate, export, generate, health, init, key),
-    *(predict, prepare, resume, scale, top),
+    *(predict, prepare, resume, scale, serve, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

@@ -192,6 +192,24 @@ def probability_of(logits: Float32Array) -> Float32Array:
     return values
 
 
+def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
+    """Compute logits, float32 [n]; NaN for a row that cannot be read or whose logit is not finite."""
+    logits = np.full(len(rows.numbers), np.nan, np.float32)
+    if len(rows.scored):
+        examples = rows.examples
+        batch = Batch(
+            BatchId(0, 0, 0, 0),
+            examples.labels,
+            examples.dense,
+            np.ascontiguousarray(examples.rows),
+            bag_rows=examples.bags.rows,
+            bag_lengths=examples.bags.lengths,
+        )
+        found = model.logits(batch)
+        logits[rows.scored] = np.where(np.isfinite(found), found, np.float32(np.nan))
+    return logits
+
+
 class _Scorer:
     """A scorer of chunks that counts finite and other logits."""
 
@@ -201,22 +219,10 @@ class _Scorer:
 
     def logits_of(self, rows: InputRows) -> Float32Array:
         """Compute logits, float32 [n]; NaN for a row without a score."""
-        logits = np.full(len(rows.numbers), np.nan, np.float32)
-        if len(rows.scored):
-            examples = rows.examples
-            batch = Batch(
-                BatchId(0, 0, 0, 0),
-                examples.labels,
-                examples.dense,
-                np.ascontiguousarray(examples.rows),
-                bag_rows=examples.bags.rows,
-                bag_lengths=examples.bags.lengths,
-            )
-            found = self._model.logits(batch)
-            good = np.isfinite(found)
-            self._finite += int(good.sum())
-            self._not_finite += int((~good).sum())
-            logits[rows.scored] = np.where(good, found, np.float32(np.nan))
+        logits = logits_of(self._model, rows)
+        finite = int(np.isfinite(logits).sum())
+        self._finite += finite
+        self._not_finite += len(rows.scored) - finite
         return logits
 
     def check(self) -> None:

@@ -25,7 +25,19 @@ ROLES = ["reader", "trainer", "embedding", "sync"]
 
 
 def test_commands() -> None:
-    other = ["export", "health", "init", "key", "predict", "prepare", "profile", "resume", "scale", "top"]
+    other = [
+        "export",
+        "health",
+        "init",
+        "key",
+        "predict",
+        "prepare",
+        "profile",
+        "resume",
+        "scale",
+        "serve",
+        "top",
+    ]
     assert (
         sorted(["algos", "chaos", "compare", "coordinator", "eval", "generate", "run", *ROLES, *other])
         == COMMANDS

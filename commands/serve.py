@@ -1,0 +1,54 @@
+"""`shadowsync serve`: a saved model's scores over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .key import security_options
+from .options.checkpoint_option import checkpoint_option
+
+if TYPE_CHECKING:
+    from ..pipeline.checkpoint.manifest import Which
+
+
+@click.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 is any free port."
+)
+@click.option("--follow", is_flag=True, help="Serve each new checkpoint of RUN once it is written.")
+@click.option(
+    "--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads that compute a score."
+)
+@checkpoint_option("--which")
+@security_options
+def serve(run_folder: Path, host: str, port: int, follow: bool, threads: int, which: Which) -> None:
+    """Score rows with the model that RUN saved, over HTTP.
+
+    POST /score takes {"rows": [{"user": "u1", "price": 3.5}, ...]} with the columns of the job's files, and
+    gives their probabilities. GET /model says which columns there are; GET /stats has counts and latency.
+    """
+    from ..pipeline.jobfile.extras import require_extra
+
+    require_extra("shadowsync serve", "web")
+    import asyncio
+    import contextlib
+
+    import torch
+
+    from ..serving.follower import FollowedModel
+    from ..serving.server import serve_model
+
+    torch.set_num_threads(threads)
+    model = FollowedModel(run_folder, which)
+
+    def started(port: int) -> None:
+        click.echo(f"{model.current.model.description}, of {model.manifest.run}")
+        click.echo(f"scores rows at http://{f'[{host}]' if ':' in host else host}:{port}/score")
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve_model(model, host, port, follow_seconds=2.0 if follow else None, started=started))

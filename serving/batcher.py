@@ -1,0 +1,77 @@
+"""Requests that arrive while others are scored are scored together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from .rows import RowColumns
+from .scores import Scores, ServedModel
+
+
+@dataclass(slots=True)
+class _Waiting:
+    rows: RowColumns
+    result: asyncio.Future[Scores] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Batcher:
+    """Score requests on a thread of its own, those that wait together.
+
+    A request that comes alone is scored at once. Belongs to one asyncio loop.
+
+    Args:
+        current: returns the model to score with; one model scores all rows of a request.
+        most_rows: rows that are scored at once, unless one request has more.
+    """
+
+    def __init__(self, current: Callable[[], ServedModel], most_rows: int) -> None:
+        self._current = current
+        self._most_rows = most_rows
+        self._waiting: deque[_Waiting] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="score")
+        self._task: asyncio.Task[None] | None = None
+
+    async def score(self, rows: RowColumns) -> Scores:
+        """Await the scores of a request's rows; raises BadRequest."""
+        waiting = _Waiting(rows)
+        self._waiting.append(waiting)
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._run())
+        return await waiting.result
+
+    async def close(self) -> None:
+        """Finish what waits, and end the thread."""
+        if self._task is not None:
+            await self._task
+        self._thread.shutdown()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            batch = self._next()
+            rows = [waiting.rows for waiting in batch]
+            done = loop.run_in_executor(self._thread, self._current().score, rows)
+            await asyncio.wait({done})
+            fault = done.exception()
+            # A fault of the server is that of each request, and the next ones are scored.
+            found = [fault] * len(batch) if fault is not None else done.result()
+            for waiting, scores in zip(batch, found, strict=True):
+                if waiting.result.done():
+                    # Its client has gone.
+                    continue
+                if isinstance(scores, BaseException):
+                    waiting.result.set_exception(scores)
+                else:
+                    waiting.result.set_result(scores)
+
+    def _next(self) -> list[_Waiting]:
+        batch = [self._waiting.popleft()]
+        count = batch[0].rows.count
+        while self._waiting and count + self._waiting[0].rows.count <= self._most_rows:
+            batch.append(self._waiting.popleft())
+            count += batch[-1].rows.count
+        return batch

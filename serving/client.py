@@ -1,0 +1,83 @@
+"""A client of `shadowsync serve`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from ..pipeline.errors import ClusterError, DataError
+from ..pipeline.types import Float32Array
+
+Rows = Sequence[Mapping[str, Any]]
+Columns = Mapping[str, Sequence[Any]]
+
+
+class ScoringClient:
+    """Score rows by a server, over one connection. Used by one thread.
+
+    Args:
+        url: address of the server, such as "http://127.0.0.1:8080".
+        token: token of the server; "" for a server that needs none.
+        timeout_seconds: limit for a reply.
+    """
+
+    def __init__(self, url: str, token: str = "", timeout_seconds: float = 30.0) -> None:
+        self.url = url
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname or "", parts.port, timeout=timeout_seconds)
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def score(self, rows: Rows | Columns) -> Float32Array:
+        """Return the probabilities of rows, float32 [n]; NaN for a row without a score.
+
+        `rows` is a list of objects, one for each row, or an object of columns.
+
+        Raises DataError for rows that the server cannot score, ClusterError if it does not reply.
+        """
+        body = {"columns": dict(rows)} if isinstance(rows, Mapping) else {"rows": [dict(row) for row in rows]}
+        reply = self._request("POST", "/score", json.dumps(body, allow_nan=False))
+        return np.array([np.nan if p is None else p for p in reply["probabilities"]], np.float32)
+
+    def model(self) -> dict[str, Any]:
+        """Return the run, trained examples and columns of the served model."""
+        return self._request("GET", "/model")
+
+    def stats(self) -> dict[str, Any]:
+        """Return the server's counts and latency."""
+        return self._request("GET", "/stats")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _request(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
+        try:
+            self._connection.request(method, path, body, self._headers)
+            response = self._connection.getresponse()
+            text = response.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise ClusterError(f"does not reply ({error!r})", where=self.url) from error
+        if response.status == 400:
+            raise DataError(json.loads(text)["error"], where=self.url)
+        if response.status != 200:
+            raise ClusterError(f"replied {response.status}: {text.strip()[:200]}", where=self.url)
+        found: dict[str, Any] = json.loads(text)
+        return found

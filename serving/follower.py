@@ -1,0 +1,63 @@
+"""The model that is served, and how it follows the checkpoints of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from ..pipeline.checkpoint.manifest import CheckpointManifest, Which, open_checkpoint
+from ..pipeline.errors import ShadowSyncError
+from ..pipeline.saved_model.model import SavedModel
+from ..pipeline.text.format import duration
+from .scores import ServedModel
+
+log = logging.getLogger(__name__)
+
+
+class FollowedModel:
+    """The model of a run's checkpoint, and the newest one if `follow` runs.
+
+    The new model is opened beside the old one, which is served until then: memory for two models is needed.
+    Belongs to one loop. Raises as `SavedModel.open`.
+    """
+
+    def __init__(self, path: Path, which: Which) -> None:
+        self._path, self._which = path, which
+        self.current = ServedModel(SavedModel.open(path, which))
+        self.opened = 1
+        self.fault = ""
+
+    @property
+    def manifest(self) -> CheckpointManifest:
+        """The manifest of the served checkpoint."""
+        return self.current.model.manifest
+
+    async def follow(self, every_seconds: float) -> None:
+        """Serve each new checkpoint, until cancelled.
+
+        A checkpoint that cannot be opened is logged, and the old model is served.
+        """
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                if await asyncio.to_thread(self._is_newer):
+                    await self._switch()
+                self.fault = ""
+            except ShadowSyncError as error:
+                if str(error) != self.fault:
+                    log.warning("the model of before is served: %s", error)
+                self.fault = str(error)
+
+    def _is_newer(self) -> bool:
+        _, manifest = open_checkpoint(self._path, which=self._which)
+        return manifest != self.manifest
+
+    async def _switch(self) -> None:
+        since = time.monotonic()
+        self.current = ServedModel(await asyncio.to_thread(SavedModel.open, self._path, self._which))
+        self.opened += 1
+        log.info(
+            "serves %s, opened in %s", self.current.model.description, duration(time.monotonic() - since)
+        )

@@ -1,0 +1,98 @@
+"""Rows of requests, as columns; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ..pipeline.config.columns import suggest
+from ..pipeline.saved_model.input_rows import InputSchema
+
+
+class BadRequest(ValueError):
+    """A request that cannot be scored; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """The rows of one request, column by column.
+
+    Attributes:
+        count: number of rows.
+        columns: values of each column that the model needs, by the column's name in files; None is missing.
+    """
+
+    count: int
+    columns: Mapping[str, Sequence[Any]]
+
+
+def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowColumns:
+    """Return the rows of a request's JSON body.
+
+    The body is {"rows": [{COLUMN: VALUE, ...}, ...]} or {"columns": {COLUMN: [VALUE, ...], ...}}. Columns
+    that only training needs, such as the label, may be there. Raises BadRequest for anything else, for
+    unknown and for missing columns, and for more than `most_rows` rows.
+    """
+    if not isinstance(body, dict) or (("rows" in body) == ("columns" in body)):
+        raise BadRequest('give an object with "rows" or "columns"')
+    if "columns" in body:
+        return _from_columns(body["columns"], schema, most_rows)
+    rows = body["rows"]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadRequest("rows: give a list of objects, one for each row")
+    _check_count(len(rows), most_rows)
+    for name in {name for row in rows for name in row}:
+        _check_known(name, schema)
+    columns = {}
+    for name in schema.inputs.sources:
+        try:
+            columns[name] = [row[name] for row in rows]
+        except KeyError:
+            at = next(at for at, row in enumerate(rows) if name not in row)
+            raise BadRequest(
+                f"rows[{at}] has no column {name!r}; give null where the value is missing"
+            ) from None
+    return RowColumns(len(rows), columns)
+
+
+def table_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, pa.Array]:
+    """Return columns as Arrow arrays; raises BadRequest for values of several types."""
+    arrays = {}
+    for name, values in columns.items():
+        try:
+            arrays[name] = pa.array(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise BadRequest(f"column {name!r}: {error}") from error
+    return arrays
+
+
+def _from_columns(given: Any, schema: InputSchema, most_rows: int) -> RowColumns:
+    if not isinstance(given, dict) or not all(isinstance(values, list) for values in given.values()):
+        raise BadRequest("columns: give an object with a list of values for each column")
+    for name in given:
+        _check_known(name, schema)
+    for name in schema.inputs.sources:
+        if name not in given:
+            raise BadRequest(f"columns: no column {name!r}; give nulls where values are missing")
+    counts = {len(values) for values in given.values()}
+    if len(counts) > 1:
+        raise BadRequest(f"columns: lists of {min(counts)} to {max(counts)} values; give as many for each")
+    count = counts.pop()
+    _check_count(count, most_rows)
+    return RowColumns(count, {name: given[name] for name in schema.inputs.sources})
+
+
+def _check_count(count: int, most_rows: int) -> None:
+    if not count:
+        raise BadRequest("no rows; give at least one")
+    if count > most_rows:
+        raise BadRequest(f"{count:,} rows; give at most {most_rows:,} at once")
+
+
+def _check_known(name: str, schema: InputSchema) -> None:
+    known = [section.source or key for key, section in schema.data.columns.items() if section.in_file]
+    if name not in known:
+        raise BadRequest(f"there is no column {name!r}; {suggest(name, schema.inputs.sources)}")

@@ -1,0 +1,78 @@
+"""Scores of the rows of several requests, computed together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from ..pipeline.checkpoint.manifest import CheckpointManifest
+from ..pipeline.data.parquet import check_parquet
+from ..pipeline.errors import DataError
+from ..pipeline.saved_model.input_rows import InputSchema, input_schema, rows_of_columns
+from ..pipeline.saved_model.model import SavedModel
+from ..pipeline.saved_model.prediction import NOT_FINITE, logits_of, probability_of
+from ..pipeline.types import Float32Array
+from .rows import BadRequest, RowColumns, table_of
+
+_WHERE: Final = "the request"
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of one request's rows.
+
+    Attributes:
+        probabilities: float32 [n], in the order of the rows; NaN for a row without a score.
+        why: the reason for each row without a score, by index.
+        manifest: the manifest of the checkpoint that scored all of the rows.
+    """
+
+    probabilities: Float32Array
+    why: dict[int, str]
+    manifest: CheckpointManifest
+
+
+class ServedModel:
+    """A saved model with the schema of its input. One thread at a time may call `score`."""
+
+    def __init__(self, model: SavedModel) -> None:
+        self.model = model
+        self.schema: InputSchema = input_schema(model.job, model.id_classes)
+
+    def score(self, requests: Sequence[RowColumns]) -> list[Scores | BadRequest]:
+        """Score the rows of all requests at once; return the scores or the fault of each.
+
+        If the rows cannot be read together, each request is read by itself, so that a fault is that of one
+        request alone.
+        """
+        try:
+            return list(self._together(requests))
+        except (BadRequest, DataError) as error:
+            if len(requests) == 1:
+                return [BadRequest(str(error))]
+            return [self.score([request])[0] for request in requests]
+
+    def _together(self, requests: Sequence[RowColumns]) -> list[Scores]:
+        columns = {
+            name: [value for request in requests for value in request.columns[name]]
+            for name in self.schema.inputs.sources
+        }
+        count = sum(request.count for request in requests)
+        arrays = table_of(columns)
+        arrow = pa.schema([(name, array.type) for name, array in arrays.items()])
+        check_parquet(_WHERE, arrow, self.schema.inputs)
+        rows = rows_of_columns(arrays, self.schema, [], _WHERE, np.arange(count))
+        logits = logits_of(self.model, rows)
+        probabilities = probability_of(logits)
+        found, start = [], 0
+        for request in requests:
+            own = probabilities[start : start + request.count]
+            without = np.flatnonzero(np.isnan(own)).tolist()
+            why = {at: rows.why.get(start + at, NOT_FINITE) for at in without}
+            found.append(Scores(own, why, self.model.manifest))
+            start += request.count
+        return found

@@ -1,0 +1,146 @@
+"""The HTTP server of a saved model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from typing import Any, Final
+
+from aiohttp import web
+
+from ..pipeline.wire.keys.http_token import required_token
+from ..watch.listening import BACKLOG, RequestLog, listen
+from ..watch.token_guard import TokenGuard
+from .batcher import Batcher
+from .follower import FollowedModel
+from .latency import RequestCounts
+from .rows import BadRequest, columns_of_request
+from .scores import Scores
+
+MOST_ROWS: Final = 10_000
+BODY_LIMIT_BYTES: Final = 32 << 20
+HEALTH_PATH: Final = "/healthz"
+IDLE_SECONDS: Final = 75.0
+SHUTDOWN_SECONDS: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class ModelServer:
+    """Serve scores at `/score`, on its caller's loop.
+
+    `/model` describes the model and the columns that it needs, `/stats` has counts and latency, `/healthz` is
+    for probes. Off loopback all but `/healthz` need a token (see `required_token`).
+
+    Raises:
+        ClusterError: it cannot listen there.
+        JobFileError: other machines can reach it, and there is neither a key nor a token.
+    """
+
+    def __init__(self, model: FollowedModel, host: str, port: int) -> None:
+        guard = TokenGuard(required_token(host, port), log)
+        self._socket = listen(host, port, what="the model", remedy="choose another --port")
+        self.port: int = self._socket.getsockname()[1]
+        self._model = model
+        self._batcher = Batcher(lambda: model.current, MOST_ROWS)
+        self.counts = RequestCounts()
+        app = web.Application(
+            middlewares=[guard.middleware(open_paths=(HEALTH_PATH,))], client_max_size=BODY_LIMIT_BYTES
+        )
+        app.router.add_post("/score", self._score)
+        app.router.add_get("/model", self._describe)
+        app.router.add_get("/stats", self._stats)
+        app.router.add_get(HEALTH_PATH, self._health)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=RequestLog(log),
+            handle_signals=False,
+            keepalive_timeout=IDLE_SECONDS,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+
+    async def start(self) -> None:
+        """Start to answer requests."""
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+
+    async def close(self) -> None:
+        """Answer the requests that are there, and end the server."""
+        await self._runner.cleanup()
+        await self._batcher.close()
+        self._socket.close()
+
+    async def _score(self, request: web.Request) -> web.Response:
+        since = time.perf_counter()
+        try:
+            body = json.loads(await request.read())
+            rows = columns_of_request(body, self._model.current.schema, MOST_ROWS)
+            scores = await self._batcher.score(rows)
+        except (BadRequest, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.counts.refuse()
+            why = str(error) if isinstance(error, BadRequest) else f"the body is not JSON ({error})"
+            return web.json_response({"error": why}, status=400)
+        self.counts.scored(rows.count, len(scores.why), time.perf_counter() - since)
+        return web.json_response(_reply(scores))
+
+    async def _describe(self, _: web.Request) -> web.Response:
+        served = self._model.current
+        columns = {
+            section.source or name: section.kind
+            for name, section in served.schema.inputs.data.columns.items()
+            if section.in_file
+        }
+        return web.json_response(_version(served.model.manifest) | {"columns": columns})
+
+    async def _stats(self, _: web.Request) -> web.Response:
+        model = _version(self._model.manifest) | {"opened": self._model.opened, "fault": self._model.fault}
+        return web.json_response(self.counts.values() | {"model": model})
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="well\n")
+
+
+def _version(manifest: Any) -> dict[str, Any]:
+    return {
+        "run": manifest.run,
+        "examples_trained": manifest.examples_trained,
+        "created_at": manifest.created_at,
+    }
+
+
+def _reply(scores: Scores) -> dict[str, Any]:
+    return {
+        "probabilities": [None if math.isnan(p) else p for p in scores.probabilities.tolist()],
+        "faults": [{"row": at, "why": why} for at, why in sorted(scores.why.items())],
+        "model": _version(scores.manifest),
+    }
+
+
+async def serve_model(
+    model: FollowedModel, host: str, port: int, *, follow_seconds: float | None, started: Any
+) -> RequestCounts:
+    """Serve until cancelled; return the counts.
+
+    `started` is called with the port when requests are answered. `follow_seconds`: how often a new checkpoint
+    is looked for; None for never.
+    """
+    server = ModelServer(model, host, port)
+    following = None
+    try:
+        await server.start()
+        started(server.port)
+        if follow_seconds is not None:
+            following = asyncio.ensure_future(model.follow(follow_seconds))
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        log.info("ends")
+    finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await server.close()
+    return server.counts

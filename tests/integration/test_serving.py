@@ -1,0 +1,286 @@
+"""`shadowsync serve`: scores as of `predict`, many requests at once, new checkpoints, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import shutil
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
+from shadowsync.pipeline.errors import ClusterError, DataError, JobFileError
+from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.pipeline.types import Float32Array
+from shadowsync.pipeline.wire.keys.http_token import TOKEN_VARIABLE
+from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE
+from shadowsync.serving.client import ScoringClient
+from shadowsync.serving.follower import FollowedModel
+from shadowsync.serving.rows import BadRequest, columns_of_request
+from shadowsync.serving.scores import ServedModel
+from shadowsync.serving.server import ModelServer
+from shadowsync.tests.support.processes import Starter, until, wait_until
+
+pytestmark = pytest.mark.light
+
+ROWS = 300
+TOKEN = "a-token-of-the-server"
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def rows(click_log: Path) -> list[Row]:
+    """Of the held-out file, without labels; some values are missing."""
+    (file,) = click_log.glob("eval-*.parquet")
+    found: list[Row] = pq.read_table(file).slice(0, ROWS).drop_columns("label").to_pylist()
+    found[1]["I1"] = found[2]["C1"] = None
+    return found
+
+
+@pytest.fixture(scope="module")
+def predicted(saved_run: Path, rows: list[Row]) -> Float32Array:
+    """By the saved model itself."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return SavedModel.open(saved_run).predict(columns)
+
+
+@pytest.fixture(autouse=True)
+def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (KEY_VARIABLE, TOKEN_VARIABLE, INSECURE_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@asynccontextmanager
+async def served(run: Path, host: str = "127.0.0.1") -> AsyncIterator[tuple[ModelServer, FollowedModel]]:
+    """The run's model, served on this loop."""
+    model = FollowedModel(run, "last")
+    server = ModelServer(model, host, 0)
+    await server.start()
+    try:
+        yield server, model
+    finally:
+        await server.close()
+
+
+def with_client(run: Path, work: Callable[[ScoringClient], Any]) -> Any:
+    """What a client gets of a server."""
+
+    async def body() -> Any:
+        async with served(run) as (server, _):
+            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+                return await asyncio.to_thread(work, client)
+
+    return asyncio.run(asyncio.wait_for(body(), 60.0))
+
+
+def test_scores_are_those_of_predict(saved_run: Path, rows: list[Row], predicted: Float32Array) -> None:
+    def work(client: ScoringClient) -> None:
+        np.testing.assert_allclose(client.score(rows), predicted, rtol=1e-6)
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        np.testing.assert_allclose(client.score(columns), predicted, rtol=1e-6)
+        # The label is not needed, and does not disturb.
+        np.testing.assert_allclose(client.score([{**rows[0], "label": 1}]), predicted[:1], rtol=1e-6)
+        assert len({round(float(p), 6) for p in predicted}) > ROWS / 2, "the control: they differ"
+        model, stats = client.model(), client.stats()
+        assert model["columns"]["I1"] == "dense"
+        assert model["columns"]["C26"] == "categorical"
+        assert (stats["requests"], stats["rows"], stats["refused"]) == (3, 2 * ROWS + 1, 0)
+        assert 0 < stats["p50_milliseconds"] <= stats["p99_milliseconds"]
+        assert model["examples_trained"] == stats["model"]["examples_trained"] > 0
+
+    with_client(saved_run, work)
+
+
+def test_many_clients_at_once_get_their_own_scores(
+    saved_run: Path, rows: list[Row], predicted: Float32Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that wait are scored together; one of other types is scored, or refused, by itself."""
+    together: list[int] = []
+    score = ServedModel.score
+
+    def noted(model: ServedModel, requests: Any) -> Any:
+        together.append(len(requests))
+        return score(model, requests)
+
+    monkeypatch.setattr(ServedModel, "score", noted)
+
+    async def body() -> list[Float32Array | str]:
+        async with served(saved_run) as (server, _):
+
+            def ask(at: int) -> Float32Array | str:
+                own = rows[at * 5 : at * 5 + 5]
+                if at % 10 == 7:
+                    own = [{**row, "I1": "many"} for row in own]
+                elif at % 10 == 8:
+                    own = [{**row, "I1": [1]} for row in own]
+                with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+                    try:
+                        return client.score(own)
+                    except DataError as error:
+                        return str(error)
+
+            with ThreadPoolExecutor(8) as pool:
+                loop = asyncio.get_running_loop()
+                return await asyncio.gather(*(loop.run_in_executor(pool, ask, at) for at in range(60)))
+
+    found = asyncio.run(asyncio.wait_for(body(), 60.0))
+    assert max(together) > 1
+    for at, scores in enumerate(found):
+        if at % 10 == 8:
+            assert isinstance(scores, str)
+            assert "I1" in scores
+        else:
+            assert isinstance(scores, np.ndarray)
+            if at % 10 == 7:
+                assert np.isnan(scores).all()
+            else:
+                np.testing.assert_allclose(scores, predicted[at * 5 : at * 5 + 5], rtol=1e-5)
+
+
+def test_a_row_without_a_score_says_why(saved_run: Path, rows: list[Row]) -> None:
+    async def body() -> Any:
+        async with served(saved_run) as (server, _):
+            own = [{**row, "I2": text} for row, text in zip(rows, ("3", "x", ""), strict=False)]
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{server.port}/score", json.dumps({"rows": own}).encode()
+            )
+            return await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(request)))
+
+    # Texts that are numbers are read as such, and one that is none has no score.
+    reply = asyncio.run(asyncio.wait_for(body(), 60.0))
+    assert [p is None for p in reply["probabilities"]] == [False, True, False]
+    assert reply["faults"] == [{"row": 1, "why": "I2 'x' not numeric"}]
+
+
+def refused(served_model: ServedModel, body: Any) -> str:
+    with pytest.raises(BadRequest) as caught:
+        columns_of_request(body, served_model.schema, 100)
+    return str(caught.value)
+
+
+def test_requests_that_are_refused(saved_run: Path, rows: list[Row]) -> None:
+    model = ServedModel(SavedModel.open(saved_run))
+    row = rows[0]
+    without = {name: value for name, value in row.items() if name != "C7"}
+    assert refused(model, [row]) == 'give an object with "rows" or "columns"'
+    assert refused(model, {"rows": [row], "columns": {}}) == 'give an object with "rows" or "columns"'
+    assert refused(model, {"rows": row}) == "rows: give a list of objects, one for each row"
+    assert refused(model, {"rows": []}) == "no rows; give at least one"
+    assert refused(model, {"rows": [row] * 101}) == "101 rows; give at most 100 at once"
+    assert refused(model, {"rows": [row, without]}) == (
+        "rows[1] has no column 'C7'; give null where the value is missing"
+    )
+    assert refused(model, {"rows": [{**row, "C77": "x"}]}).startswith(
+        "there is no column 'C77'; did you mean"
+    )
+    assert refused(model, {"columns": row}).startswith("columns: give an object with a list of values")
+    columns = {name: [value] for name, value in row.items()}
+    assert refused(model, {"columns": columns | {"C1": ["x", "y"]}}) == (
+        "columns: lists of 1 to 2 values; give as many for each"
+    )
+    del columns["I3"]
+    assert refused(model, {"columns": columns}) == (
+        "columns: no column 'I3'; give nulls where values are missing"
+    )
+
+
+def test_what_is_no_request_gets_an_error_and_the_next_one_its_scores(
+    saved_run: Path, rows: list[Row]
+) -> None:
+    def work(client: ScoringClient) -> None:
+        for body in (b"", b"{", b"\xff", b"[" * 100_000, b'{"rows": [{}]}'):
+            request = urllib.request.Request(f"{client.url}/score", body)
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(request)
+            assert caught.value.code == 400
+            assert json.load(caught.value)["error"]
+        with pytest.raises(DataError, match="no column 'I2'"):
+            client.score([{"I1": 1}])
+        assert not math.isnan(client.score(rows[:1])[0])
+        assert client.stats()["refused"] == 6
+
+    with_client(saved_run, work)
+
+
+def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
+    saved_run: Path, rows: list[Row], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(saved_run / "checkpoint", run / "checkpoint")
+
+    def replace(examples: int, *, damaged: bool = False) -> None:
+        """As a job does, with a checkpoint after so many examples."""
+        folder, manifest = open_checkpoint(saved_run)
+        partial = begin(run)
+        for entry in manifest.files:
+            data = (folder / entry.name).read_bytes()
+            (partial / entry.name).write_bytes(data[:-1] + bytes([data[-1] ^ damaged]))
+        commit(partial, manifest.model_copy(update={"examples_trained": examples}))
+
+    async def body() -> None:
+        async with served(run) as (server, model):
+            following = asyncio.ensure_future(model.follow(0.02))
+            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+                before = await asyncio.to_thread(client.score, rows[:9])
+                replace(77)
+                await until(lambda: model.opened == 2, "the new one is served")
+                assert (await asyncio.to_thread(client.model))["examples_trained"] == 77
+                assert np.array_equal(await asyncio.to_thread(client.score, rows[:9]), before)
+                replace(99, damaged=True)
+                await until(lambda: model.fault, "the damaged one is noticed")
+                stats = await asyncio.to_thread(client.stats)
+                assert (stats["model"]["examples_trained"], stats["model"]["opened"]) == (77, 2)
+                assert stats["model"]["fault"]
+                replace(111)
+                await until(lambda: model.manifest.examples_trained == 111, "it goes on")
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(body(), 60.0))
+
+
+def test_off_loopback_it_needs_a_token(
+    saved_run: Path, rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(JobFileError, match="key"):
+        ModelServer(FollowedModel(saved_run, "last"), "0.0.0.0", 0)
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    monkeypatch.setenv(TOKEN_VARIABLE, str(tmp_path / "token"))
+
+    def work(port: int) -> None:
+        url = f"http://127.0.0.1:{port}"
+        with ScoringClient(url) as client, pytest.raises(ClusterError, match="replied 401"):
+            client.score(rows[:1])
+        with ScoringClient(url, TOKEN) as client:
+            assert not math.isnan(client.score(rows[:1])[0])
+        assert urllib.request.urlopen(f"{url}/healthz").status == 200
+
+    async def body() -> None:
+        async with served(saved_run, "0.0.0.0") as (server, _):
+            await asyncio.to_thread(work, server.port)
+
+    asyncio.run(asyncio.wait_for(body(), 60.0))
+
+
+def test_the_command(starter: Starter, saved_run: Path, rows: list[Row], predicted: Float32Array) -> None:
+    process = starter.fork("serve", str(saved_run), "--port", "0")
+    wait_until(lambda: "/score" in process.text() or process.poll() is not None, "it serves")
+    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/score", process.text())
+    with ScoringClient(f"http://127.0.0.1:{port}") as client:
+        np.testing.assert_allclose(client.score(rows[:20]), predicted[:20], rtol=1e-6)
+        assert client.stats()["requests"] == 1
+    process.signal(signal.SIGINT)
+    assert process.wait() == 0, process.text()
+    assert "Traceback" not in process.text()
