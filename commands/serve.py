@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
 
 
+LOOK_SECONDS = 2.0
+
+
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
@@ -50,5 +53,8 @@ def serve(run_folder: Path, host: str, port: int, follow: bool, threads: int, wh
         click.echo(f"{model.current.model.description}, of {model.manifest.run}")
         click.echo(f"scores rows at http://{f'[{host}]' if ':' in host else host}:{port}/score")
 
+    # A second signal ends it without its counts.
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve_model(model, host, port, follow_seconds=2.0 if follow else None, started=started))
+        seconds = LOOK_SECONDS if follow else None
+        counts = asyncio.run(serve_model(model, host, port, follow_seconds=seconds, started=started))
+        click.echo(str(counts))

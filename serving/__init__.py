@@ -1,1 +1,1 @@
-"""Serving of a saved model over HTTP: scores of raw rows, as `shadowsync predict` gives them."""
+"""Serving of a saved model over HTTP: scores of raw rows."""

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ..pipeline.text.format import counted
+
 LAST_REQUESTS: Final = 10_000
 
 
@@ -33,6 +35,12 @@ class RequestCounts:
     def refuse(self) -> None:
         """Count a request that could not be scored."""
         self.refused += 1
+
+    def __str__(self) -> str:
+        values = self.values()
+        latency = f"; p50 {values['p50_milliseconds']} ms, p99 {values['p99_milliseconds']} ms"
+        scored = f"scored {counted(self.rows, 'row')} in {counted(self.requests, 'request')}"
+        return f"{scored}, refused {self.refused:,}{latency if self.requests else ''}"
 
     def values(self) -> dict[str, Any]:
         """Return the counts, and the percentiles in milliseconds; None before the first request."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,7 @@ def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowCol
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BadRequest("rows: give a list of objects, one for each row")
     _check_count(len(rows), most_rows)
-    for name in {name for row in rows for name in row}:
-        _check_known(name, schema)
+    _check_names({name for row in rows for name in row}, schema)
     columns = {}
     for name in schema.inputs.sources:
         try:
@@ -72,8 +71,7 @@ def table_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, pa.Array]:
 def _from_columns(given: Any, schema: InputSchema, most_rows: int) -> RowColumns:
     if not isinstance(given, dict) or not all(isinstance(values, list) for values in given.values()):
         raise BadRequest("columns: give an object with a list of values for each column")
-    for name in given:
-        _check_known(name, schema)
+    _check_names(given.keys(), schema)
     for name in schema.inputs.sources:
         if name not in given:
             raise BadRequest(f"columns: no column {name!r}; give nulls where values are missing")
@@ -92,7 +90,7 @@ def _check_count(count: int, most_rows: int) -> None:
         raise BadRequest(f"{count:,} rows; give at most {most_rows:,} at once")
 
 
-def _check_known(name: str, schema: InputSchema) -> None:
-    known = [section.source or key for key, section in schema.data.columns.items() if section.in_file]
-    if name not in known:
-        raise BadRequest(f"there is no column {name!r}; {suggest(name, schema.inputs.sources)}")
+def _check_names(names: Set[str], schema: InputSchema) -> None:
+    columns = schema.data.columns.items()
+    if unknown := sorted(names - {section.source or key for key, section in columns if section.in_file}):
+        raise BadRequest(f"there is no column {unknown[0]!r}; {suggest(unknown[0], schema.inputs.sources)}")

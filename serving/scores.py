@@ -37,14 +37,17 @@ class Scores:
 
 
 class ServedModel:
-    """A saved model with the schema of its input. One thread at a time may call `score`."""
+    """A saved model with the schema of its input.
+
+    One thread at a time may call `score`.
+    """
 
     def __init__(self, model: SavedModel) -> None:
         self.model = model
         self.schema: InputSchema = input_schema(model.job, model.id_classes)
 
     def score(self, requests: Sequence[RowColumns]) -> list[Scores | BadRequest]:
-        """Score the rows of all requests at once; return the scores or the fault of each.
+        """Score the rows of all requests at once; return each one's scores or fault.
 
         If the rows cannot be read together, each request is read by itself, so that a fault is that of one
         request alone.

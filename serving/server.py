@@ -7,10 +7,12 @@ import json
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import web
 
+from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.wire.keys.http_token import required_token
 from ..watch.listening import BACKLOG, RequestLog, listen
 from ..watch.token_guard import TokenGuard
@@ -104,7 +106,7 @@ class ModelServer:
         return web.Response(text="well\n")
 
 
-def _version(manifest: Any) -> dict[str, Any]:
+def _version(manifest: CheckpointManifest) -> dict[str, Any]:
     return {
         "run": manifest.run,
         "examples_trained": manifest.examples_trained,
@@ -121,7 +123,12 @@ def _reply(scores: Scores) -> dict[str, Any]:
 
 
 async def serve_model(
-    model: FollowedModel, host: str, port: int, *, follow_seconds: float | None, started: Any
+    model: FollowedModel,
+    host: str,
+    port: int,
+    *,
+    follow_seconds: float | None,
+    started: Callable[[int], object],
 ) -> RequestCounts:
     """Serve until cancelled; return the counts.
 

@@ -193,7 +193,10 @@ def probability_of(logits: Float32Array) -> Float32Array:
 
 
 def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
-    """Compute logits, float32 [n]; NaN for a row that cannot be read or whose logit is not finite."""
+    """Compute logits, float32 [n]; NaN for a row without a score.
+
+    Such a row cannot be read, or its logit is not finite.
+    """
     logits = np.full(len(rows.numbers), np.nan, np.float32)
     if len(rows.scored):
         examples = rows.examples

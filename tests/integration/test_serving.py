@@ -283,4 +283,5 @@ def test_the_command(starter: Starter, saved_run: Path, rows: list[Row], predict
         assert client.stats()["requests"] == 1
     process.signal(signal.SIGINT)
     assert process.wait() == 0, process.text()
+    assert "scored 20 rows in 1 request, refused 0; p50 " in process.text()
     assert "Traceback" not in process.text()
