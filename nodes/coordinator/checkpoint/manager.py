@@ -205,6 +205,7 @@ class CheckpointManager:
         """Take a checkpoint, and have training wait until it is scored."""
         number, since = self._state.pause(), self._state.seconds()
         self._server.journal.decided(TrainingPaused())
+        log.info("training waits for a validation")
         trainers = self._state.members.alive("trainer")
         await self._server.call_all(trainers, PauseTraining(number, True), PAUSE_SECONDS)
         try:
