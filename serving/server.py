@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.wire.keys.http_token import required_token
-from ..watch.listening import BACKLOG, RequestLog, listen
+from ..watch.listening import HttpServer, listen
 from ..watch.token_guard import TokenGuard
 from .batcher import Batcher
 from .follower import FollowedModel
@@ -44,8 +44,8 @@ class ModelServer:
 
     def __init__(self, model: FollowedModel, host: str, port: int) -> None:
         guard = TokenGuard(required_token(host, port), log)
-        self._socket = listen(host, port, what="the model", remedy="choose another --port")
-        self.port: int = self._socket.getsockname()[1]
+        listening = listen(host, port, what="the model", remedy="choose another --port")
+        self.port: int = listening.getsockname()[1]
         self._model = model
         self._batcher = Batcher(lambda: model.current, MOST_ROWS)
         self.counts = RequestCounts()
@@ -56,25 +56,18 @@ class ModelServer:
         app.router.add_get("/model", self._describe)
         app.router.add_get("/stats", self._stats)
         app.router.add_get(HEALTH_PATH, self._health)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=RequestLog(log),
-            handle_signals=False,
-            keepalive_timeout=IDLE_SECONDS,
-            shutdown_timeout=SHUTDOWN_SECONDS,
+        self._server = HttpServer(
+            app, listening, log, idle_seconds=IDLE_SECONDS, shutdown_seconds=SHUTDOWN_SECONDS
         )
 
     async def start(self) -> None:
         """Start to answer requests."""
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+        await self._server.start()
 
     async def close(self) -> None:
         """Answer the requests that are there, and end the server."""
-        await self._runner.cleanup()
+        await self._server.close()
         await self._batcher.close()
-        self._socket.close()
 
     async def _score(self, request: web.Request) -> web.Response:
         since = time.perf_counter()

@@ -7,6 +7,7 @@ import os
 import socket
 from typing import Any
 
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ..pipeline.errors import ClusterError
@@ -31,6 +32,48 @@ class RequestLog(logging.LoggerAdapter[logging.Logger]):
             self._refusals.add("refused a request: %s", " ".join(exc_info.message.split())[:200])
         else:
             super().exception(msg, *args, exc_info=exc_info, **more)
+
+
+class HttpServer:
+    """An application that is served on a socket of `listen`, on its caller's loop.
+
+    Args:
+        log: gets a line for each malformed request.
+        idle_seconds: after this time without a request, a connection is closed.
+        shutdown_seconds: limit for the requests that are there at the end.
+        cancel: whether a handler is cancelled if its client goes.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        listening: socket.socket,
+        log: logging.Logger,
+        *,
+        idle_seconds: float,
+        shutdown_seconds: float,
+        cancel: bool = False,
+    ) -> None:
+        self._socket = listening
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=RequestLog(log),
+            handle_signals=False,
+            handler_cancellation=cancel,
+            keepalive_timeout=idle_seconds,
+            shutdown_timeout=shutdown_seconds,
+        )
+
+    async def start(self) -> None:
+        """Start to answer requests, including those that already wait."""
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+
+    async def close(self) -> None:
+        """End the server, and close the socket."""
+        await self._runner.cleanup()
+        self._socket.close()
 
 
 def listen(host: str, port: int, *, what: str, remedy: str) -> socket.socket:

@@ -17,11 +17,10 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from ..pipeline.wire.keys.http_token import required_token
-from .listening import BACKLOG, RequestLog, listen
+from .listening import HttpServer, listen
 from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
 from .token_guard import TokenGuard
 
-# After this time without a request, a connection is closed.
 IDLE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 1.0
 HEALTH_PATH = "/healthz"
@@ -83,32 +82,25 @@ class MetricsServer:
     def __init__(self, collector: HeartbeatCollector, health: HealthCheck, host: str, port: int) -> None:
         self._guard = TokenGuard(required_token(host, port), log)
         remedy = "choose another port with --metrics-port, or none with --metrics-port 0"
-        self._socket = listen(host, port, what="the metrics", remedy=remedy)
-        self.port: int = self._socket.getsockname()[1]
+        listening = listen(host, port, what="the metrics", remedy=remedy)
+        self.port: int = listening.getsockname()[1]
         self._health = health
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
         app = web.Application(middlewares=[self._guard.middleware(open_paths=(HEALTH_PATH,))])
         app.router.add_get("/metrics", make_aiohttp_handler(registry))
         app.router.add_get(HEALTH_PATH, self._serve_health)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=RequestLog(log),
-            handle_signals=False,
-            keepalive_timeout=IDLE_SECONDS,
-            shutdown_timeout=SHUTDOWN_SECONDS,
+        self._server = HttpServer(
+            app, listening, log, idle_seconds=IDLE_SECONDS, shutdown_seconds=SHUTDOWN_SECONDS
         )
 
     async def start(self) -> None:
         """Start to answer requests, including those that already wait."""
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+        await self._server.start()
 
     async def close(self) -> None:
         """End the server."""
-        await self._runner.cleanup()
-        self._socket.close()
+        await self._server.close()
 
     async def _serve_health(self, request: web.Request) -> web.Response:
         healthy, text = self._health()

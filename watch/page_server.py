@@ -12,18 +12,17 @@ import logging
 import threading
 from collections.abc import Callable
 
-from aiohttp import web
-
 from ..pipeline.errors import ClusterError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.keys.http_token import required_token
 from .broadcast import Broadcast
-from .listening import BACKLOG, RequestLog, listen
+from .listening import HttpServer, listen
 from .mirror import Mirror
 from .page_app import PageApp
 from .status import Status
 from .token_guard import PARAMETER, TokenGuard
 
+IDLE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 START_SECONDS = 10.0
@@ -114,20 +113,18 @@ class PageServer:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         broadcast = self.broadcast = Broadcast()
         pages = PageApp(self._mirror, broadcast, self._names, self._guard)
-        runner = web.AppRunner(
+        server = HttpServer(
             pages.app,
-            access_log=None,
-            logger=RequestLog(log),
-            handle_signals=False,
-            handler_cancellation=True,
-            keepalive_timeout=10.0,
-            shutdown_timeout=SHUTDOWN_SECONDS,
+            self._socket,
+            log,
+            idle_seconds=IDLE_SECONDS,
+            shutdown_seconds=SHUTDOWN_SECONDS,
+            cancel=True,
         )
-        await runner.setup()
         try:
-            await web.SockSite(runner, self._socket, backlog=BACKLOG).start()
+            await server.start()
             self._ready.set()
             await self._stop.wait()
             broadcast.end()
         finally:
-            await runner.cleanup()
+            await server.close()

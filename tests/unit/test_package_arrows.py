@@ -55,7 +55,7 @@ COORDINATOR: Graph = {
     "evaluation": {"state", "server"},
     "shutdown": {"state", "control", "server", "checkpoint"},
     "controller": {
-        "state", "ledger", "server", "checkpoint", "validation", "monitoring", "evaluation", "shutdown",
+        "state", "ledger", "server", "checkpoint", "monitoring", "evaluation", "shutdown",
     },
     "report": {"state", "ledger", "audit", "evaluation", "held_out"},
     "main": {
