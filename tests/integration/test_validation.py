@@ -95,8 +95,8 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     # The last one is the checkpoint of the end.
     assert report.validation is not None
     assert report.validation.count == len(points)
-    # Each of the others was scored, or skipped because it waited when the decision fell; one may have been taken
-    # at that moment.
+    # Each of the others was scored, or skipped because it waited when the decision fell; one may have been
+    # taken at that moment.
     scored = len(points) - 1
     assert scored <= report.checkpoints.written <= scored + report.validation.skipped + 1
     assert [at for at, _ in points] == sorted({at for at, _ in points})
