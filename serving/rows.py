@@ -57,15 +57,15 @@ def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowCol
     return RowColumns(len(rows), columns)
 
 
-def table_of(columns: Mapping[str, Sequence[Any]]) -> dict[str, pa.Array]:
-    """Return columns as Arrow arrays; raises BadRequest for values of several types."""
+def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """Return columns as a table; raises BadRequest for values of several types."""
     arrays = {}
     for name, values in columns.items():
         try:
             arrays[name] = pa.array(values)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise BadRequest(f"column {name!r}: {error}") from error
-    return arrays
+    return pa.table(arrays)
 
 
 def _from_columns(given: Any, schema: InputSchema, most_rows: int) -> RowColumns:

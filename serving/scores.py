@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
-from ..pipeline.data.parquet import check_parquet
 from ..pipeline.errors import DataError
-from ..pipeline.saved_model.input_rows import InputSchema, input_schema, rows_of_columns
+from ..pipeline.saved_model.input_rows import InputSchema, input_schema
 from ..pipeline.saved_model.model import SavedModel
-from ..pipeline.saved_model.prediction import NOT_FINITE, logits_of, probability_of
+from ..pipeline.saved_model.prediction import NOT_FINITE, logits_of, probability_of, rows_of_table
 from ..pipeline.types import Float32Array
 from .rows import BadRequest, RowColumns, table_of
 
@@ -46,14 +44,14 @@ class ServedModel:
         self.model = model
         self.schema: InputSchema = input_schema(model.job, model.id_classes)
 
-    def score(self, requests: Sequence[RowColumns]) -> list[Scores | BadRequest]:
+    def score(self, requests: Sequence[RowColumns]) -> Sequence[Scores | BadRequest]:
         """Score the rows of all requests at once; return each one's scores or fault.
 
         If the rows cannot be read together, each request is read by itself, so that a fault is that of one
         request alone.
         """
         try:
-            return list(self._together(requests))
+            return self._together(requests)
         except (BadRequest, DataError) as error:
             if len(requests) == 1:
                 return [BadRequest(str(error))]
@@ -62,15 +60,10 @@ class ServedModel:
     def _together(self, requests: Sequence[RowColumns]) -> list[Scores]:
         columns = {
             name: [value for request in requests for value in request.columns[name]]
-            for name in self.schema.inputs.sources
+            for name in requests[0].columns
         }
-        count = sum(request.count for request in requests)
-        arrays = table_of(columns)
-        arrow = pa.schema([(name, array.type) for name, array in arrays.items()])
-        check_parquet(_WHERE, arrow, self.schema.inputs)
-        rows = rows_of_columns(arrays, self.schema, [], _WHERE, np.arange(count))
-        logits = logits_of(self.model, rows)
-        probabilities = probability_of(logits)
+        rows = rows_of_table(table_of(columns), self.schema, _WHERE)
+        probabilities = probability_of(logits_of(self.model, rows))
         found, start = [], 0
         for request in requests:
             own = probabilities[start : start + request.count]

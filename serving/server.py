@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.wire.keys.http_token import required_token
-from ..watch.listening import HttpServer, listen
+from ..watch.listening import HEALTH_PATH, HttpServer, listen
 from ..watch.token_guard import TokenGuard
 from .batcher import Batcher
 from .follower import FollowedModel
@@ -24,7 +24,6 @@ from .scores import Scores
 
 MOST_ROWS: Final = 10_000
 BODY_LIMIT_BYTES: Final = 32 << 20
-HEALTH_PATH: Final = "/healthz"
 IDLE_SECONDS: Final = 75.0
 SHUTDOWN_SECONDS: Final = 5.0
 

@@ -14,6 +14,8 @@ from ..pipeline.errors import ClusterError
 from ..pipeline.wire.refusals import Refusals
 
 BACKLOG = 64
+HEALTH_PATH = "/healthz"
+"""The path that probes ask, without a token."""
 
 
 class RequestLog(logging.LoggerAdapter[logging.Logger]):

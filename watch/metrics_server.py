@@ -17,13 +17,12 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from ..pipeline.wire.keys.http_token import required_token
-from .listening import HttpServer, listen
+from .listening import HEALTH_PATH, HttpServer, listen
 from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
 from .token_guard import TokenGuard
 
 IDLE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 1.0
-HEALTH_PATH = "/healthz"
 LABELS = ("run", "role", "node")
 
 CountsByName = Mapping[str, Any]

@@ -185,7 +185,7 @@ def _check_cross(name: str, columns: Mapping[str, ColumnSection]) -> None:
     for part in parts:
         if part not in columns:
             raise ValueError(f"{where}: {part!r} is not in data.columns; {suggest(part, list(columns))}")
-        if columns[part].kind not in ("categorical", "bucket"):
+        if not (columns[part].has_ids and columns[part].in_file):
             raise ValueError(
                 f'{where}: {part!r} is of kind "{columns[part].kind}"; give columns of kind "categorical" or'
                 ' "bucket"'

@@ -300,16 +300,12 @@ class ValidationSection(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> ValidationSection:
-        if self.wait and not self.enabled:
-            raise ValueError(
-                "validation.wait: true given; set validation.every_examples, validation.every_seconds or "
-                "validation.every_epochs; otherwise only the end is validated"
-            )
-        if self.patience and not self.enabled:
-            raise ValueError(
-                f"validation.patience: {self.patience} given; set validation.every_examples, "
-                "validation.every_seconds or validation.every_epochs; otherwise only the end is validated"
-            )
+        for key, given in (("wait", self.wait and "true"), ("patience", self.patience)):
+            if given and not self.enabled:
+                raise ValueError(
+                    f"validation.{key}: {given} given; set validation.every_examples, "
+                    "validation.every_seconds or validation.every_epochs; otherwise only the end is validated"
+                )
         return self
 
     @property

@@ -132,7 +132,7 @@ class RecordSchema:
                 labels = parser.label(name, section, self._expression)
             elif section.kind == "dense":
                 dense.append(parser.dense(name, section))
-            elif section.kind in ("categorical", "bucket"):
+            elif section.has_ids and section.in_file:
                 parser.ids(name, section)
             elif section.kind == "multi_hot":
                 hashed, lengths = parser.bags(name, section)
@@ -178,7 +178,7 @@ class _ChunkParser:
         self.faults: list[ColumnFault] = []
         self.hashes: dict[str, Uint64Array] = {}
         # What a cross combines: hashes, or rows of a table that has one for each value.
-        self._keys: dict[str, Uint64Array] = {}
+        self._keys: dict[str, Uint64Array | IndexArray] = {}
         self._bag_lengths: dict[str, Int32Array] = {}
         self._missing: dict[str, Mask] = {}
 
@@ -257,12 +257,12 @@ class _ChunkParser:
             self.hashes[name] = self._keys[name] = hashed
             return
         rows = self._fixed_rows(name, section, section.fixed_rows)
-        self._keys[name] = rows.astype(np.uint64)
+        self._keys[name] = rows
         self.hashes[name] = hashes_of_rows(rows, section.fixed_rows)
 
     def cross(self, name: str, section: ColumnSection) -> None:
         """Hash the combinations of the columns of a cross, whose ids are read."""
-        parts = [self._keys[part] for part in section.columns]
+        parts = [self._keys[part].astype(np.uint64, copy=False) for part in section.columns]
         self.hashes[name] = hash_combinations(column_number(name), parts)
 
     def _fixed_rows(self, name: str, section: ColumnSection, count: int) -> IndexArray:

@@ -91,14 +91,21 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
         raise DataError(
             f"do not form a table ({error})", where=where, remedy="give columns of equal length"
         ) from error
-    schema = input_schema(model.job, model.id_classes)
-    check_parquet(where, table.schema, schema.inputs)
-    arrays = {name: _one_array(table.column(name)) for name in schema.inputs.sources}
-    rows = rows_of_columns(arrays, schema, [], where, np.arange(1, len(table) + 1))
+    rows = rows_of_table(table, input_schema(model.job, model.id_classes), where)
     scorer = _Scorer(model)
     scores = probability_of(scorer.logits_of(rows))
     scorer.check()
     return scores
+
+
+def rows_of_table(table: pa.Table, schema: InputSchema, where: str) -> InputRows:
+    """Return the rows of a table in memory, as a model needs them.
+
+    Raises DataError, about `where`, for a column that is missing or has an unsuitable type.
+    """
+    check_parquet(where, table.schema, schema.inputs)
+    arrays = {name: _one_array(table.column(name)) for name in schema.inputs.sources}
+    return rows_of_columns(arrays, schema, [], where, np.arange(1, len(table) + 1))
 
 
 def predict_files(model: ScoringModel, patterns: Sequence[str]) -> Iterator[Float32Array]:

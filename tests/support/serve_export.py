@@ -163,8 +163,9 @@ def main(export: str, log: str, out: str, shuffled: str) -> None:
     """See above."""
     folder = Path(export)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-    rows = pq.read_table(log).slice(0, ROWS).to_pydict()
-    records = pq.read_table(log).slice(0, ROWS).to_pylist()
+    table_of_rows = pq.read_table(log).slice(0, ROWS)
+    rows = table_of_rows.to_pydict()
+    records = table_of_rows.to_pylist()
     data = manifest["data"]
     numbers = [dense_input(rows[entry["source"]], entry, data) for entry in data["dense_inputs"]]
     logits = dense_part(folder, manifest["dense"])
