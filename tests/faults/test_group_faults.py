@@ -92,6 +92,7 @@ def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     assert not any(node != name and left in what for node, what in reported)
 
 
+@pytest.mark.matrix
 def test_the_last_one_goes_on_alone(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(settings("bmuf", {"mode": "fixed", "every": 3})).start()
     wait_until(lambda: min(of(own, trainer) for trainer in range(3)) >= 10, "all three have trained")

@@ -121,6 +121,7 @@ def test_where_none_can_join_it_is_refused(in_process: Callable[..., InProcessCl
     assert own.wait(SECONDS) == 0, own.coordinator.text()
 
 
+@pytest.mark.matrix
 def test_a_donor_that_dies_is_followed_by_another(in_process: Callable[..., InProcessCluster]) -> None:
     changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"count": 3}}
     slowed = Slowed(40)

@@ -43,6 +43,7 @@ def test_the_other_reader_reads_what_it_had(cluster: Callable[..., AnyCluster], 
     assert any("can be read again after" in what or "was trained" in what for what in said), said
 
 
+@pytest.mark.matrix
 def test_another_one_takes_the_place_of_the_only_one(in_process: Callable[..., InProcessCluster]) -> None:
     """It joins the running job, under a name of its own."""
     own = in_process({"run": QUICK, "data": SMALL | {"readers": 1}}).start()
@@ -68,6 +69,7 @@ def test_nobody_takes_the_place_of_the_only_one(cluster: Callable[..., AnyCluste
     assert [one.name for one in report.ledger.identities if one.holds is None] == []
 
 
+@pytest.mark.matrix
 def test_a_trainer_dies_with_it(in_process: Callable[..., InProcessCluster]) -> None:
     """What the one had sent to the other is known to neither, and read again all the same."""
     own = in_process({"run": QUICK, "data": SMALL, "trainer": {"count": 2}}).start()

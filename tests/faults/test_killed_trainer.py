@@ -87,6 +87,7 @@ def test_the_report_says_what_died_with_it(wounded: Callable[..., AnyCluster]) -
     open_checkpoint(own.run.folder, verify=True)
 
 
+@pytest.mark.matrix
 def test_trainers_that_die_while_the_disk_is_slow(in_process: Callable[..., InProcessCluster]) -> None:
     """What the coordinator has in memory gets into the ledger's file, though its senders are gone."""
     armed, go_on = threading.Event(), threading.Event()

@@ -53,7 +53,8 @@ def check_nothing_else(report: Report) -> None:
     assert report.sync.incomplete_rounds == 0
 
 
-@pytest.mark.parametrize("worker_kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("worker_kind", ["thread", "process"])
 def test_everything_stands_still(processes: Callable[..., Cluster], worker_kind: str) -> None:
     check_nothing_else(paused(processes(changes(worker_kind)), Cluster.everyone))
 

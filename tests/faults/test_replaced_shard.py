@@ -123,6 +123,7 @@ def test_all_of_them_die_at_once(in_process: Callable[..., InProcessCluster]) ->
     _require_whole(own.run.report, _dead(own.run))
 
 
+@pytest.mark.matrix
 def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -> None:
     """What it had of the batches that are trained again, others train."""
     own = in_process(CHANGES).start()
@@ -136,6 +137,7 @@ def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -
     assert len(set(report.ledger.shard_applied.values())) == 1
 
 
+@pytest.mark.matrix
 def test_it_dies_in_the_only_span(in_process: Callable[..., InProcessCluster], click_log: Path) -> None:
     """What it had applied can be read again when the span is complete; its reader waits for more by then."""
     file = sorted(click_log.glob("train-*.parquet"))[0]
@@ -151,6 +153,7 @@ def test_it_dies_in_the_only_span(in_process: Callable[..., InProcessCluster], c
     assert report.examples.replayed > 0
 
 
+@pytest.mark.matrix
 def test_it_dies_when_training_has_ended(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ def test_nobody_takes_its_place(in_process: Callable[..., InProcessCluster]) -> 
     assert "it died" in {one.unknown for one in report.ledger.identities if one.holds is None}
 
 
+@pytest.mark.matrix
 def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(
     in_process: Callable[..., InProcessCluster],
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_slow_trainer_makes_more_updates_and_the_ledger_holds(
     assert f"{SLOW}, dense updates" in (run.folder / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.matrix
 def test_without_balance_a_slow_trainer_makes_an_update_of_each_batch(
     cluster: Callable[..., InProcessCluster],
 ) -> None:

@@ -51,6 +51,7 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
     return Compared(own, first, broken, second)
 
 
+@pytest.mark.matrix
 def test_an_interrupt_keeps_what_there_is(compared: Compared) -> None:
     assert compared.first.code == 130
     assert "interrupted in none, seed 1" in compared.first.text()
@@ -58,6 +59,7 @@ def test_an_interrupt_keeps_what_there_is(compared: Compared) -> None:
     assert not compared.broken.complete
 
 
+@pytest.mark.matrix
 def test_going_on_makes_the_rest(compared: Compared) -> None:
     assert compared.second.code == 0, compared.second.text()
     assert "2 of 3 runs to make" in compared.second.text()
@@ -67,6 +69,7 @@ def test_going_on_makes_the_rest(compared: Compared) -> None:
     assert all(run.exit_code == 0 for run in compared.whole.runs)
 
 
+@pytest.mark.matrix
 def test_every_run_is_of_the_whole_data(compared: Compared) -> None:
     for label in (REFERENCE, "none", EASGD):
         report = compared.report(label)
@@ -76,6 +79,7 @@ def test_every_run_is_of_the_whole_data(compared: Compared) -> None:
     assert compared.report("none").elp == 256
 
 
+@pytest.mark.matrix
 def test_the_network_was_slow(compared: Compared) -> None:
     sync = compared.report(EASGD).sync
     assert (sync.algorithm, sync.mode) == ("easgd", "fixed")
@@ -90,6 +94,7 @@ def test_the_network_was_slow(compared: Compared) -> None:
     assert compared.whole.means == "relay"
 
 
+@pytest.mark.matrix
 def test_what_is_told(compared: Compared) -> None:
     page = (compared.folder / "compare.html").read_text(encoding="utf-8")
     paper = (compared.folder / "compare.md").read_text(encoding="utf-8")

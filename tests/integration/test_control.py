@@ -66,6 +66,7 @@ def test_a_wide_bound_is_given_a_larger_gap(cluster: Clusters, set_gaps: list[in
     assert max(map(set_gaps.count, set_gaps)) == TRAINERS
 
 
+@pytest.mark.matrix
 def test_a_bound_out_of_reach_is_told(cluster: Clusters, set_gaps: list[int]) -> None:
     """The control of the test above: the same job, whose bound nothing can meet."""
     control = controlled(
@@ -104,6 +105,7 @@ def test_the_rate_of_both_ends_is_set(
     assert 0.1 < max(ordered) <= 0.5
 
 
+@pytest.mark.matrix
 def test_a_trainer_alone_is_not_controlled(cluster: Clusters, set_gaps: list[int]) -> None:
     changes: dict[str, dict[str, Any]] = {
         "sync": {"duty": 1.0, "control": "auto"},

@@ -58,7 +58,8 @@ def test_a_push_that_comes_twice_changes_the_rows_once(cluster: Callable[..., In
     assert digests(own.run) == digests(unharmed)
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", ["thread", "process"])
 def test_shared_memory_changes_no_byte(cluster: Callable[..., InProcessCluster], kind: str) -> None:
     """Neither in training nor in scoring, and whichever way a batch's rows took."""
     runs = []

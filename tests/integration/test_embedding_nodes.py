@@ -39,6 +39,7 @@ def test_threads_change_no_bit_of_a_deterministic_job(
     assert not set(digests(one).values()) & set(digests(other).values())
 
 
+@pytest.mark.matrix
 def test_bfloat16_with_lazy_adam_learns_what_float32_learns(cluster: Callable[..., InProcessCluster]) -> None:
     def quality(name: str, **settings: Any) -> float:
         changes = {"embedding": {"optimizer": "adam", "lr": 0.002, "threads": 2, **settings}, "sync": NONE}

@@ -61,6 +61,7 @@ def test_criteo(starter: Starter, tmp_path: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.matrix
 def test_movielens(starter: Starter, tmp_path: Path) -> None:
     path = _file("ml-100k.inter.gz")
     report = _run(starter, tmp_path, "movielens", f"data.path={path}", "trainer.batch=64")
@@ -71,6 +72,7 @@ def test_movielens(starter: Starter, tmp_path: Path) -> None:
 
 
 @pytest.mark.data
+@pytest.mark.matrix
 def test_adult(starter: Starter, tmp_path: Path) -> None:
     train, test = _file("adult.data.gz"), _file("adult.test.gz")
     report = _run(starter, tmp_path, "adult", f"data.path={train}", f"data.eval_path={test}")

@@ -46,7 +46,10 @@ def _serve(export: Path, log: Path, folder: Path) -> tuple[NDArray[np.float32], 
     return np.load(files[0]), np.load(files[1])
 
 
-@pytest.mark.parametrize(("form", "tables"), [("torch-export", "parquet"), ("onnx", "safetensors")])
+@pytest.mark.parametrize(
+    ("form", "tables"),
+    [("torch-export", "parquet"), pytest.param("onnx", "safetensors", marks=pytest.mark.matrix)],
+)
 def test_the_export_scores_the_same(
     starter: Starter,
     saved_run: Path,
@@ -109,6 +112,7 @@ def write_log(path: Path) -> Path:
     return path
 
 
+@pytest.mark.matrix
 def test_every_kind_of_input_is_as_the_manifest_says(
     cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path
 ) -> None:

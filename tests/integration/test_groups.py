@@ -80,6 +80,7 @@ def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[...
     assert report.ledger.adds_up
 
 
+@pytest.mark.matrix
 def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., InProcessCluster]) -> None:
     options = {"eta": 0.5, "block_momentum": 0.3}
     own = cluster({"sync": {"algorithm": "bmuf", "options": options} | OFTEN}).start()
@@ -117,6 +118,7 @@ def test_groups_that_change_from_round_to_round(
     assert divergence < apart(cluster, {"algorithm": "none"})[1] / 3
 
 
+@pytest.mark.matrix
 def test_a_tree_of_two_sites(cluster: Callable[..., InProcessCluster]) -> None:
     sync = {"algorithm": "tree", "mode": "fixed", "every": 1}
     report, divergence = apart(cluster, sync | {"options": {"site_every": 2}})
@@ -153,6 +155,7 @@ def test_what_is_not_significant_does_not_travel(cluster: Callable[..., InProces
     assert found[30.0, "sparse"] < 0.2 * min(found[0.0, "sparse"], found[30.0, "float32"])
 
 
+@pytest.mark.matrix
 def test_one_trainer_is_a_group_too(cluster: Callable[..., InProcessCluster]) -> None:
     own = cluster({"trainer": {"count": 1}, "sync": {"algorithm": "ma"} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()

@@ -84,6 +84,7 @@ def test_a_node_with_another_plan_stops_the_job(cluster: ClusterMaker, role: str
     assert own.run.batches() == 0
 
 
+@pytest.mark.matrix
 def test_a_run_that_goes_on_keeps_the_split_of_its_checkpoint(cluster: ClusterMaker) -> None:
     settings = {**UNEQUAL, "data": {"epochs": 2}, "trainer": {"batch": 256}}
     own = cluster(settings).start()

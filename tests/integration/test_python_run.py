@@ -137,6 +137,7 @@ def test_a_job_in_a_thread_that_fails(script: Script, job_file: JobMaker, tmp_pa
     assert "none-*.parquet" in second_text
 
 
+@pytest.mark.matrix
 def test_an_interrupt_of_a_script(environment: dict[str, str], job_file: JobMaker, tmp_path: Path) -> None:
     """Ctrl-C ends the job with a checkpoint and a report, which the error has."""
     path = job_file({"data": {"epochs": 100_000}})

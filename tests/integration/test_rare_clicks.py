@@ -80,6 +80,7 @@ def test_scores_are_calibrated_where_negatives_were_left_out(
     assert dense["probability"].startswith("p / (p + (1 - p) * positive_weight / negative_share)")
 
 
+@pytest.mark.matrix
 def test_a_resumed_run_leaves_out_the_same_negatives(
     cluster: Callable[..., InProcessCluster], rare_log: Path
 ) -> None:

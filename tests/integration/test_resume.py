@@ -122,6 +122,7 @@ def test_to_the_bit_with_one_trainer_in_order(cluster: ClusterMaker) -> None:
     assert not same(wanted, tensors(first))
 
 
+@pytest.mark.matrix
 def test_a_run_with_nothing_left_is_refused_before_any_node_starts(
     cluster: ClusterMaker, starter: Starter, tmp_path: Path
 ) -> None:

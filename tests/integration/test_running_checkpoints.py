@@ -66,7 +66,10 @@ def expected(origin: str, saved: Mapping[str, Float32Array]) -> Float32Array:
     return (both / 2).astype(np.float32)
 
 
-@pytest.mark.parametrize("algorithm", MODELS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=pytest.mark.matrix if name in ("ma", "bmuf") else ()) for name in MODELS],
+)
 def test_it_is_whole_and_its_model_is_that_of_its_files(
     cluster: Callable[..., InProcessCluster], algorithm: str
 ) -> None:

@@ -12,7 +12,7 @@ from shadowsync.tests.support.supervised import Supervised
 ROLES = {"coordinator": False, "reader": False, "trainer": True, "embedding": True, "sync": True}
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.matrix)])
 def test_a_job_trains_and_only_some_of_its_nodes_have_torch(
     method: str, starter: Starter, job_file: JobMaker, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_recipe_repeats_to_the_bit_and_each_part_of_it_counts(cluster: MakeClu
     assert first.ne < 0.99
 
 
+@pytest.mark.matrix
 def test_bfloat16_trains_as_float32_does(cluster: MakeCluster) -> None:
     exact = _run(cluster, "exact")
     near = _run(cluster, "near", trainer={"precision": "bfloat16"})

@@ -51,6 +51,7 @@ def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(
     assert results_of(folder, plan)[lost] == first[lost], "the same bytes"
 
 
+@pytest.mark.matrix
 def test_a_run_that_fails_is_said_and_the_others_are_made(job: Path) -> None:
     wrong = ("--set", "trainer.lr=1e30", "--set", "trainer.max_bad_batches=0")
     done = compare(str(job), "--virtual", "--algorithms", "none", "--seeds", "1", *wrong)

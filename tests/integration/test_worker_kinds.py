@@ -59,7 +59,7 @@ def test_the_same_ledger_and_both_learn(cluster: Clusters) -> None:
     [
         pytest.param({"algorithm": "easgd", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
         pytest.param({"algorithm": "ma", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
-        {"algorithm": "downpour", "mode": "fixed", "every": 7},
+        pytest.param({"algorithm": "downpour", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
     ],
     ids=["own rounds with the center", "rounds at the gate", "rounds with the center at the gate"],
 )
