@@ -58,9 +58,8 @@ def test_a_killed_trainer(cluster: Callable[..., AnyCluster], algorithm: str, mo
     open_checkpoint(own.run.folder, verify=True)
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param(MODES[0], marks=pytest.mark.matrix), MODES[1]], ids=["shadow", "fixed"]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
 def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     cluster: Callable[..., AnyCluster], mode: dict[str, Any]
 ) -> None:

@@ -267,6 +267,7 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     assert lost
 
 
+@pytest.mark.matrix
 def test_a_killed_coordinator_leaves_what_can_be_gone_on_with(
     supervise: Callable[..., Supervised], in_process: Callable[..., InProcessCluster]
 ) -> None:

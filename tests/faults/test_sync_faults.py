@@ -15,6 +15,7 @@ from shadowsync.tests.support.runs import EXAMPLES
 EPOCHS = 3
 
 
+@pytest.mark.matrix
 def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyCluster]) -> None:
     changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": 4}, "sync": {"duty": 0.2}}
     own = cluster(changes).start()

@@ -108,6 +108,7 @@ def test_a_job_from_a_notebook_and_one_that_its_callback_stops(script: Script, j
     assert report.ledger.adds_up
 
 
+@pytest.mark.matrix
 def test_a_job_in_a_thread_that_fails(script: Script, job_file: JobMaker, tmp_path: Path) -> None:
     path = job_file({"data": {"path": str(tmp_path / "none-*.parquet")}})
     found = script(

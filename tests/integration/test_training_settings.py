@@ -57,6 +57,7 @@ RECIPE = {
 }
 
 
+@pytest.mark.matrix
 def test_a_recipe_repeats_to_the_bit_and_each_part_of_it_counts(cluster: MakeCluster) -> None:
     first = _run(cluster, "first", trainer=RECIPE)
     again = _run(cluster, "again", trainer=RECIPE)

@@ -54,12 +54,13 @@ def test_the_same_ledger_and_both_learn(cluster: Clusters) -> None:
     assert min(worker_iterations(processes, "trainer-0")) > 10
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "sync",
     [
-        pytest.param({"algorithm": "easgd", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
-        pytest.param({"algorithm": "ma", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
-        pytest.param({"algorithm": "downpour", "mode": "fixed", "every": 7}, marks=pytest.mark.matrix),
+        {"algorithm": "easgd", "mode": "fixed", "every": 7},
+        {"algorithm": "ma", "mode": "fixed", "every": 7},
+        {"algorithm": "downpour", "mode": "fixed", "every": 7},
     ],
     ids=["own rounds with the center", "rounds at the gate", "rounds with the center at the gate"],
 )
@@ -74,14 +75,10 @@ def test_a_deterministic_job_gives_the_same_bytes(cluster: Clusters, sync: dict[
     assert counted[1][0] > 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("algorithm", "trainers"),
-    [
-        pytest.param("easgd", 1, marks=pytest.mark.matrix),
-        pytest.param("easgd", 2, marks=pytest.mark.matrix),
-        pytest.param("ma", 2, marks=pytest.mark.matrix),
-        pytest.param("downpour", 2, marks=pytest.mark.matrix),
-    ],
+    [("easgd", 1), ("easgd", 2), ("ma", 2), ("downpour", 2)],
 )
 def test_a_fixed_rate_with_several_workers(cluster: Clusters, algorithm: str, trainers: int) -> None:
     sync = {"algorithm": algorithm, "mode": "fixed", "every": 5}
