@@ -1,4 +1,4 @@
-"""`shadowsync chaos`: jobs whose processes are killed and stopped, and their ledgers checked."""
+"""`shadowsync chaos`: jobs with faults of processes, links and disks, and their ledgers checked."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 @click.option(
     "--kills", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Number of faults."
 )
+@click.option(
+    "--faults",
+    "kinds",
+    metavar="KINDS",
+    default="kill,stop",
+    show_default=True,
+    help="Kinds of faults, separated by commas: kill, stop, reset, cut, stall, delay, disk; or all.",
+)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the schedule.")
 @click.option(
     "--clean-runs",
@@ -30,10 +38,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--longest-stop",
+    "longest_seconds",
     type=click.FloatRange(0, 3600),
     default=5.0,
     show_default=True,
-    help="Longest pause of a process (SIGSTOP), in seconds; 0: only kills.",
+    help="Longest duration of a fault, in seconds; below 1 only kill and reset come.",
 )
 @click.option(
     "--out",
@@ -46,18 +55,28 @@ def chaos(
     job_file: Path,
     overrides: tuple[str, ...],
     kills: int,
+    kinds: str,
     seed: int,
     clean_runs: int,
-    longest_stop: float,
+    longest_seconds: float,
     out: Path,
 ) -> None:
-    """Kill and stop processes of a job, and check that nothing is lost.
+    """Kill and stop processes of a job, break its links, and check that nothing is lost.
 
-    The job runs a few times without faults. Then it runs again and again, while processes of all roles are
-    killed (SIGKILL) or paused (SIGSTOP) at random moments. A job that stops is resumed from its last
-    checkpoint; it writes one every 5 s, unless the job file says otherwise. After each run its ledger is
-    checked from its files. The exit code is 7 if a job hangs, leaves a process behind, or its ledger does not
-    add up. The same seed gives the same schedule. The results are in chaos.json in --out.
+    The job runs a few times without faults. Then it runs again and again, with faults of nodes of all roles
+    at random moments. A job that stops is resumed from its last checkpoint; it writes one every 5 s, unless
+    the job file says otherwise. After each run its ledger is checked from its files. The exit code is 7 if a
+    job hangs, leaves a process behind, or its ledger does not add up. The same seed gives the same schedule.
+    The results are in chaos.json in --out.
+
+    \b
+    kill    SIGKILL of a process
+    stop    SIGSTOP of a process, later SIGCONT
+    reset   the connections to a node are ended once
+    cut     the connections to a node are ended, and new ones too, for a while
+    stall   what a node sends is held back for a while: its links are half open
+    delay   what goes to and from a node takes 0.5 s longer for a while
+    disk    a process can write no file for a while, as if its disk were full
     """
     from ..lab.chaos.run import ChaosPlan, run_chaos
     from ..pipeline.errors import ExitCode, JobFileError
@@ -68,11 +87,30 @@ def chaos(
     job = load_job(str(job_file), overrides)
     if not job.checkpoint.model_fields_set:
         overrides = (*overrides, "checkpoint.every_seconds=5")
-    plan = ChaosPlan(kills, seed, clean_runs, longest_stop=longest_stop)
+    chosen = _fault_kinds(kinds, longest_seconds)
+    plan = ChaosPlan(kills, seed, chosen, clean_runs, longest_seconds=longest_seconds)
     result = run_chaos(job, (str(job_file), *overrides), out, plan, click.echo)
     _show(result)
     if result.problems:
         sys.exit(int(ExitCode.LEDGER))
+
+
+def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
+    from ..lab.chaos.injector import HAS_LIMITS
+    from ..lab.chaos.schedule import SHORTEST_SECONDS, WEIGHTS, WITHOUT_DURATION
+    from ..pipeline.errors import JobFileError
+
+    kinds = list(WEIGHTS) if text == "all" else [kind.strip() for kind in text.split(",")]
+    if unknown := [kind for kind in kinds if kind not in WEIGHTS]:
+        remedy = f"use {', '.join(WEIGHTS)}, or all"
+        raise JobFileError(f"{unknown[0]!r} is no kind of fault", where="--faults", remedy=remedy)
+    if longest_seconds < SHORTEST_SECONDS and not set(kinds) & set(WITHOUT_DURATION):
+        raise JobFileError(
+            f"{', '.join(kinds)} last 1 s or more", where="--faults", remedy="give a longer --longest-stop"
+        )
+    if "disk" in kinds and not HAS_LIMITS:
+        raise JobFileError("disk needs Linux", where="--faults", remedy="leave it out")
+    return kinds
 
 
 def _show(result: ChaosResult) -> None:
@@ -83,18 +121,23 @@ def _show(result: ChaosResult) -> None:
 
     from ..pipeline.text.format import counted, number
 
-    table = Table(title=f"{sum(result.injected.values())} faults in {len(result.jobs)} jobs")
-    table.add_column("injected into")
-    times_of = ("median recovery, s", "longest recovery, s")
-    for column in ("faults", "jobs that stopped and were resumed", "replaced", *times_of):
-        table.add_column(column, justify="right")
-    for kind, count in sorted(result.injected.items()):
-        after = result.recovery_seconds.get(kind, [])
-        times = [str(len(after)), number(median(after), 2), number(max(after), 2)] if after else ["0", "", ""]
-        table.add_row(kind, str(count), str(result.resumed(kind)), *times)
     console = Console(soft_wrap=True)
+    table = Table(title=f"{sum(result.injected.values())} faults in {len(result.jobs)} jobs")
+    table.add_column("fault")
+    for column in ("number", "jobs that stopped and were resumed"):
+        table.add_column(column, justify="right")
+    for label, count in sorted(result.injected.items()):
+        table.add_row(label, str(count), str(result.resumed(label)))
     console.print(table)
-    console.print(f"{counted(result.missed, 'fault')} could not be injected: too late, or no such process")
+    if result.recovery_seconds:
+        table = Table(title="Nodes that were replaced")
+        table.add_column("role")
+        for column in ("number", "median recovery, s", "longest recovery, s"):
+            table.add_column(column, justify="right")
+        for role, after in sorted(result.recovery_seconds.items()):
+            table.add_row(role, str(len(after)), number(median(after), 2), number(max(after), 2))
+        console.print(table)
+    console.print(f"{counted(result.missed, 'fault')} could not be injected: too late, or nothing to meet")
     if (difference := result.ne_difference) is not None:
         faulted = (
             f"NE with faults {number(fmean(result.faulted_ne))} ({counted(len(result.faulted_ne), 'job')})"

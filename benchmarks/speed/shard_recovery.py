@@ -28,7 +28,7 @@ from shadowsync.benchmarks.job_runs import (
     query_ledger,
 )
 from shadowsync.benchmarks.speed.checkpoints import large_tables
-from shadowsync.lab.chaos.faulted_job import processes_of_role
+from shadowsync.lab.chaos.injector import processes_of_role
 from shadowsync.pipeline.report.write import read_report
 
 LOOK_SECONDS = 0.02

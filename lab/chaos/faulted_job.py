@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,14 +17,19 @@ from uuid import uuid4
 import psutil
 
 from ...nodes.runtime.process import CLI, python
+from ...nodes.supervisor.network.link_faults import CONTROL_VARIABLE, LINK_FAULTS
 from ...pipeline.errors import ExitCode
+from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
-from .schedule import ProcessFault
+from .injector import Injector
+from .schedule import Fault
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
 LOOK_SECONDS: Final = 0.05
 END_SECONDS: Final = 10.0
 TRIES: Final = 3
+# All links of a job with faults of links lead through its relay, which adds nothing to them otherwise.
+THROUGH_RELAY: Final = ("network.delay=0ms", "network.delay_links=all", "network.bandwidth=")
 
 
 @dataclass
@@ -33,8 +37,8 @@ class FaultedJob:
     """Result of one job with faults.
 
     Attributes:
-        injected: faults that met a living process, with the seconds at which they did.
-        missed: faults that came after the job's end, or found no process.
+        injected: faults that met a living process or an open connection, with the seconds at which they did.
+        missed: faults that came after the job's end, or found neither.
         exit_codes: exit codes of the run and of each resumption or repetition.
         hung: whether nothing was trained for the longest time allowed; the job was then ended.
         left: number of processes that outlived the job, and were killed.
@@ -43,8 +47,8 @@ class FaultedJob:
         last_line: last line of the last run's output.
     """
 
-    injected: list[tuple[ProcessFault, float]] = field(default_factory=list)
-    missed: list[ProcessFault] = field(default_factory=list)
+    injected: list[tuple[Fault, float]] = field(default_factory=list)
+    missed: list[Fault] = field(default_factory=list)
     exit_codes: list[int] = field(default_factory=list)
     hung: bool = False
     left: int = 0
@@ -58,16 +62,19 @@ class JobRunner:
 
     Args:
         source: the job's file, and the settings that override it.
+        nodes: number of nodes by role.
         directory: directory for logs; run folders are under `runs` in it.
         hang_seconds: time without a trained batch after which a job counts as hung.
     """
 
-    def __init__(self, source: Sequence[str], directory: Path, hang_seconds: float) -> None:
-        self._source = source
+    def __init__(
+        self, source: Sequence[str], nodes: Mapping[str, int], directory: Path, hang_seconds: float
+    ) -> None:
+        self._source, self._nodes = source, nodes
         self._runs, self._logs = directory / "runs", directory / "logs"
         self._hang = hang_seconds
 
-    def run(self, name: str, faults: Sequence[ProcessFault] = (), batches: int = 0) -> FaultedJob:
+    def run(self, name: str, faults: Sequence[Fault] = (), batches: int = 0) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
 
         A job without a checkpoint is run again. `batches` is the number of the whole job's batches, by which
@@ -76,17 +83,17 @@ class JobRunner:
         done = FaultedJob()
         job_file, *overrides = self._source
         overrides += [f"run.name={name}", f"run.directory={self._runs}"]
+        if any(fault.kind in LINK_FAULTS for fault in faults):
+            overrides += THROUGH_RELAY
         command = ["run", job_file, *(part for one in overrides for part in ("--set", one))]
         self._once(command, name, done, [(fault, fault.after * batches) for fault in faults])
-        while _died(done) and len(done.exit_codes) <= TRIES:
+        while _can_go_on(done) and len(done.exit_codes) <= TRIES:
             saved = done.folder is not None and (done.folder / "checkpoint").exists()
             self._once(["resume", str(done.folder)] if saved else command, name, done, [])
         return done
 
-    def _once(
-        self, command: list[str], name: str, done: FaultedJob, due: list[tuple[ProcessFault, float]]
-    ) -> None:
-        marker, before = uuid4().hex, self._folders()
+    def _once(self, command: list[str], name: str, done: FaultedJob, due: list[tuple[Fault, float]]) -> None:
+        marker, control, before = uuid4().hex, local_address(uuid4().hex), self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as file:
@@ -96,10 +103,10 @@ class JobRunner:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, MARKER: marker},
+                env={**os.environ, MARKER: marker, CONTROL_VARIABLE: control},
             )
         try:
-            self._watch(process, done, due, before)
+            self._watch(process, Injector(process.pid, control, self._nodes), done, due, before)
             done.exit_codes.append(process.wait())
         finally:
             if process.poll() is None:
@@ -114,26 +121,27 @@ class JobRunner:
     def _watch(
         self,
         process: subprocess.Popen[bytes],
+        injector: Injector,
         done: FaultedJob,
-        due: list[tuple[ProcessFault, float]],
+        due: list[tuple[Fault, float]],
         before: set[Path],
     ) -> None:
         """Inject faults when they are due; end the job if it hangs."""
         began = moved_at = time.monotonic()
-        moved, stopped = 0, Stopped()
+        moved = 0
         while process.poll() is None:
             now = time.monotonic()
             folder = next(iter(self._folders() - before), None)
             trained, acknowledged = _batches(folder) if folder is not None else (0, 0)
-            if acknowledged != moved or stopped:
+            if acknowledged != moved or injector.active:
                 moved, moved_at = acknowledged, now
             while due and folder is not None and trained >= due[0][1]:
                 fault, _ = due.pop(0)
-                if stopped.inject(process.pid, fault, now):
+                if injector.inject(fault, now):
                     done.injected.append((fault, now - began))
                 else:
                     done.missed.append(fault)
-            stopped.resume(now)
+            injector.end(now)
             if now - moved_at > self._hang:
                 done.hung = True
                 process.kill()
@@ -145,39 +153,9 @@ class JobRunner:
         return {path for path in self._runs.iterdir() if not path.is_symlink()}
 
 
-class Stopped:
-    """Stopped processes, each with the time at which it continues."""
-
-    def __init__(self) -> None:
-        self._until: list[tuple[float, psutil.Process]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
-
-    def inject(self, supervisor: int, fault: ProcessFault, now: float) -> bool:
-        """Inject a fault into one of the supervisor's processes; return whether there was one."""
-        found = processes_of_role(supervisor, fault.role)
-        if not found:
-            return False
-        victim = found[fault.place % len(found)]
-        try:
-            victim.send_signal(signal.SIGSTOP if fault.stop_seconds else signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            return False
-        if fault.stop_seconds:
-            self._until.append((now + fault.stop_seconds, victim))
-        return True
-
-    def resume(self, now: float) -> None:
-        """Continue the processes whose time has come."""
-        for until, victim in [one for one in self._until if now >= one[0]]:
-            self._until.remove((until, victim))
-            with contextlib.suppress(psutil.NoSuchProcess):
-                victim.send_signal(signal.SIGCONT)
-
-
-def _died(done: FaultedJob) -> bool:
-    return not done.hung and done.exit_codes[-1] == ExitCode.STOPPED_BY_DEATH
+def _can_go_on(done: FaultedJob) -> bool:
+    stopped = (ExitCode.STOPPED_BY_DEATH, ExitCode.RESOURCES)
+    return not done.hung and done.exit_codes[-1] in stopped
 
 
 def _batches(folder: Path) -> tuple[int, int]:
@@ -194,17 +172,6 @@ def _batches(folder: Path) -> tuple[int, int]:
 
 def _open(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=1.0)
-
-
-def processes_of_role(supervisor: int, role: str) -> list[psutil.Process]:
-    """Return the living processes of a role, by process id."""
-    found = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for child in psutil.Process(supervisor).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if child.cmdline()[1:4] == ["-m", CLI, role]:
-                    found.append(child)
-    return sorted(found, key=lambda child: child.pid)
 
 
 def _end_marked(marker: str) -> int:

@@ -16,7 +16,7 @@ from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import count, counted
 from .faulted_job import FaultedJob, JobRunner
 from .ledger_check import problems_of, recovery_seconds
-from .schedule import ProcessFault, schedule
+from .schedule import Fault, schedule
 
 JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
@@ -29,17 +29,19 @@ class ChaosPlan:
     """Configuration of a chaos run.
 
     Attributes:
-        kills: faults in all.
+        faults: number of faults in all.
+        kinds: kinds of faults, of `schedule.WEIGHTS`.
         clean_runs: jobs without faults, to compare with.
         hang_seconds: see `JobRunner`.
-        longest_stop: longest SIGSTOP, in seconds; 0 for none.
+        longest_seconds: longest duration of a fault; if it is shorter than 1 s, only kinds without one come.
     """
 
-    kills: int
+    faults: int
     seed: int
+    kinds: Sequence[str] = ("kill", "stop")
     clean_runs: int = 3
     hang_seconds: float = 60.0
-    longest_stop: float = 5.0
+    longest_seconds: float = 5.0
 
 
 @dataclass
@@ -48,7 +50,7 @@ class ChaosResult:
 
     Attributes:
         jobs: one entry for each job with faults.
-        injected: faults by role; stops count under "ROLE stopped".
+        injected: faults by role and kind, for example "trainer killed".
         recovery_seconds: by role, the seconds from each death until its replacement took part.
         problems: each problem with its job's name; empty if all is well.
         clean_ne, faulted_ne: NE of the scored jobs without and with faults.
@@ -70,12 +72,10 @@ class ChaosResult:
             return None
         return fmean(self.faulted_ne) / fmean(self.clean_ne) - 1.0
 
-    def resumed(self, kind: str) -> int:
-        """Count the faulted jobs that stopped and resumed."""
-        of_kind = [
-            job for job in self.jobs if any(_kind(ProcessFault(**one)) == kind for one in job["injected"])
-        ]
-        return sum(len(job["exit_codes"]) > 1 for job in of_kind)
+    def resumed(self, label: str) -> int:
+        """Count the jobs with faults of a label that stopped and were resumed."""
+        with_it = [job for job in self.jobs if any(Fault(**one).label == label for one in job["injected"])]
+        return sum(len(job["exit_codes"]) > 1 for job in with_it)
 
     def far(self) -> list[float]:
         """Return the NE of outliers among the jobs with faults."""
@@ -93,7 +93,8 @@ def run_chaos(
     `source` is the job's file, and the settings that override it. Raises ClusterError if a clean job does not
     end well.
     """
-    runner = JobRunner(source, directory, plan.hang_seconds)
+    nodes = {**job.expected, "coordinator": 1}
+    runner = JobRunner(source, nodes, directory, plan.hang_seconds)
     result = ChaosResult()
     examples = batches = 0
     for number in range(plan.clean_runs):
@@ -109,8 +110,7 @@ def run_chaos(
             f"clean job {number + 1} of {plan.clean_runs}: {count(examples)} examples in"
             f" {count(batches)} batches"
         )
-    counts = {**job.expected, "coordinator": 1}
-    jobs = schedule(plan.kills, plan.seed, counts, plan.longest_stop)
+    jobs = schedule(plan.faults, plan.seed, nodes, plan.kinds, plan.longest_seconds)
     for number, faults in enumerate(jobs):
         name = f"faulted-{number}"
         done = runner.run(name, faults, batches)
@@ -140,7 +140,7 @@ def _problems(done: FaultedJob, examples: int) -> list[str]:
 
 
 def _count(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]) -> None:
-    result.injected.update(_kind(fault) for fault, _ in done.injected)
+    result.injected.update(fault.label for fault, _ in done.injected)
     result.missed += len(done.missed)
     result.exit_codes.update(done.exit_codes)
     result.problems += [f"{name}: {problem}" for problem in problems]
@@ -159,10 +159,6 @@ def _count(result: ChaosResult, name: str, done: FaultedJob, problems: list[str]
         "folder": str(done.folder),
     }
     result.jobs.append(entry)
-
-
-def _kind(fault: ProcessFault) -> str:
-    return f"{fault.role} stopped" if fault.stop_seconds else fault.role
 
 
 def _ne(report: dict[str, Any]) -> list[float]:

@@ -7,58 +7,81 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ...nodes.supervisor.network.link_faults import LINK_FAULTS
 from ...pipeline.text.format import duration, percent
 
-# The share of faults that are stops, and the share of jobs with two faults at once.
-STOPPED_SHARE: Final = 0.15
+# How often each kind of fault comes, relative to the others that are chosen.
+WEIGHTS: Final[Mapping[str, int]] = {"kill": 17, "stop": 3, **dict.fromkeys(LINK_FAULTS, 3), "disk": 3}
+# In words, of a node of a role.
+_PHRASES: Final[Mapping[str, str]] = {
+    "kill": "killed",
+    "stop": "stopped",
+    "reset": "link reset",
+    "cut": "link cut",
+    "stall": "link stalled",
+    "delay": "link delayed",
+    "disk": "disk full",
+}
+WITHOUT_DURATION: Final = ("kill", "reset")
+# The share of jobs with two faults at once.
 PAIRED_SHARE: Final = 0.25
-SHORTEST_STOP_SECONDS: Final = 1.0
+SHORTEST_SECONDS: Final = 1.0
 # Faults come between these shares of the job's batches; the job may end before a later fault is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFault:
+class Fault:
     """One fault at a node of a role.
 
     Attributes:
-        place: which of the role's living processes, modulo their number.
+        kind: "kill" is SIGKILL, "stop" is SIGSTOP and later SIGCONT; "reset", "cut", "stall" and "delay" are
+            of all links to the node (see `LinkFault`); with "disk" its processes can write no file.
+        place: which of the role's living processes, or of its nodes, modulo their number.
         after: share of the job's batches that are trained by then.
-        stop_seconds: duration of a stop (SIGSTOP); 0 for a kill (SIGKILL).
+        seconds: its duration; 0 for a kill and a reset.
     """
 
+    kind: str
     role: str
     place: int
     after: float
-    stop_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """The role and what happened to it: the row of the table."""
+        return f"{self.role} {_PHRASES[self.kind]}"
 
     def __str__(self) -> str:
-        how = f"stopped for {duration(self.stop_seconds)}" if self.stop_seconds else "killed"
-        return f"{self.role} {how} after {percent(self.after)}"
+        lasting = f" for {duration(self.seconds)}" if self.seconds else ""
+        return f"{self.label}{lasting} after {percent(self.after)}"
 
 
 def schedule(
-    kills: int, seed: int, counts: Mapping[str, int], longest_stop: float
-) -> list[list[ProcessFault]]:
-    """Return the faults of each job, one or two at once; `kills` in all.
+    count: int, seed: int, nodes: Mapping[str, int], kinds: Sequence[str], longest_seconds: float
+) -> list[list[Fault]]:
+    """Return the faults of each job, one or two at once; `count` in all.
 
     Roles take turns, so that each gets its share.
 
     Args:
-        counts: number of nodes by role; roles with none get no fault.
-        longest_stop: longest SIGSTOP, in seconds.
+        nodes: number of nodes by role; roles with none get no fault.
+        kinds: kinds of faults, of `WEIGHTS`.
+        longest_seconds: longest duration of a fault; kinds that last are left out if it is shorter than 1 s.
     """
     draw = random.Random(seed)
-    roles = [role for role, count in counts.items() if count]
+    roles = [role for role, number in nodes.items() if number]
+    used = [kind for kind in kinds if kind in WITHOUT_DURATION or longest_seconds >= SHORTEST_SECONDS]
     order: list[str] = []
-    jobs: list[list[ProcessFault]] = []
+    jobs: list[list[Fault]] = []
     done = 0
-    while done < kills:
+    while done < count:
         after = draw.uniform(FIRST_SHARE, LAST_SHARE)
-        faults = [_fault(draw, _next_role(draw, order, roles), after, longest_stop)]
-        if done + 1 < kills and draw.random() < PAIRED_SHARE:
-            faults.append(_fault(draw, _next_role(draw, order, roles), after, longest_stop))
+        faults = [_fault(draw, _next_role(draw, order, roles), after, used, longest_seconds)]
+        if done + 1 < count and draw.random() < PAIRED_SHARE:
+            faults.append(_fault(draw, _next_role(draw, order, roles), after, used, longest_seconds))
         done += len(faults)
         jobs.append(faults)
     return jobs
@@ -70,7 +93,7 @@ def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> s
     return order.pop()
 
 
-def _fault(draw: random.Random, role: str, after: float, longest_stop: float) -> ProcessFault:
-    stops = draw.random() < STOPPED_SHARE and longest_stop > SHORTEST_STOP_SECONDS
-    seconds = draw.uniform(SHORTEST_STOP_SECONDS, longest_stop) if stops else 0.0
-    return ProcessFault(role, draw.randrange(64), after, round(seconds, 3))
+def _fault(draw: random.Random, role: str, after: float, kinds: Sequence[str], longest: float) -> Fault:
+    (kind,) = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])
+    seconds = 0.0 if kind in WITHOUT_DURATION else draw.uniform(SHORTEST_SECONDS, longest)
+    return Fault(kind, role, draw.randrange(64), after, round(seconds, 3))

@@ -27,6 +27,35 @@ def test_two_faults_of_each_role(starter: Starter, job_file: JobMaker, tmp_path:
     assert "problems: 0" in process.text()
 
 
+@pytest.mark.matrix
+@pytest.mark.timeout(600)
+def test_faults_of_links_and_disks(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
+    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
+    options = ["--kills", "8", "--faults", "reset,cut,stall,delay,disk", "--clean-runs", "1", "--seed", "3"]
+    process = starter.fork("chaos", str(job), *options, "--longest-stop", "2", "--out", "chaos")
+    assert process.wait(580.0) == 0, process.text()
+    found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
+    assert found["problems"] == []
+    injected = {one["kind"] for job in found["jobs"] for one in job["injected"]}
+    assert len(injected) >= 3, injected
+
+
+@pytest.mark.light
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--faults", "kill,flood"], "--faults: 'flood' is no kind of fault; use kill, stop, reset, cut"),
+        (["--faults", "cut", "--longest-stop", "0.5"], "--faults: cut last 1 s or more"),
+    ],
+)
+def test_kinds_that_cannot_be_are_refused(
+    starter: Starter, job_file: JobMaker, options: list[str], said: str
+) -> None:
+    process = starter.fork("chaos", str(job_file({})), *options)
+    assert process.wait(60.0) == 2
+    assert said in process.text()
+
+
 @pytest.mark.light
 def test_a_folder_that_is_not_empty_is_refused(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     (tmp_path / "chaos").mkdir()

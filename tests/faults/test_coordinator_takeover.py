@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,27 @@ def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster])
         own.take_over()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=3, epochs=2)
+    assert own.run.report.examples.replayed == 0
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_the_wall_clock_jumps_before_and_after_it_dies(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """Only the time in which there was no coordinator is by the wall clock."""
+    real, jumped = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + jumped[0])
+    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2})).start()
+    own.wait_for_batches(20)
+    jumped[0] = jump
+    own.wait_for_batches(40)
+    own.coordinator.kill()
+    own.take_over()
+    own.wait_for_batches(60)
+    jumped[0] = -jump
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report, takeovers=1, epochs=2)
     assert own.run.report.examples.replayed == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ from ....pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
 from ...runtime.process import RELAY, exit_status_text
 from ..child import Child
 from ..starter import Starter
+from .link_faults import CONTROL_VARIABLE
 
 NodeKey = tuple[str, int]
 START_SECONDS = 20.0
@@ -118,8 +120,14 @@ class Emulation:
             listeners = [
                 (f"tcp://{host}:0", f"tcp://{host}:{port}") for port in _find_free_ports(host, self._nodes)
             ]
-        spec = {"delay_seconds": slow.delay_seconds, "bytes_per_second": slow.bytes_per_second}
-        arguments = ["-m", RELAY, json.dumps(spec | {"listeners": listeners})]
+        names = [f"{role}-{index}" for role, index in self._nodes]
+        spec = {
+            "delay_seconds": slow.delay_seconds,
+            "bytes_per_second": slow.bytes_per_second,
+            "listeners": [[name, *pair] for name, pair in zip(names, listeners, strict=True)],
+            "control": os.environ.get(CONTROL_VARIABLE),
+        }
+        arguments = ["-m", RELAY, json.dumps(spec)]
         self.relay = Child("relay", 0, uuid4().hex, await starter.start(arguments, torch=False))
         endpoints = await self._endpoints()
         for node, endpoint, (_, target) in zip(self._nodes, endpoints, listeners, strict=True):

@@ -1,272 +1,23 @@
-"""A relay that emulates a slow network: bytes are delayed and rate-limited.
-
-The relay does not parse messages. Each direction of a listening node is one `ThrottledLink`, shared by all
-connections to that node, as a network card is.
+"""The relay of an emulated network: a process with a listener in the place of each node.
 
 The supervisor starts it as `python -m shadowsync.nodes.supervisor.network.relay SPEC`, where SPEC is JSON:
-{"delay_seconds", "bytes_per_second", "listeners": [[listen, target], ...]}. It prints the endpoints of its
-listeners when all are open, and its own costs when it is told to end.
+{"delay_seconds", "bytes_per_second", "listeners": [[node, listen, target], ...], "control"}. It prints the
+endpoints of its listeners when all are open, and its own costs when it is told to end. At the endpoint
+`control`, unless that is null, it takes faults of links: see `link_faults`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import os
 import signal
-import socket
-import struct
 import sys
 import time
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
-from ....pipeline.wire.sockets import ROOT
-from ....pipeline.wire.tasks import TaskSet
 from ...runtime.process import exit_when_parent_dies
-
-# Most bytes of one connection in flight in one direction. Beyond it the sender waits, as it would for a
-# receive window: at a delay of 200 ms that is 320 MB/s.
-MAX_ON_THE_WAY = 64 << 20
-WRITE_BUFFER = 1 << 20
-
-_END = b""
-# The kernel's struct ucred: process, user, group.
-_CREDENTIALS = struct.Struct("iII")
-
-log = logging.getLogger(__name__)
-
-
-class ThrottledLink:
-    """One direction of a slow network card; without limit if `bytes_per_second` is None."""
-
-    def __init__(self, delay_seconds: float, bytes_per_second: float | None) -> None:
-        self._delay = delay_seconds
-        self._rate = bytes_per_second
-        self._free_at = 0.0
-        self.bytes = 0
-
-    def arrival_time(self, now: float, size: int) -> float:
-        """Return when the last of `size` bytes arrives.
-
-        The bytes pass after all bytes that entered before; then the delay is added.
-        """
-        self.bytes += size
-        if self._rate is None:
-            return now + self._delay
-        self._free_at = max(self._free_at, now) + size / self._rate
-        return self._free_at + self._delay
-
-
-class Endpoint(asyncio.Protocol):
-    """One end of a relayed connection.
-
-    Holds received bytes that the other end has not got yet. Runs on one asyncio loop. The end of a connection
-    travels as its bytes do, behind them.
-    """
-
-    def __init__(self, link: ThrottledLink, loop: asyncio.AbstractEventLoop, living: set[Endpoint]) -> None:
-        self.other: Endpoint | None = None
-        self.transport: asyncio.Transport | None = None
-        self._link = link
-        self._loop = loop
-        self._living = living
-        self._queue: deque[tuple[float, bytes]] = deque()
-        self._on_the_way = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._full = False
-        self._lost = False
-        self._aborted = False
-        self._end_entered = False
-        self._end_delivered = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Pass on the waiting bytes for this end, which is now open."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        self.transport = transport
-        self._living.add(self)
-        if self._aborted:
-            transport.abort()
-        elif self.other is not None:
-            self.other.deliver()
-
-    def data_received(self, data: bytes) -> None:
-        """Enter bytes into the link; stop reading past the bound."""
-        if self.other is None or self.other._lost:
-            return
-        self._queue.append((self._link.arrival_time(self._loop.time(), len(data)), data))
-        self._on_the_way += len(data)
-        if self._on_the_way > MAX_ON_THE_WAY and self.transport is not None:
-            self.transport.pause_reading()
-        self.deliver()
-
-    def eof_received(self) -> bool:
-        """Enter this direction's end; the other direction stays open."""
-        self._enter_end()
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Drop bytes in flight to this end, which is gone."""
-        self._lost = True
-        self._living.discard(self)
-        if self.other is not None:
-            self.other._drop()
-        self._enter_end()
-
-    def pause_writing(self) -> None:
-        """Note that this end takes no more now."""
-        self._full = True
-
-    def resume_writing(self) -> None:
-        """Pass on waiting bytes, now that this end takes more."""
-        self._full = False
-        if self.other is not None:
-            self.other.deliver()
-
-    def abort(self) -> None:
-        """End this end at once, or as soon as it is open."""
-        self._aborted = True
-        if self.transport is not None:
-            self.transport.abort()
-
-    def deliver(self) -> None:
-        """Pass on bytes that are due, and set a timer for the rest."""
-        to = self.other
-        if to is None or to.transport is None or to._full or to._lost:
-            return
-        now = self._loop.time()
-        while self._queue and self._queue[0][0] <= now and not to._full:
-            _, data = self._queue.popleft()
-            if data == _END:
-                self._deliver_end(to)
-                return
-            self._on_the_way -= len(data)
-            to.transport.write(data)
-        if self._on_the_way <= MAX_ON_THE_WAY // 2 and self.transport is not None and not self._end_entered:
-            self.transport.resume_reading()
-        if self._queue and not to._full and self._timer is None:
-            self._timer = self._loop.call_at(self._queue[0][0], self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.deliver()
-
-    def _enter_end(self) -> None:
-        if not self._end_entered:
-            self._end_entered = True
-            self._queue.append((self._link.arrival_time(self._loop.time(), 0), _END))
-            self.deliver()
-        elif self._lost and self._end_delivered and self.other is not None and self.other.transport:
-            # The other end was left open for answers, but nobody is left to receive them.
-            self.other.transport.close()
-
-    def _deliver_end(self, to: Endpoint) -> None:
-        self._end_delivered = True
-        assert to.transport is not None
-        if self._lost or to._end_delivered:
-            to.transport.close()
-            if self.transport is not None:
-                self.transport.close()
-        elif not to.transport.is_closing():
-            to.transport.write_eof()
-
-    def _drop(self) -> None:
-        self._queue.clear()
-        self._on_the_way = 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-class NearEnd(Endpoint):
-    """The end of a process that connected to this relay.
-
-    Processes of other users are turned away, as at the node itself: see `wire.sockets.bind`.
-    """
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `Endpoint`."""
-        super().connection_made(transport)
-        accepted: socket.socket = transport.get_extra_info("socket")
-        if accepted.family == socket.AF_UNIX and _user_of_peer(accepted) not in (os.getuid(), ROOT):
-            self.abort()
-
-
-def _user_of_peer(accepted: socket.socket) -> int:
-    """Return the other end's user id, as the kernel recorded it."""
-    credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])
-
-
-class ProxyListener:
-    """A listener in a node's place: relays each connection to that node."""
-
-    def __init__(self, target: str, delay_seconds: float, bytes_per_second: float | None) -> None:
-        self.target = target
-        self.inward = ThrottledLink(delay_seconds, bytes_per_second)
-        self.outward = ThrottledLink(delay_seconds, bytes_per_second)
-        self.connections = 0
-        self._server: asyncio.AbstractServer | None = None
-        self._ends: set[Endpoint] = set()
-        self._tasks = TaskSet(_log_failure)
-
-    async def open(self, listen: str) -> str:
-        """Listen at an endpoint; return the one bound, which differs for port 0."""
-        loop = asyncio.get_running_loop()
-        if listen.startswith("ipc://"):
-            self._server = await loop.create_unix_server(self._accept, _unix_path(listen))
-            return listen
-        host, port = _host_and_port(listen)
-        server = self._server = await loop.create_server(self._accept, host, port)
-        return f"tcp://{host}:{server.sockets[0].getsockname()[1]}"
-
-    async def close(self) -> None:
-        """Stop listening and end every connection at once."""
-        if self._server is not None:
-            self._server.close()
-        for end in tuple(self._ends):
-            end.abort()
-        await self._tasks.close()
-
-    def _accept(self) -> Endpoint:
-        loop = asyncio.get_running_loop()
-        near, far = NearEnd(self.inward, loop, self._ends), Endpoint(self.outward, loop, self._ends)
-        near.other, far.other = far, near
-        self.connections += 1
-        self._tasks.start(self._connect_target(near, far))
-        return near
-
-    async def _connect_target(self, near: Endpoint, far: Endpoint) -> None:
-        try:
-            await open_connection(lambda: far, self.target)
-        except OSError:
-            # As if the near end had found nobody listening.
-            near.abort()
-
-
-def _log_failure(error: BaseException) -> None:
-    log.error("a connection could not be relayed", exc_info=error)
-
-
-async def open_connection(make: Callable[[], asyncio.Protocol], endpoint: str) -> asyncio.BaseTransport:
-    """Open a connection to `tcp://HOST:PORT` or `ipc://@NAME`; raises OSError."""
-    loop = asyncio.get_running_loop()
-    if endpoint.startswith("ipc://"):
-        return (await loop.create_unix_connection(make, _unix_path(endpoint)))[0]
-    return (await loop.create_connection(make, *_host_and_port(endpoint)))[0]
-
-
-def _unix_path(endpoint: str) -> str:
-    # ZeroMQ's "@" is the zero byte that makes a name abstract.
-    return "\0" + endpoint.removeprefix("ipc://@")
-
-
-def _host_and_port(endpoint: str) -> tuple[str, int]:
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return host.strip("[]"), int(port)
+from .link_faults import LinkFaultServer
+from .proxy import ProxyListener
 
 
 async def serve(spec: dict[str, Any]) -> None:
@@ -276,20 +27,24 @@ async def serve(spec: dict[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     exit_when_parent_dies(loop, ended.set)
-    listeners, endpoints = [], []
-    for listen, target in spec["listeners"]:
-        listener = ProxyListener(target, spec["delay_seconds"], spec["bytes_per_second"])
-        endpoints.append(await listener.open(listen))
-        listeners.append(listener)
+    listeners: dict[str, ProxyListener] = {}
+    endpoints = []
+    for node, listen, target in spec["listeners"]:
+        listeners[node] = ProxyListener(target, spec["delay_seconds"], spec["bytes_per_second"])
+        endpoints.append(await listeners[node].open(listen))
+    control = LinkFaultServer(listeners)
+    if spec["control"] is not None:
+        await control.open(spec["control"])
     print(json.dumps({"listeners": endpoints}), flush=True)
     await ended.wait()
     figures = {
         "cpu_seconds": time.process_time(),
-        "bytes": sum(listener.inward.bytes + listener.outward.bytes for listener in listeners),
-        "connections": sum(listener.connections for listener in listeners),
+        "bytes": sum(listener.inward.bytes + listener.outward.bytes for listener in listeners.values()),
+        "connections": sum(listener.connections for listener in listeners.values()),
     }
     print(json.dumps({"figures": figures}), flush=True)
-    for listener in listeners:
+    await control.close()
+    for listener in listeners.values():
         await listener.close()
 
 

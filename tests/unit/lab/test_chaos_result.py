@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from shadowsync.lab.chaos.faulted_job import FaultedJob
 from shadowsync.lab.chaos.run import ChaosResult, _count, _problems
-from shadowsync.lab.chaos.schedule import ProcessFault
+from shadowsync.lab.chaos.schedule import Fault
 
-KILLED = ProcessFault("embedding", 0, 0.5)
-STOPPED = ProcessFault("embedding", 1, 0.5, stop_seconds=2.0)
+KILLED = Fault("kill", "embedding", 0, 0.5)
+STOPPED = Fault("stop", "embedding", 1, 0.5, seconds=2.0)
 
 
 def test_faults_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:
     result = ChaosResult()
     _count(result, "one", FaultedJob(injected=[(KILLED, 1.0)], exit_codes=[6, 0]), [])
     _count(result, "two", FaultedJob(injected=[(STOPPED, 1.0)], missed=[KILLED], exit_codes=[5]), ["it hung"])
-    assert result.injected == {"embedding": 1, "embedding stopped": 1}
-    assert (result.resumed("embedding"), result.resumed("embedding stopped")) == (1, 0)
+    assert result.injected == {"embedding killed": 1, "embedding stopped": 1}
+    assert (result.resumed("embedding killed"), result.resumed("embedding stopped")) == (1, 0)
     assert result.missed == 1
     assert result.exit_codes == {6: 1, 0: 1, 5: 1}
     assert result.problems == ["two: it hung"]

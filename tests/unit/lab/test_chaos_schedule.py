@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from shadowsync.lab.chaos.schedule import FIRST_SHARE, LAST_SHARE, schedule
+from shadowsync.lab.chaos.schedule import FIRST_SHARE, LAST_SHARE, WEIGHTS, WITHOUT_DURATION, schedule
 
 COUNTS = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 0, "coordinator": 1}
+PROCESSES = ("kill", "stop")
 
 
 def test_the_same_seed_injects_alike_and_another_does_not() -> None:
-    assert schedule(40, 7, COUNTS, 5.0) == schedule(40, 7, COUNTS, 5.0)
-    assert schedule(40, 7, COUNTS, 5.0) != schedule(40, 8, COUNTS, 5.0)
+    assert schedule(40, 7, COUNTS, PROCESSES, 5.0) == schedule(40, 7, COUNTS, PROCESSES, 5.0)
+    assert schedule(40, 7, COUNTS, PROCESSES, 5.0) != schedule(40, 8, COUNTS, PROCESSES, 5.0)
 
 
 @pytest.mark.parametrize("kills", [1, 2, 37, 200])
 def test_as_many_as_are_wanted_and_each_role_in_turn(kills: int) -> None:
-    jobs = schedule(kills, 1, COUNTS, 5.0)
+    jobs = schedule(kills, 1, COUNTS, PROCESSES, 5.0)
     faults = [fault for job in jobs for fault in job]
     assert len(faults) == kills
     assert all(1 <= len(job) <= 2 for job in jobs)
@@ -28,15 +29,23 @@ def test_as_many_as_are_wanted_and_each_role_in_turn(kills: int) -> None:
 
 
 def test_some_come_two_at_once_and_some_only_stop() -> None:
-    jobs = schedule(200, 1, COUNTS, 5.0)
+    jobs = schedule(200, 1, COUNTS, PROCESSES, 5.0)
     assert any(len(job) == 2 for job in jobs)
     assert all(job[0].after == job[1].after for job in jobs if len(job) == 2)
-    stops = [fault.stop_seconds for job in jobs for fault in job if fault.stop_seconds]
+    stops = [fault.seconds for job in jobs for fault in job if fault.seconds]
     assert stops
     assert all(1.0 <= seconds <= 5.0 for seconds in stops)
-    assert not any(fault.stop_seconds for job in schedule(200, 1, COUNTS, 0.0) for fault in job)
+    assert not any(fault.seconds for job in schedule(200, 1, COUNTS, PROCESSES, 0.0) for fault in job)
 
 
 def test_a_fault_is_said_in_words() -> None:
-    (job,) = schedule(1, 1, {"reader": 1}, 0.0)
+    (job,) = schedule(1, 1, {"reader": 1}, PROCESSES, 0.0)
     assert str(job[0]).startswith("reader killed after ")
+
+
+def test_all_kinds_come_and_only_some_of_them_last() -> None:
+    faults = [fault for job in schedule(400, 1, COUNTS, tuple(WEIGHTS), 5.0) for fault in job]
+    assert {fault.kind for fault in faults} == set(WEIGHTS)
+    assert all((fault.seconds > 0) == (fault.kind not in WITHOUT_DURATION) for fault in faults)
+    stalled = next(fault for fault in faults if fault.kind == "stall")
+    assert str(stalled).startswith(f"{stalled.role} link stalled for ")

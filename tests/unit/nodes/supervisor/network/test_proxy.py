@@ -1,4 +1,4 @@
-"""The relay of a slow network: what it passes on, when, and how much of it at once.
+"""Connections through a slow network: what passes, when, how much of it at once, and faults of links.
 
 What is about time runs on a clock that stands still while there is anything to do, so figures are exact.
 """
@@ -11,12 +11,14 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
-from shadowsync.nodes.supervisor.network import relay
-from shadowsync.nodes.supervisor.network.relay import ProxyListener, ThrottledLink
+from shadowsync.nodes.supervisor.network import proxy
+from shadowsync.nodes.supervisor.network.link_faults import LinkFault, LinkFaultServer, request_link_fault
+from shadowsync.nodes.supervisor.network.proxy import ProxyListener, ThrottledLink
 from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.tests.support.other_user import greeting_of
 
@@ -221,7 +223,7 @@ def test_what_is_on_the_way_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[int, int]:
         taken = []
         for bound in (1 << 20, 40 << 20):
-            monkeypatch.setattr(relay, "MAX_ON_THE_WAY", bound)
+            monkeypatch.setattr(proxy, "MAX_ON_THE_WAY", bound)
             async with behind(echo, delay=5.0, ipc=True) as place:
                 taken.append(await _taken(place))
         return taken[0], taken[1]
@@ -297,3 +299,91 @@ def test_where_nobody_listens_the_connection_ends() -> None:
             assert await reader.read(1) == b""
 
     asyncio.run(main())
+
+
+def test_a_stalled_link_is_half_open() -> None:
+    async def main() -> None:
+        got: list[bytes] = []
+
+        async def keep_and_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 16):
+                got.append(data)
+                writer.write(data)
+
+        async with behind(keep_and_echo, ipc=True) as place:
+            ends = await place.connect()
+            await round_trip(ends)
+            loop = asyncio.get_running_loop()
+            LinkFault("reader-0", "stall", 2.0).inject(place.listener, loop.time())
+            waited = asyncio.create_task(seconds_of(round_trip(ends)))
+            await asyncio.sleep(1.0)
+            assert got == [b"?", b"?"], "what goes to the node arrives"
+            assert not waited.done()
+            assert await waited == pytest.approx(2.0)
+            assert await seconds_of(round_trip(ends)) == 0.0, "it has ended"
+
+    run_in_virtual_time(main())
+
+
+def test_a_delayed_link_is_slow_both_ways_for_a_while() -> None:
+    async def main() -> None:
+        async with behind(echo, ipc=True) as place:
+            ends = await place.connect()
+            loop = asyncio.get_running_loop()
+            LinkFault("reader-0", "delay", 1.5).inject(place.listener, loop.time())
+            assert await seconds_of(round_trip(ends)) == pytest.approx(1.0)
+            await asyncio.sleep(0.6)
+            assert await seconds_of(round_trip(ends)) == 0.0, "it has ended"
+
+    run_in_virtual_time(main())
+
+
+async def _can_talk(place: Behind) -> bool:
+    try:
+        await round_trip(await place.connect())
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
+    return True
+
+
+def test_a_reset_ends_connections_once_and_a_cut_for_a_while() -> None:
+    async def main() -> None:
+        async with behind(echo, ipc=True) as place:
+            loop = asyncio.get_running_loop()
+            for fault, afterwards in ((LinkFault("a", "reset"), True), (LinkFault("a", "cut", 2.0), False)):
+                reader, writer = await place.connect()
+                await round_trip((reader, writer))
+                fault.inject(place.listener, loop.time())
+                with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                    await round_trip((reader, writer))
+                assert await _can_talk(place) is afterwards
+            await asyncio.sleep(2.1)
+            assert await _can_talk(place)
+
+    run_in_virtual_time(main())
+
+
+def test_faults_are_requested_over_a_socket() -> None:
+    async def main() -> None:
+        endpoint = local_address(uuid4().hex)
+        async with behind(echo, ipc=True) as place:
+            server = LinkFaultServer({"reader-0": place.listener})
+            await server.open(endpoint)
+            ends = await place.connect()
+            await round_trip(ends)
+            fault = LinkFault("reader-0", "reset")
+            assert await asyncio.to_thread(request_link_fault, endpoint, fault) == 2
+            assert await ends[0].read(1) == b""
+            with pytest.raises(ValueError, match="reader-1"):
+                await asyncio.to_thread(request_link_fault, endpoint, LinkFault("reader-1", "reset"))
+            await server.close()
+            with pytest.raises(OSError, match="refused"):
+                await asyncio.to_thread(request_link_fault, endpoint, fault)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("melt", 1.0), ("cut", -1.0), ("cut", float("nan"))])
+def test_a_fault_that_cannot_be_is_refused(kind: Any, seconds: float) -> None:
+    with pytest.raises(ValueError, match="is not"):
+        LinkFault("reader-0", kind, seconds)

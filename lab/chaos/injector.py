@@ -1,0 +1,104 @@
+"""Injects faults into the processes and links of a running job, and ends those that last."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import signal
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import psutil
+
+from ...nodes.runtime.process import CLI
+from ...nodes.supervisor.network.link_faults import LINK_FAULTS, LinkFault, request_link_fault
+from .schedule import Fault
+
+# Whether the limits of a living process can be set, as on Linux.
+HAS_LIMITS: Final = hasattr(psutil.Process, "rlimit")
+
+
+class Injector:
+    """Injects faults into one job.
+
+    Args:
+        supervisor: process id of its supervisor.
+        control: endpoint at which the job's relay takes faults of links.
+        nodes: number of nodes by role.
+    """
+
+    def __init__(self, supervisor: int, control: str, nodes: Mapping[str, int]) -> None:
+        self._supervisor, self._control, self._nodes = supervisor, control, nodes
+        self._lasting: list[tuple[float, Callable[[], None]]] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether a fault lasts."""
+        return bool(self._lasting)
+
+    def inject(self, fault: Fault, now: float) -> bool:
+        """Inject a fault; return whether it met a living process or an open connection."""
+        if fault.kind in LINK_FAULTS:
+            return self._inject_into_links(fault, now)
+        found = processes_of_role(self._supervisor, fault.role)
+        if not found:
+            return False
+        victim = found[fault.place % len(found)]
+        try:
+            undo = _inject_into_process(fault.kind, victim)
+        except psutil.NoSuchProcess:
+            return False
+        if undo is not None:
+            self._lasting.append((now + fault.seconds, undo))
+        return True
+
+    def end(self, now: float) -> None:
+        """End the faults whose time has come."""
+        for until, undo in [one for one in self._lasting if now >= one[0]]:
+            self._lasting.remove((until, undo))
+            with contextlib.suppress(psutil.NoSuchProcess):
+                undo()
+
+    def _inject_into_links(self, fault: Fault, now: float) -> bool:
+        node = f"{fault.role}-{fault.place % self._nodes[fault.role]}"
+        kind = next(kind for kind in LINK_FAULTS if kind == fault.kind)
+        try:
+            ends = request_link_fault(self._control, LinkFault(node, kind, fault.seconds))
+        except OSError:
+            return False
+        # The relay ends it by itself.
+        self._lasting.append((now + fault.seconds, lambda: None))
+        return ends > 0
+
+
+def _inject_into_process(kind: str, victim: psutil.Process) -> Callable[[], None] | None:
+    """Begin a fault; return what ends it, None if nothing does."""
+    if kind == "kill":
+        victim.send_signal(signal.SIGKILL)
+        return None
+    if kind == "stop":
+        victim.send_signal(signal.SIGSTOP)
+        return lambda: victim.send_signal(signal.SIGCONT)
+    # As on a full disk, a write to a file fails; pipes and sockets are no files.
+    limited = [victim, *victim.children(recursive=True)]
+    before = [one.rlimit(resource.RLIMIT_FSIZE) for one in limited]
+    for one, (_, hard) in zip(limited, before, strict=True):
+        one.rlimit(resource.RLIMIT_FSIZE, (0, hard))
+
+    def undo() -> None:
+        for one, limits in zip(limited, before, strict=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.rlimit(resource.RLIMIT_FSIZE, limits)
+
+    return undo
+
+
+def processes_of_role(supervisor: int, role: str) -> list[psutil.Process]:
+    """Return the living processes of a role, by process id."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(supervisor).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if child.cmdline()[1:4] == ["-m", CLI, role]:
+                    found.append(child)
+    return sorted(found, key=lambda child: child.pid)
