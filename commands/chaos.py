@@ -61,7 +61,7 @@ def chaos(
     longest_seconds: float,
     out: Path,
 ) -> None:
-    """Kill and stop processes of a job, break its links, and check that nothing is lost.
+    """Inject faults into a job, and check that nothing is lost.
 
     The job runs a few times without faults. Then it runs again and again, with faults of nodes of all roles
     at random moments. A job that stops is resumed from its last checkpoint; it writes one every 5 s, unless

@@ -1,4 +1,4 @@
-"""Injects faults into the processes and links of a running job, and ends those that last."""
+"""Injection of faults into the processes and links of a running job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HAS_LIMITS: Final = hasattr(psutil.Process, "rlimit")
 
 
 class Injector:
-    """Injects faults into one job.
+    """Begins faults in one job, and ends those that last.
 
     Args:
         supervisor: process id of its supervisor.

@@ -64,7 +64,10 @@ class LinkFault:
 
 
 class LinkFaultServer:
-    """Takes requests for faults, from processes of the same user, on the relay's loop."""
+    """A socket for requests of faults, on the relay's loop.
+
+    Only processes of the same user may use it.
+    """
 
     def __init__(self, listeners: Mapping[str, ProxyListener]) -> None:
         self._listeners = listeners
@@ -101,7 +104,7 @@ class LinkFaultServer:
 
 
 def request_link_fault(endpoint: str, fault: LinkFault) -> int:
-    """Have a relay inject a fault; return the number of open ends of connections that it met.
+    """Have a relay inject a fault; return the number of open ends of connections.
 
     Blocks until the relay has replied. Raises OSError if no relay listens or replies, and ValueError if it
     refuses.

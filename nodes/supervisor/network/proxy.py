@@ -1,7 +1,7 @@
-"""Connections through a slow network: bytes are delayed, rate-limited, and held back or cut off on request.
+"""Connections through an emulated slow or broken network.
 
-Messages are not parsed. Each direction of a listening node is one `ThrottledLink`, shared by all connections
-to that node, as a network card is.
+Bytes are delayed, rate-limited, and held back or cut off on request. Messages are not parsed. Each direction
+of a listening node is one `ThrottledLink`, shared by all connections to that node, as a network card is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ThrottledLink:
         self.bytes = 0
 
     def hold(self, until: float) -> None:
-        """Let no bytes that enter from now on arrive before `until`, in the loop's time."""
+        """Hold back bytes that enter from now on until `until`, in the loop's time."""
         self._held_until = until
 
     def delay_more(self, seconds: float, until: float) -> None:

@@ -1,9 +1,10 @@
-"""The relay of an emulated network: a process with a listener in the place of each node.
+"""The relay of an emulated network, a process.
 
-The supervisor starts it as `python -m shadowsync.nodes.supervisor.network.relay SPEC`, where SPEC is JSON:
-{"delay_seconds", "bytes_per_second", "listeners": [[node, listen, target], ...], "control"}. It prints the
-endpoints of its listeners when all are open, and its own costs when it is told to end. At the endpoint
-`control`, unless that is null, it takes faults of links: see `link_faults`.
+It has a listener in the place of each node. The supervisor starts it as `python -m
+shadowsync.nodes.supervisor.network.relay SPEC`, where SPEC is JSON: {"delay_seconds", "bytes_per_second",
+"listeners": [[node, listen, target], ...], "control"}. It prints the endpoints of its listeners when all are
+open, and its own costs when it is told to end. At the endpoint `control`, unless that is null, it takes
+faults of links: see `link_faults`.
 """
 
 from __future__ import annotations
