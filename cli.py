@@ -18,6 +18,7 @@ from .commands.generate import generate
 from .commands.health import health
 from .commands.init import init
 from .commands.key import key, security_options
+from .commands.merge import merge
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
 from .commands.options.job_arguments import job_of, job_options, web_option, web_override
 from .commands.options.network_options import network_options, network_overrides
@@ -127,7 +128,7 @@ def profile(
 
 COMMANDS = (
     *(algos, chaos, compare, evaluate, export, generate, health, init, key),
-    *(predict, prepare, resume, scale, serve, top),
+    *(merge, predict, prepare, resume, scale, serve, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

@@ -30,25 +30,43 @@ if TYPE_CHECKING:
     show_default=True,
     help="Format of the embedding tables: one file each (parquet), or one for all (safetensors).",
 )
+@click.option(
+    "--since",
+    metavar="EXPORT",
+    type=click.Path(path_type=Path),
+    help="Write only the rows that changed since this earlier export of the model: an increment.",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to create.")
 @checkpoint_option("--which")
 def export(
     run_folder: Path,
     form: Literal["torch-export", "onnx"],
     tables: Literal["parquet", "safetensors", "none"],
+    since: Path | None,
     out: Path,
     which: Which,
 ) -> None:
     """Write the model that RUN saved as files that others can serve.
 
     The folder has the dense part, which takes any number of examples, the tables, and manifest.json, which
-    states how ids are hashed, numbers transformed and bags pooled.
+    states how ids are hashed, numbers transformed and bags pooled. An increment has the whole dense part, and
+    only the rows that changed; `shadowsync merge` applies increments to a whole export. The exports that an
+    increment builds upon must lie beside EXPORT.
     """
+    from ..pipeline.errors import JobFileError
     from ..pipeline.saved_model.export import export_model
     from ..pipeline.saved_model.model import SavedModel
 
+    if since is not None and tables == "none":
+        raise JobFileError(
+            "needs tables", where="--since", remedy="give --tables parquet or --tables safetensors"
+        )
     model = SavedModel.open(run_folder, which)
-    manifest = export_model(model, out, form, tables)
+    manifest = export_model(model, out, form, tables, since)
     for file in manifest["files"]:
         click.echo(f"{file['bytes']:>15,} bytes  {file['name']}")
+    if since is not None:
+        changed = sum(table["changed_rows"] for table in manifest["tables"])
+        rows = sum(table["rows"] for table in manifest["tables"])
+        click.echo(f"{changed:,} of {rows:,} rows changed since {since}")
     click.echo(f"{model.description}, of {manifest['run']}: {out}")

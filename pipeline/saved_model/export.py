@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from ..atomic_file import atomic_folder, sha256_of
-from ..checkpoint.files import write_tensors
+from ..atomic_file import atomic_folder
 from ..config.columns import TIME_PARTS
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
+from .exported import VERSION_DIGITS, Export, write_export_manifest
+from .increment import changed_rows, require_same_model, tables_at
 from .model import SavedModel
 from .table import Table
-
-TableFormat: TypeAlias = Literal["parquet", "safetensors", "none"]
-CHUNK_ROWS = 65_536
-_WHOLE_BYTES = 1 << 60
+from .table_files import TableFormat, TableRows, write_tables
 
 EXPORT_VERSION = 1
-MANIFEST = "manifest.json"
 # Keys of the job's [data] that state how a row becomes the model's input.
 _PARSING = {
     *("format", "columns", "header", "delimiter", "quote", "encoding", "missing", "decimal", "strip"),
@@ -73,43 +63,37 @@ _BAG_RULE = [
 ]
 
 
-def export_tables(tables: Iterable[Table], form: TableFormat, folder: Path) -> dict[str, str]:
-    """Write the tables to `folder`; return the file name of each table.
-
-    Parquet has one file for each table, with the columns `row` (int32) and `vector` (a list of dim floats),
-    in the order of rows. Safetensors has one file, with a float32 tensor [rows, dim] for each table, by its
-    name. With "none" nothing is written. Raises OSError or ResourceError if a file cannot be written.
-    """
-    if form == "none":
-        return {}
-    if form == "safetensors":
-        tensors = {table.name: table.weights for table in tables}
-        (entry,) = write_tensors(folder, "tables", tensors, {}, limit_bytes=_WHOLE_BYTES)
-        return dict.fromkeys(tensors, entry.name)
-    files = {}
-    for number, table in enumerate(tables):
-        # The name of a column may contain characters that a file name cannot.
-        files[table.name] = f"table-{number:03d}-{re.sub(r'[^A-Za-z0-9_-]+', '_', table.name)[:60]}.parquet"
-        _write_parquet(table, folder / files[table.name])
-    return files
-
-
-def export_model(model: SavedModel, folder: Path, form: Format, tables: TableFormat) -> dict[str, Any]:
+def export_model(
+    model: SavedModel, folder: Path, form: Format, tables: TableFormat, since: Path | None = None
+) -> dict[str, Any]:
     """Write the dense part, the tables and manifest.json to `folder`.
 
-    Either all files are written or none. Returns the manifest. Raises JobFileError (a package is missing, or
-    the module cannot be exported), ResourceError (the folder exists already, or cannot be written).
+    Either all files are written or none. With `since`, the folder of an earlier export, only the rows that
+    differ from that export are written: an increment (see `increment`). Returns the manifest. Raises
+    JobFileError (a package is missing, the module cannot be exported, or `since` is of another model),
+    DataError (`since` or an export before it is damaged or missing), ResourceError (the folder exists
+    already, or cannot be written).
     """
     require_exporter(form)
     width, dims = model.job.model_inputs
     names = ["dense", *(f"table:{name}" for name in model.tables)]
+    manifest = _manifest(model, form, names)
+    weights = {table.name: table.weights for table in model.tables.values()}
+    if since is None:
+        rows = {name: TableRows.all_of(values) for name, values in weights.items()}
+    else:
+        base = Export.open(since)
+        require_same_model(base, manifest, model.folder)
+        rows = changed_rows(tables_at(base), weights)
+        manifest["since"] = base.reference()
+        for entry in manifest["tables"]:
+            entry["changed_rows"] = len(rows[entry["name"]].rows)
     with atomic_folder(folder) as place:
         export_dense(model.dense, width, dims, names, form, place / FILES[form])
-        written = export_tables(model.tables.values(), tables, place)
-        manifest = _manifest(model, form, names, written)
-        manifest["files"] = [_file_entry(file) for file in sorted(place.iterdir())]
-        text = json.dumps(manifest, indent=1, allow_nan=False)
-        (place / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        files = write_tables(rows, tables, place, whole=since is None)
+        for entry in manifest["tables"]:
+            entry["file"] = files.get(entry["name"])
+        write_export_manifest(manifest, place)
     return manifest
 
 
@@ -133,21 +117,7 @@ def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
     ]
 
 
-def _write_parquet(table: Table, path: Path) -> None:
-    vectors = pa.list_(pa.field("item", pa.float32(), nullable=False), table.dim)
-    schema = pa.schema(
-        [pa.field("row", pa.int32(), nullable=False), pa.field("vector", vectors, nullable=False)]
-    )
-    # Compression hardly shrinks the floats of a trained table.
-    with pq.ParquetWriter(path, schema, use_dictionary=False, compression="none") as writer:
-        for start in range(0, table.rows, CHUNK_ROWS):
-            part = table.weights[start : start + CHUNK_ROWS]
-            rows = pa.array(np.arange(start, start + len(part), dtype=np.int32))
-            values = pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), type=vectors)
-            writer.write_batch(pa.record_batch([rows, values], schema=schema))
-
-
-def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[str, str]) -> dict[str, Any]:
+def _manifest(model: SavedModel, form: Format, names: list[str]) -> dict[str, Any]:
     hashed = [table for table in model.tables.values() if not (table.is_fixed or table.parts)]
     integers = {_integer_rule(table) for table in hashed}
     return {
@@ -155,6 +125,7 @@ def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[s
         "run": model.manifest.run,
         "model": model.manifest.model,
         "examples_trained": model.manifest.examples_trained,
+        "version": model.manifest.digest[:VERSION_DIGITS],
         "created_at": model.manifest.created_at,
         "dense": _dense_entry(model, form, names),
         "data": {
@@ -173,7 +144,7 @@ def _manifest(model: SavedModel, form: Format, names: list[str], written: dict[s
         },
         "row_rule": _ROW_RULE,
         "bag_rule": _BAG_RULE,
-        "tables": [_table_entry(model, table, written) for table in model.tables.values()],
+        "tables": [_table_entry(model, table) for table in model.tables.values()],
     }
 
 
@@ -203,14 +174,13 @@ def _probability(model: SavedModel) -> dict[str, Any]:
     }
 
 
-def _table_entry(model: SavedModel, table: Table, written: dict[str, str]) -> dict[str, Any]:
+def _table_entry(model: SavedModel, table: Table) -> dict[str, Any]:
     return {
         "name": table.name,
         "rows": table.rows,
         "dim": table.dim,
         **_ids_of(model, table),
         **({} if table.is_fixed else _hash_of(table)),
-        "file": written.get(table.name),
     }
 
 
@@ -240,7 +210,3 @@ def _hash_of(table: Table) -> dict[str, Any]:
 
 def _integer_rule(table: Table) -> str:
     return "its decimal digits" if table.integers_as_text else "8 bytes, little-endian"
-
-
-def _file_entry(file: Path) -> dict[str, Any]:
-    return {"name": file.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
@@ -44,6 +48,42 @@ def finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
     run = folder_of(own)
     assert run.report.ledger.adds_up, run.report.ledger.identities
     return run
+
+
+@pytest.mark.matrix
+def test_an_increment_between_two_checkpoints(cluster: ClusterMaker, tmp_path: Path) -> None:
+    """What `shadowsync export --since` writes and `shadowsync merge` makes of it."""
+    settings: Settings = {**LONG, "model": {"table_rows": 20_000}}
+    first = interrupted(cluster, settings, 20)
+    exports = tmp_path / "exports"
+
+    def export(run: RunFolder, name: str, *options: str) -> str:
+        arguments = ["export", str(run.folder), *options, "--out", str(exports / name)]
+        done = CliRunner().invoke(main, arguments)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    export(first, "base")
+    second = finished(cluster, going_on(settings, first))
+    said = export(second, "increment", "--since", str(exports / "base"))
+    changed, rows = re.search(r"([0-9,]+) of ([0-9,]+) rows changed since", said).groups()  # type: ignore[union-attr]
+    assert 0 < int(changed.replace(",", "")) < int(rows.replace(",", ""))
+    export(second, "whole")
+    parts = [str(exports / name) for name in ("base", "increment")]
+    done = CliRunner().invoke(main, ["merge", *parts, "--out", str(exports / "merged")])
+    assert done.exit_code == 0, done.output
+    tables = sorted(path.name for path in (exports / "whole").glob("*.parquet"))
+    for name in tables:
+        whole = (exports / "whole" / name).read_bytes()
+        assert (exports / "merged" / name).read_bytes() == whole
+        assert (exports / "base" / name).read_bytes() != whole, "the control"
+        assert (exports / "increment" / name).stat().st_size < len(whole)
+    assert tables
+    merged, whole = (
+        json.loads((exports / name / "manifest.json").read_text()) for name in ("merged", "whole")
+    )
+    assert merged["version"] == whole["version"]
+    assert merged["tables"] == whole["tables"]
 
 
 @pytest.mark.parametrize(

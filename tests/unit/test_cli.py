@@ -30,6 +30,7 @@ def test_commands() -> None:
         "health",
         "init",
         "key",
+        "merge",
         "predict",
         "prepare",
         "profile",

@@ -1,0 +1,135 @@
+"""Increments: exports of only the rows that changed since an earlier export.
+
+An export has a version, the digest of its checkpoint. An increment states in its manifest since which version
+it has what changed: `{"since": {"version", "examples_trained"}}`. A whole export and the increments since it,
+in order, give the whole export of the last one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ..atomic_file import atomic_folder
+from ..errors import DataError, JobFileError
+from ..types import Float32Array
+from .exported import EXPORT_MANIFEST, Export, write_export_manifest
+from .table_files import TableRows, write_tables
+
+# What must be equal in all exports of one model, besides the tables' rows and dims.
+_SAME: Final = ("data", "hash", "row_rule", "bag_rule")
+
+
+def merge_exports(folders: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Write the whole export that a whole one and increments give; return its manifest.
+
+    `folders` are in order. The tables have the format of the first, and are equal to those of a whole export
+    of the last one's checkpoint, bit by bit; the dense part is that of the last. Raises DataError (an export
+    is damaged, or one in between is missing), JobFileError (they are of different models), ResourceError
+    (`out` exists, or cannot be written).
+    """
+    chain = [Export.open(folder) for folder in folders]
+    tables = {name: TableRows.all_of(weights) for name, weights in merged_tables(chain).items()}
+    manifest = {key: value for key, value in chain[-1].manifest.items() if key != "since"}
+    with atomic_folder(out) as place:
+        shutil.copyfile(chain[-1].folder / manifest["dense"]["file"], place / manifest["dense"]["file"])
+        written = write_tables(tables, chain[0].table_format, place, whole=True)
+        manifest["tables"] = [
+            {key: value for key, value in table.items() if key != "changed_rows"}
+            | {"file": written[table["name"]]}
+            for table in manifest["tables"]
+        ]
+        write_export_manifest(manifest, place)
+    return manifest
+
+
+def tables_at(export: Export) -> dict[str, Float32Array]:
+    """Return the whole tables of an export, float32 [rows, dim] each.
+
+    Of an increment, the exports before it must lie beside it, in folders of any name. Raises DataError if one
+    is missing or damaged.
+    """
+    chain = [export]
+    while (wanted := chain[-1].since) is not None:
+        if any(wanted == one.version for one in chain):
+            raise DataError("is an increment since itself", where=str(chain[-1].folder))
+        chain.append(_beside(export.folder, wanted, chain[-1]))
+    return merged_tables(chain[::-1])
+
+
+def merged_tables(chain: list[Export]) -> dict[str, Float32Array]:
+    """Return the tables of a whole export with increments applied, in order.
+
+    Raises DataError if the first is not whole, or an increment is not since the one before it.
+    """
+    whole = chain[0]
+    if whole.since is not None:
+        raise DataError(
+            f"is an increment, since version {whole.since}",
+            where=str(whole.folder),
+            remedy="begin with a whole export",
+        )
+    tables = {name: table.vectors.copy() for name, table in whole.rows().items()}
+    for before, increment in pairwise(chain):
+        require_same_model(before, increment.manifest, increment.folder)
+        if increment.since != before.version:
+            raise DataError(
+                f"is since version {increment.since}, and {before.folder} has version {before.version}",
+                where=str(increment.folder),
+                remedy="give every increment in between, in order",
+            )
+        for name, changed in increment.rows().items():
+            tables[name][changed.rows] = changed.vectors
+    return tables
+
+
+def changed_rows(before: Mapping[str, Float32Array], now: Mapping[str, Float32Array]) -> dict[str, TableRows]:
+    """Return the rows of each table that differ in any bit."""
+    found = {}
+    for name, weights in now.items():
+        differs = (weights.view(np.uint32) != before[name].view(np.uint32)).any(axis=1)
+        rows = np.flatnonzero(differs).astype(np.int32)
+        found[name] = TableRows(rows, weights[rows])
+    return found
+
+
+def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Path) -> None:
+    """Raise JobFileError unless an export's manifest describes the same inputs and tables as `base`."""
+    for key in _SAME:
+        if base.manifest[key] != manifest[key]:
+            raise _of_another(base, f"its {key!r} differs", folder)
+    shapes = [
+        {table["name"]: (table["rows"], table["dim"]) for table in one["tables"]}
+        for one in (base.manifest, manifest)
+    ]
+    if shapes[0] != shapes[1]:
+        raise _of_another(base, "its tables differ", folder)
+
+
+def _of_another(base: Export, how: str, folder: Path) -> JobFileError:
+    return JobFileError(
+        f"is an export of another model: {how} from {folder}",
+        where=str(base.folder),
+        remedy="give an export of the same job, or export the whole model",
+    )
+
+
+def _beside(folder: Path, version: str, increment: Export) -> Export:
+    for path in sorted(folder.absolute().parent.glob(f"*/{EXPORT_MANIFEST}")):
+        try:
+            manifest = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(manifest, dict) and manifest.get("version") == version:
+            return Export.open(path.parent)
+    raise DataError(
+        f"is an increment since version {version}, which is not beside it",
+        where=str(increment.folder),
+        remedy="put that export into the same parent folder, or export the whole model",
+    )

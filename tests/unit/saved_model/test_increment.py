@@ -1,0 +1,182 @@
+"""Exports of what changed: applied in order they give the whole export, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
+from shadowsync.pipeline.saved_model.exported import EXPORT_MANIFEST, Export, write_export_manifest
+from shadowsync.pipeline.saved_model.increment import changed_rows, merge_exports, tables_at
+from shadowsync.pipeline.saved_model.table_files import TableFormat, TableRows, write_tables
+from shadowsync.pipeline.types import Float32Array
+
+SHAPES = {"user": (40, 4), "item / 2": (7, 2)}
+Tables = dict[str, Float32Array]
+FORMATS: tuple[TableFormat, ...] = ("parquet", "safetensors")
+
+
+def first_tables() -> Tables:
+    rng = np.random.default_rng(1)
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def changed(tables: Tables, seed: int, count: int) -> Tables:
+    """The tables with other values in some rows; zeros with a sign among them."""
+    rng = np.random.default_rng(seed)
+    after = {name: values.copy() for name, values in tables.items()}
+    for values in after.values():
+        rows = rng.integers(0, len(values), min(count, len(values)))
+        values[rows] = rng.choice([0.0, -0.0, 1.5, 1e-40], size=(len(rows), values.shape[1]))
+    return after
+
+
+def write_export(
+    folder: Path,
+    version: str,
+    tables: Tables,
+    form: TableFormat,
+    since: Export | None = None,
+    rule: str = "a",
+) -> Path:
+    """As `export_model` writes it, with another dense part."""
+    folder.mkdir()
+    (folder / "dense.pt2").write_text(version)
+    manifest: dict[str, Any] = {"version": version, "examples_trained": 10, "dense": {"file": "dense.pt2"}}
+    manifest |= dict.fromkeys(("data", "hash", "row_rule", "bag_rule"), rule)
+    if since is None:
+        rows = {name: TableRows.all_of(values) for name, values in tables.items()}
+    else:
+        rows = changed_rows(tables_at(since), tables)
+        manifest["since"] = since.reference()
+    files = write_tables(rows, form, folder, whole=since is None)
+    manifest["tables"] = [
+        {"name": name, "rows": len(values), "dim": values.shape[1], "file": files.get(name)}
+        for name, values in tables.items()
+    ]
+    write_export_manifest(manifest, folder)
+    return folder
+
+
+def write_chain(folder: Path, states: Sequence[Tables], form: TableFormat) -> list[Path]:
+    """A whole export of the first state, and an increment for each other one."""
+    folders = [write_export(folder / "v0", "v0", states[0], form)]
+    for at, state in enumerate(states[1:], 1):
+        folders.append(write_export(folder / f"v{at}", f"v{at}", state, form, Export.open(folders[-1])))
+    return folders
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> list[Path]:
+    states = [first_tables()]
+    for seed in (1, 2, 3):
+        states.append(changed(states[-1], seed, 5))
+    return write_chain(tmp_path, states, "parquet")
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=3), st.sampled_from(FORMATS))
+def test_all_in_order_give_the_whole_export_bit_by_bit(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], form: TableFormat
+) -> None:
+    folder = tmp_path_factory.mktemp("chain")
+    states = [first_tables()]
+    for seed, count in changes:
+        states.append(changed(states[-1], seed, count))
+    folders = write_chain(folder, states, form)
+    merged = merge_exports(folders, folder / "merged")
+    whole = write_export(folder / "whole", f"v{len(changes)}", states[-1], form)
+    assert merged == json.loads((whole / EXPORT_MANIFEST).read_text())
+    for file in whole.iterdir():
+        assert file.read_bytes() == (folder / "merged" / file.name).read_bytes(), file.name
+
+
+def test_an_increment_has_only_what_changed(chain: list[Path]) -> None:
+    first, second = (Export.open(folder) for folder in chain[:2])
+    rows = second.rows()
+    before, after = tables_at(first), tables_at(second)
+    for name, (count, dim) in SHAPES.items():
+        assert 0 < len(rows[name].rows) < count
+        assert rows[name].vectors.shape[1] == dim
+        others = np.setdiff1d(np.arange(count), rows[name].rows)
+        np.testing.assert_array_equal(before[name][others], after[name][others])
+    assert changed_rows(before, before)["user"].rows.size == 0
+
+
+def test_zeros_of_another_sign_have_changed() -> None:
+    before, after = np.zeros((2, 1), np.float32), np.array([[0.0], [-0.0]], np.float32)
+    assert changed_rows({"a": before}, {"a": after})["a"].rows.tolist() == [1]
+
+
+def test_a_link_that_is_missing_is_named(chain: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "merged"
+    with pytest.raises(DataError, match=r"v2: is since version v1, and .*v0 has version v0; give every"):
+        merge_exports([chain[0], chain[2]], out)
+    with pytest.raises(DataError, match=r"v1: is an increment, since version v0; begin with a whole export"):
+        merge_exports(chain[1:], out)
+    chain[1].rename(tmp_path / "renamed")
+    assert tables_at(Export.open(chain[3])), "folders may have any name"
+    (tmp_path / "renamed").rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
+    with pytest.raises(DataError, match=r"v2: is an increment since version v1, which is not beside it; put"):
+        tables_at(Export.open(chain[3]))
+    assert not out.exists()
+
+
+def test_a_damaged_export_is_refused(chain: list[Path], tmp_path: Path) -> None:
+    table = next(chain[1].glob("*.parquet"))
+    whole = table.read_bytes()
+    for harmed in (whole[:-1], whole[:-1] + b"\0"):
+        table.write_bytes(harmed)
+        with pytest.raises(DataError, match=rf"v1: {table.name} is missing or altered"):
+            merge_exports(chain, tmp_path / "merged")
+    table.unlink()
+    with pytest.raises(DataError, match="is missing or altered"):
+        tables_at(Export.open(chain[2]))
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": "1", "tables": 3, "files": 3}'])
+def test_what_is_no_export_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DataError, match="has no manifest of an export"):
+        Export.open(tmp_path)
+    (tmp_path / EXPORT_MANIFEST).write_text(text)
+    with pytest.raises(DataError, match="has no manifest of an export"):
+        Export.open(tmp_path)
+
+
+def test_exports_without_a_version_or_without_tables_are_refused(tmp_path: Path) -> None:
+    whole = write_export(tmp_path / "whole", "v0", first_tables(), "none")
+    with pytest.raises(DataError, match="has no tables; export them too"):
+        Export.open(whole)
+    manifest = json.loads((whole / EXPORT_MANIFEST).read_text())
+    del manifest["version"]
+    (whole / EXPORT_MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="was written before exports had a version"):
+        Export.open(whole)
+
+
+def test_another_model_is_refused(chain: list[Path], tmp_path: Path) -> None:
+    base = Export.open(chain[0])
+    other = write_export(tmp_path / "rule", "v9", first_tables(), "parquet", base, rule="b")
+    with pytest.raises(JobFileError, match="is an export of another model: its 'data' differs"):
+        merge_exports([chain[0], other], tmp_path / "merged")
+    fewer = {"user": first_tables()["user"]}
+    less = write_export(tmp_path / "less", "v9", fewer, "parquet", base)
+    with pytest.raises(JobFileError, match="its tables differ"):
+        merge_exports([chain[0], less], tmp_path / "merged")
+
+
+def test_nothing_is_overwritten_and_no_circle_is_followed(chain: list[Path]) -> None:
+    with pytest.raises(ResourceError, match="exists already"):
+        merge_exports(chain[:2], chain[3])
+    manifest = json.loads((chain[1] / EXPORT_MANIFEST).read_text())
+    manifest["since"]["version"] = "v2"
+    (chain[1] / EXPORT_MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match="is an increment since itself"):
+        tables_at(Export.open(chain[2]))
