@@ -64,8 +64,10 @@ class Scalars:
         try:
             self._file.add(status.progress.distinct, scalars_of(status))
             for validation in status.validation[self._validated :]:
-                tag = f"{status.validation_metric}/validation"
-                self._file.add(validation.examples, {tag: validation.value})
+                metrics = {status.validation_metric: validation.value} | validation.metrics
+                self._file.add(
+                    validation.examples, {f"{name}/validation": value for name, value in metrics.items()}
+                )
         except OSError as error:
             log.error(
                 "%s: cannot be written (%s); no more scalars are written", self._file.path, error.strerror

@@ -158,10 +158,14 @@ class Edge(StatusPart):
 
 
 class ValidationStatus(StatusPart):
-    """A checkpoint that was scored during training, after `examples`."""
+    """A checkpoint that was scored during training, after `examples`.
+
+    `value` is the metric of the job's [validation]; `metrics` has all metrics by name.
+    """
 
     examples: int
     value: float
+    metrics: dict[str, float] = {}
 
 
 class Incident(StatusPart):

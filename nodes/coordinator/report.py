@@ -258,6 +258,7 @@ def _validation(saved: SavedCheckpoints | None) -> Validation | None:
         waited_seconds=state.waited_seconds,
         best=None if best is None else best.value,
         best_examples=None if best is None else best.examples,
+        best_metrics={} if best is None else best.metrics,
         folder=None if best is None else BEST,
         best_is_last=saved.best_is_last,
     )

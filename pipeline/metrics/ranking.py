@@ -48,6 +48,23 @@ class RankingMetrics(NamedTuple):
     curve: tuple[CurvePoint, ...]
 
 
+def metrics_of(sums: QualitySums) -> dict[str, float | None]:
+    """Return the metrics that are one number, by name; raises as `ranking_metrics`.
+
+    Those of `QualitySums` are "ne", "auc", "logloss" and "calibration", the others those of `RankingMetrics`.
+    """
+    ranking = ranking_metrics(sums)
+    return {
+        "ne": sums.ne,
+        "auc": sums.auc,
+        "logloss": sums.logloss,
+        "calibration": sums.calibration,
+        "pr_auc": ranking.pr_auc,
+        "lift": ranking.lift,
+        "calibration_error": ranking.calibration_error,
+    }
+
+
 def ranking_metrics(sums: QualitySums) -> RankingMetrics:
     """Compute the metrics; raises DataError without examples, or without any weight."""
     negatives, positives, probabilities = sums.histogram()

@@ -87,6 +87,7 @@ class Validation(ResultModel):
         waited_seconds: time for which training waited for validations.
         best: the metric's best value; None if no checkpoint could be scored.
         best_examples: number of trained examples at the best checkpoint.
+        best_metrics: all metrics of the best checkpoint, by name; reports of earlier versions lack them.
         folder: where the best checkpoint is, in the run's folder.
         best_is_last: whether the last checkpoint is the best one.
     """
@@ -98,5 +99,6 @@ class Validation(ResultModel):
     waited_seconds: NonNegativeFloat = 0.0
     best: NonNegativeFloat | None
     best_examples: NonNegativeInt | None
+    best_metrics: dict[str, NonNegativeFloat] = {}
     folder: str | None
     best_is_last: bool

@@ -14,6 +14,8 @@ from .model import ExampleCounts, LinkTraffic, Report
 from .quality import Evaluation
 
 NOT_MEASURED = "not measured"
+# As in the words of the page, watch/page/words.js; other metrics have their names.
+METRIC_WORDS = {"ne": "NE", "auc": "AUC", "pr_auc": "PR-AUC", "calibration_error": "calibration error"}
 ADDS_UP = "adds up"
 DOES_NOT = "DOES NOT ADD UP"
 
@@ -165,10 +167,18 @@ def checkpoints(report: Report) -> list[str]:
     validation = report.validation
     if validation is not None and validation.best is not None:
         where = "also the last one" if validation.best_is_last else f"kept in {validation.folder}/"
+        metric = METRIC_WORDS.get(validation.metric, validation.metric)
         found.append(
-            f"Validated {counted(validation.count, 'time')}: best {validation.metric}"
+            f"Validated {counted(validation.count, 'time')}: best {metric}"
             f" {number(validation.best)} after {count(validation.best_examples)} examples, {where}."
         )
+        others = [
+            f"{METRIC_WORDS.get(name, name)} {number(value)}"
+            for name, value in validation.best_metrics.items()
+            if name != validation.metric
+        ]
+        if others:
+            found.append(f"At the best checkpoint: {', '.join(others)}.")
     if validation is not None and validation.waited_seconds:
         found.append(f"Training waited {duration(validation.waited_seconds)} for validations.")
     if validation is not None and validation.failed:

@@ -14,7 +14,7 @@ from ..data.span import Span
 from ..errors import DataError
 from ..input.job_input import JobInput
 from ..metrics.quality import QualitySums, gain_ratio
-from ..metrics.ranking import ranking_metrics
+from ..metrics.ranking import metrics_of, ranking_metrics
 from .model import SavedModel
 
 SCORE_BATCH = 4096
@@ -48,7 +48,6 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
             where=", ".join(patterns),
             remedy="give files with rows that fit the job's [data]",
         )
-    ranking = ranking_metrics(sums)
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
     # Only generated logs have a teacher.
     taught = {} if teacher is None else {"teacher_ne": teacher, "gain_ratio": gain_ratio(sums.ne, teacher)}
@@ -56,14 +55,8 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
         "model": model.description,
         "examples": sums.examples,
         "bad_rows": scores.bad_rows,
-        "ne": sums.ne,
-        "auc": sums.auc,
-        "logloss": sums.logloss,
-        "calibration": sums.calibration,
-        "pr_auc": ranking.pr_auc,
-        "lift": ranking.lift,
-        "calibration_error": ranking.calibration_error,
-        "calibration_curve": [point._asdict() for point in ranking.curve],
+        **metrics_of(sums),
+        "calibration_curve": [point._asdict() for point in ranking_metrics(sums).curve],
         **taught,
     }
 

@@ -176,6 +176,13 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
     for path in (own.run.folder / "checkpoint").iterdir():
         assert os.path.samefile(path, own.run.folder / "best" / path.name)
     assert report.eval_best is None
+    # All metrics are known of it, those of `shadowsync eval`.
+    said = evaluate_run(own.run.folder, [validation_file], "best")
+    metrics = report.validation.best_metrics
+    assert set(metrics) == {"ne", "auc", "logloss", "calibration", "pr_auc", "lift", "calibration_error"}
+    assert metrics == {name: pytest.approx(said[name], rel=1e-6) for name in metrics}
+    told = (own.run.folder / "report.md").read_text()
+    assert f"At the best checkpoint: NE {metrics['ne']:.4f}, logloss" in told
 
 
 @pytest.mark.light

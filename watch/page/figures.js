@@ -1,6 +1,6 @@
 // Everything that is text: the header, the figures, the ledger, incidents, and the table of processes.
 
-import { count, duration, number, rate, share, size } from "./words.js";
+import { count, duration, metricName, number, rate, share, size } from "./words.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -39,11 +39,14 @@ export function showNotice(text, bad = false) {
 export function showFigures(status) {
   const { speed, quality, sync, embedding } = status;
   const last = status.validation.at(-1);
-  const validated = last ? `validation ${status.validation_metric} ${number(last.value)}` : "before each step";
+  const metric = status.validation_metric;
+  const others = Object.entries(last?.metrics ?? {}).filter(([name]) => name !== metric);
+  const validated = others.map(([name, value]) => `${metricName(name)} ${number(value)}`).join(", ");
   const target = sync.gap_target == null ? "" : `; target ${count(sync.gap_target)}`;
   const cells = [
     ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
-    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; ${validated}`],
+    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; before each step`],
+    ...(last ? [[`${metricName(metric)} in validation`, number(last.value), validated]] : []),
     ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}${target}`],
     ["Divergence", number(sync.divergence), "of the replicas"],
     ["Rounds", count(sync.rounds), `${count(sync.incomplete_rounds)} incomplete`],

@@ -13,7 +13,7 @@ from ....pipeline.checkpoint.best import BEST, BestNote, adopt_best, drop, drop_
 from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ShadowSyncError
-from ....pipeline.metrics.quality import QualitySums
+from ....pipeline.metrics.ranking import metrics_of
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import NOTICE_SECONDS, CoordinatorServer
@@ -268,18 +268,21 @@ class CheckpointManager:
         """Score a pinned checkpoint; keep it if it is the best."""
         try:
             score = await self._scorer.score(candidate, self._spans)
-            value = metric_of(score.sums, self.validation.settings.metric) if score.sums.examples else None
+            metrics = metrics_of(score.sums) if score.sums.examples else {}
+            value = metrics.get(self.validation.settings.metric)
             if value is None:
                 self._fail("all labels of the validation part are the same, so no metric is defined")
             else:
-                await self._judge(candidate, score, value)
+                known = {name: metric for name, metric in metrics.items() if metric is not None}
+                scored = Scored(score.examples_trained, self._state.seconds(), value, known)
+                await self._judge(candidate, scored)
         except ShadowSyncError as error:
             self._fail(str(error))
         finally:
             await run_in_thread_uncancellable(drop, candidate)
 
-    async def _judge(self, candidate: Path, score: CheckpointScore, value: float) -> None:
-        scored = Scored(score.examples_trained, self._state.seconds(), value)
+    async def _judge(self, candidate: Path, scored: Scored) -> None:
+        value = scored.value
         if self.validation.improves(value):
             digest = await asyncio.to_thread(input_digest, self._spans)
             note = BestNote(self.validation.settings.metric, value, scored.examples, digest)
@@ -303,11 +306,3 @@ class CheckpointManager:
     def _fail(self, why: str) -> None:
         self.validation.fail()
         self._server.event("coordinator", f"a validation failed: {why}")
-
-
-def metric_of(sums: QualitySums, metric: str) -> float | None:
-    """Return one metric of `[validation] metric`.
-
-    Returns None if all labels are equal, which leaves it undefined.
-    """
-    return {"ne": sums.ne, "auc": sums.auc, "logloss": sums.logloss}[metric]

@@ -65,7 +65,10 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         nodes=[_myself(state, now), *(_node(state, member, now) for member in state.members.everyone())],
         edges=_edges(state, now),
         validation_metric=state.job.validation.metric,
-        validation=[ValidationStatus(examples=one.examples, value=one.value) for one in state.scored],
+        validation=[
+            ValidationStatus(examples=one.examples, value=one.value, metrics=one.metrics)
+            for one in state.scored
+        ],
         incidents=[
             Incident(number=number, seconds=seconds, node=node, what=what)
             for number, (seconds, node, what) in enumerate(state.events, 1)

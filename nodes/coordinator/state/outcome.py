@@ -49,11 +49,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The metric of a checkpoint, with its trained examples and seconds since the start."""
+    """The metric of a checkpoint, with its trained examples and seconds since the start.
+
+    `metrics` has all metrics that could be computed, by name; it is empty for a score of an earlier run.
+    """
 
     examples: int
     seconds: float
     value: float
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

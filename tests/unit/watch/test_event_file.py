@@ -65,13 +65,17 @@ def test_a_run_s_scalars(tmp_path: Path) -> None:
     scalars.publish(a_status(seconds=1.0, progress=Progress(trained=0, distinct=0)))
     for number in (1, 2, 3):
         progress = Progress(trained=1000 * number, distinct=1000 * number)
-        points = [ValidationStatus(examples=500 * at, value=1.0 / at) for at in range(1, number)]
+        points = [
+            ValidationStatus(examples=500 * at, value=1.0 / at, metrics={"ne": 1.0 / at, "pr_auc": 0.25})
+            for at in range(1, number)
+        ]
         scalars.publish(a_status(seconds=float(number), progress=progress, validation=points))
     scalars.publish(a_status(seconds=3.1, progress=Progress(trained=3001, distinct=3001)))
     scalars.close()
     series = read_back(tmp_path / FOLDER)
     assert [step for step, _ in series["ne/all"]] == [1000, 2000, 3000], "nothing early, nothing too soon"
     assert series["ne/validation"] == [(500, 1.0), (1000, 0.5)]
+    assert series["pr_auc/validation"] == [(500, 0.25), (1000, 0.25)]
     assert {"examples_per_second/trainer-0", "examples_per_second/trainer-1", "sync/divergence"} <= set(
         series
     )
