@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which, open_checkpoint
-from ..pipeline.errors import ShadowSyncError
+from ..pipeline.errors import CheckpointError, ShadowSyncError
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.text.format import duration
 from .scores import ServedModel
@@ -28,6 +28,7 @@ class FollowedModel:
         self.current = ServedModel(SavedModel.open(path, which))
         self.opened = 1
         self.fault = ""
+        self._damaged: CheckpointManifest | None = None
 
     @property
     def manifest(self) -> CheckpointManifest:
@@ -37,26 +38,33 @@ class FollowedModel:
     async def follow(self, every_seconds: float) -> None:
         """Serve each new checkpoint, until cancelled.
 
-        A checkpoint that cannot be opened is logged, and the old model is served.
+        A checkpoint that cannot be opened is logged, and the old model is served. A damaged one is not tried
+        again.
         """
         while True:
             await asyncio.sleep(every_seconds)
             try:
-                if await asyncio.to_thread(self._is_newer):
-                    await self._switch()
-                self.fault = ""
+                newest = await asyncio.to_thread(self._newest_manifest)
+                if newest == self.manifest:
+                    self.fault = ""
+                elif newest != self._damaged:
+                    await self._switch(newest)
             except ShadowSyncError as error:
                 if str(error) != self.fault:
                     log.warning("the model of before is served: %s", error)
                 self.fault = str(error)
 
-    def _is_newer(self) -> bool:
-        _, manifest = open_checkpoint(self._path, which=self._which)
-        return manifest != self.manifest
+    def _newest_manifest(self) -> CheckpointManifest:
+        return open_checkpoint(self._path, which=self._which)[1]
 
-    async def _switch(self) -> None:
+    async def _switch(self, newest: CheckpointManifest) -> None:
         since = time.monotonic()
-        self.current = ServedModel(await asyncio.to_thread(SavedModel.open, self._path, self._which))
+        try:
+            model = await asyncio.to_thread(SavedModel.open, self._path, self._which)
+        except CheckpointError:
+            self._damaged = newest
+            raise
+        self.current, self.fault = ServedModel(model), ""
         self.opened += 1
         log.info(
             "serves %s, opened in %s", self.current.model.description, duration(time.monotonic() - since)

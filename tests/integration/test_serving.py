@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, DataError, JobFileError
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.types import Float32Array
@@ -214,10 +214,23 @@ def test_what_is_no_request_gets_an_error_and_the_next_one_its_scores(
 
 
 def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
-    saved_run: Path, rows: list[Row], tmp_path: Path
+    saved_run: Path, rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(saved_run / "checkpoint", run / "checkpoint")
+    looks, opened = list[bool](), list[bool]()
+    look, open_model = FollowedModel._newest_manifest, SavedModel.open
+
+    def count_looks(model: FollowedModel) -> CheckpointManifest:
+        looks.append(True)
+        return look(model)
+
+    def count_opened(*given: Any) -> SavedModel:
+        opened.append(True)
+        return open_model(*given)
+
+    monkeypatch.setattr(FollowedModel, "_newest_manifest", count_looks)
+    monkeypatch.setattr(SavedModel, "open", count_opened)
 
     def replace(examples: int, *, damaged: bool = False) -> None:
         """As a job does, with a checkpoint after so many examples."""
@@ -242,6 +255,10 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
                 stats = await asyncio.to_thread(client.stats)
                 assert (stats["model"]["examples_trained"], stats["model"]["opened"]) == (77, 2)
                 assert stats["model"]["fault"]
+                tried, looked = len(opened), len(looks)
+                await until(lambda: len(looks) >= looked + 3, "it looks again")
+                assert len(opened) == tried, "a damaged one is not read again and again"
+                assert model.fault
                 replace(111)
                 await until(lambda: model.manifest.examples_trained == 111, "it goes on")
             following.cancel()
