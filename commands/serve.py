@@ -47,7 +47,7 @@ def serve(run_folder: Path, host: str, port: int, follow: bool, threads: int, wh
     from ..serving.server import serve_model
 
     torch.set_num_threads(threads)
-    model = FollowedModel(run_folder, which)
+    model = FollowedModel(run_folder, which, click.echo)
 
     def started(port: int) -> None:
         click.echo(f"{model.current.model.description}, of {model.manifest.run}")

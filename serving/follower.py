@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which, open_checkpoint
@@ -20,11 +21,11 @@ class FollowedModel:
     """The model of a run's checkpoint, and the newest one if `follow` runs.
 
     The new model is opened beside the old one, which is served until then: memory for two models is needed.
-    Belongs to one loop. Raises as `SavedModel.open`.
+    `announce` gets a line for each new model. Belongs to one loop. Raises as `SavedModel.open`.
     """
 
-    def __init__(self, path: Path, which: Which) -> None:
-        self._path, self._which = path, which
+    def __init__(self, path: Path, which: Which, announce: Callable[[str], None] = log.info) -> None:
+        self._path, self._which, self._announce = path, which, announce
         self.current = ServedModel(SavedModel.open(path, which))
         self.opened = 1
         self.fault = ""
@@ -66,6 +67,5 @@ class FollowedModel:
             raise
         self.current, self.fault = ServedModel(model), ""
         self.opened += 1
-        log.info(
-            "serves %s, opened in %s", self.current.model.description, duration(time.monotonic() - since)
-        )
+        took = duration(time.monotonic() - since)
+        self._announce(f"now {model.description}, opened in {took}")
