@@ -9,6 +9,7 @@ import click
 
 from .key import security_options
 from .options.checkpoint_option import checkpoint_option
+from .options.job_arguments import web_option, web_override
 
 
 @click.command()
@@ -21,9 +22,12 @@ from .options.checkpoint_option import checkpoint_option
     help="Override a setting of its job; data, model and batches must stay as they are.",
 )
 @checkpoint_option("--from", "last")
+@web_option
 @security_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
-def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], quiet: bool) -> None:
+def resume(
+    run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], web: str | None, quiet: bool
+) -> None:
     """Resume RUN from a checkpoint.
 
     Batches that it had trained are not trained again. The new run has its own folder beside RUN, which stays
@@ -33,4 +37,5 @@ def resume(run_folder: Path, overrides: tuple[str, ...], which: Literal["last", 
     from ..nodes.supervisor.run import resumed_job
     from .run_command import run_and_exit
 
-    run_and_exit(lambda: resumed_job(run_folder, overrides, which), "resume", quiet=quiet)
+    given = (*overrides, *web_override(web))
+    run_and_exit(lambda: resumed_job(run_folder, given, which), "resume", quiet=quiet)

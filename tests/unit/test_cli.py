@@ -179,3 +179,16 @@ def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         signal.signal(signal.SIGINT, before)
     assert result.exit_code == ExitCode.INTERRUPTED
     assert result.stderr == "shadowsync generate: interrupted\n"
+
+
+def test_resume_takes_an_address_for_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[tuple[str, ...]] = []
+
+    def resumed_job(folder: Path, overrides: tuple[str, ...], which: str) -> None:
+        given.append(overrides)
+        raise ShadowSyncError(f"{folder} {which}")
+
+    monkeypatch.setattr("shadowsync.nodes.supervisor.run.resumed_job", resumed_job)
+    for web, expected in (((), ()), (("--web", "8080"), ('watch.web="8080"',))):
+        CliRunner().invoke(main, ["resume", str(tmp_path), "--set", "run.seed=2", *web])
+        assert given.pop() == ("run.seed=2", *expected)
