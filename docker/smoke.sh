@@ -55,7 +55,8 @@ unset JOB DATA READERS EMBEDDINGS SYNCS NODE_MEMORY NODE_CPUS
 
 clean() {
   docker rm -f "$PROJECT-check" >/dev/null 2>&1 || true
-  compose down --volumes --timeout 5 >/dev/null 2>&1 || say "could not remove all of project $PROJECT"
+  SAID=$(compose down --volumes --timeout 5 2>&1) ||
+    say "could not remove all of project $PROJECT: $(printf '%s' "$SAID" | tail -n 1)"
   # shellcheck disable=SC2086 - these are two names
   [ -z "${BUILT:-}" ] || docker image rm -f $BUILT >/dev/null 2>&1 || say "could not remove image $BUILT"
 }

@@ -80,17 +80,16 @@ def _inject_into_process(kind: str, victim: psutil.Process) -> Callable[[], None
         victim.send_signal(signal.SIGSTOP)
         return lambda: victim.send_signal(signal.SIGCONT)
     # As on a full disk, a write to a file fails; pipes and sockets are no files.
-    limited = [victim, *victim.children(recursive=True)]
-    before = [one.rlimit(resource.RLIMIT_FSIZE) for one in limited]
-    for one, (_, hard) in zip(limited, before, strict=True):
-        one.rlimit(resource.RLIMIT_FSIZE, (0, hard))
+    soft, hard = victim.rlimit(resource.RLIMIT_FSIZE)
+    _limit_files(victim, (0, hard))
+    return lambda: _limit_files(victim, (soft, hard))
 
-    def undo() -> None:
-        for one, limits in zip(limited, before, strict=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.rlimit(resource.RLIMIT_FSIZE, limits)
 
-    return undo
+def _limit_files(victim: psutil.Process, limits: tuple[int, int]) -> None:
+    """Limit the files of a process and of its children, those of now."""
+    for one in (victim, *victim.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.rlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def processes_of_role(supervisor: int, role: str) -> list[psutil.Process]:

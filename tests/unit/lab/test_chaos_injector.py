@@ -1,0 +1,96 @@
+"""Faults begin in a process, end when their time has come, and say if there was nothing to meet."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+from shadowsync.lab.chaos import injector
+from shadowsync.lab.chaos.injector import HAS_LIMITS, Injector
+from shadowsync.lab.chaos.schedule import Fault
+from shadowsync.pipeline.wire.endpoints import local_address
+from shadowsync.tests.support.processes import wait_until
+
+WRITER = """
+import errno, sys
+for line in sys.stdin:
+    try:
+        with open(sys.argv[1], "w") as file:
+            file.write(line)
+        print("written", flush=True)
+    except OSError as error:
+        print(errno.errorcode[error.errno], flush=True)
+"""
+
+
+class Writer:
+    """A process that writes a file when it is asked to."""
+
+    def __init__(self, path: Path) -> None:
+        command = [sys.executable, "-c", WRITER, str(path)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def write(self) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("words\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    @property
+    def status(self) -> str:
+        return str(psutil.Process(self.process.pid).status())
+
+
+@pytest.fixture
+def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
+    own = Writer(tmp_path / "file")
+    found = [psutil.Process(own.process.pid)]
+    monkeypatch.setattr(
+        injector,
+        "processes_of_role",
+        lambda _, role: found if role == "reader" and found[0].is_running() else [],
+    )
+    with own.process:
+        yield own
+        own.process.kill()
+
+
+@pytest.fixture
+def faults() -> Injector:
+    return Injector(1, local_address(uuid4().hex), {"reader": 1, "trainer": 1})
+
+
+@pytest.mark.skipif(not HAS_LIMITS, reason="limits of a living process are Linux's")
+def test_a_full_disk_lasts_as_long_as_it_should(writer: Writer, faults: Injector) -> None:
+    assert writer.write() == "written"
+    assert faults.inject(Fault("disk", "reader", 0, 0.5, 2.0), now=10.0)
+    assert writer.write() == "EFBIG"
+    faults.end(now=11.9)
+    assert faults.active
+    assert writer.write() == "EFBIG"
+    faults.end(now=12.0)
+    assert not faults.active
+    assert writer.write() == "written"
+
+
+def test_a_stopped_process_goes_on_and_a_killed_one_does_not(writer: Writer, faults: Injector) -> None:
+    assert faults.inject(Fault("stop", "reader", 0, 0.5, 2.0), now=10.0)
+    wait_until(lambda: writer.status == psutil.STATUS_STOPPED, "it stops")
+    faults.end(now=12.0)
+    assert writer.write() == "written"
+    assert faults.inject(Fault("kill", "reader", 3, 0.5), now=13.0)
+    assert writer.process.wait(30.0) == -signal.SIGKILL
+    assert not faults.active
+
+
+def test_nothing_to_meet_is_said(writer: Writer, faults: Injector) -> None:
+    assert not faults.inject(Fault("kill", "trainer", 0, 0.5), now=1.0), "no such process"
+    assert not faults.inject(Fault("cut", "reader", 0, 0.5, 1.0), now=1.0), "no relay"
+    assert writer.write() == "written"
