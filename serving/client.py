@@ -44,14 +44,19 @@ class ScoringClient:
     ) -> None:
         self.close()
 
-    def score(self, rows: Rows | Columns) -> Float32Array:
+    def score(self, rows: Rows | Columns, context: Mapping[str, Any] | None = None) -> Float32Array:
         """Return the probabilities of rows, float32 [n]; NaN for a row without a score.
 
-        `rows` is a list of objects, one for each row, or an object of columns.
+        `rows` is a list of objects, one for each row, or an object of columns. `context` has the columns
+        whose value all rows share, such as those of the user and the page.
 
         Raises DataError for rows that the server cannot score, ClusterError if it does not reply.
         """
-        body = {"columns": dict(rows)} if isinstance(rows, Mapping) else {"rows": [dict(row) for row in rows]}
+        body: dict[str, Any] = {"context": dict(context or {})}
+        if isinstance(rows, Mapping):
+            body["columns"] = dict(rows)
+        else:
+            body["rows"] = [dict(row) for row in rows]
         reply = self._request("POST", "/score", json.dumps(body, allow_nan=False))
         return np.array([np.nan if p is None else p for p in reply["probabilities"]], np.float32)
 

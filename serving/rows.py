@@ -32,29 +32,22 @@ class RowColumns:
 def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowColumns:
     """Return the rows of a request's JSON body.
 
-    The body is {"rows": [{COLUMN: VALUE, ...}, ...]} or {"columns": {COLUMN: [VALUE, ...], ...}}. Columns
-    that only training needs, such as the label, may be there. Raises BadRequest for anything else, for
-    unknown and for missing columns, and for more than `most_rows` rows.
+    The body is {"rows": [{COLUMN: VALUE, ...}, ...]} or {"columns": {COLUMN: [VALUE, ...], ...}}, and may
+    have {"context": {COLUMN: VALUE, ...}} with the columns whose value all rows share. Columns that only
+    training needs, such as the label, may be there. Raises BadRequest for anything else, for unknown and for
+    missing columns, and for more than `most_rows` rows.
     """
     if not isinstance(body, dict) or (("rows" in body) == ("columns" in body)):
         raise BadRequest('give an object with "rows" or "columns"')
+    context = body.get("context", {})
+    if not isinstance(context, dict):
+        raise BadRequest("context: give an object with the value of each column that all rows share")
     if "columns" in body:
-        return _from_columns(body["columns"], schema, most_rows)
-    rows = body["rows"]
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise BadRequest("rows: give a list of objects, one for each row")
-    _check_count(len(rows), most_rows)
-    _check_names({name for row in rows for name in row}, schema)
-    columns = {}
-    for name in schema.inputs.sources:
-        try:
-            columns[name] = [row[name] for row in rows]
-        except KeyError:
-            at = next(at for at, row in enumerate(rows) if name not in row)
-            raise BadRequest(
-                f"rows[{at}] has no column {name!r}; give null where the value is missing"
-            ) from None
-    return RowColumns(len(rows), columns)
+        count, columns = _from_columns(body["columns"], context, schema, most_rows)
+    else:
+        count, columns = _from_rows(body["rows"], context, schema, most_rows)
+    shared = {name: [context[name]] * count for name in schema.inputs.sources if name in context}
+    return RowColumns(count, columns | shared)
 
 
 def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
@@ -68,19 +61,45 @@ def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     return pa.table(arrays)
 
 
-def _from_columns(given: Any, schema: InputSchema, most_rows: int) -> RowColumns:
+def _from_rows(
+    rows: Any, context: Mapping[str, Any], schema: InputSchema, most_rows: int
+) -> tuple[int, dict[str, Sequence[Any]]]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadRequest("rows: give a list of objects, one for each row")
+    _check_count(len(rows), most_rows)
+    _check_names({name for row in rows for name in row}, context.keys(), schema)
+    columns: dict[str, Sequence[Any]] = {}
+    for name in _sources_beside(context, schema):
+        try:
+            columns[name] = [row[name] for row in rows]
+        except KeyError:
+            at = next(at for at, row in enumerate(rows) if name not in row)
+            raise BadRequest(
+                f"rows[{at}] has no column {name!r}; give null where the value is missing"
+            ) from None
+    return len(rows), columns
+
+
+def _from_columns(
+    given: Any, context: Mapping[str, Any], schema: InputSchema, most_rows: int
+) -> tuple[int, dict[str, Sequence[Any]]]:
     if not isinstance(given, dict) or not all(isinstance(values, list) for values in given.values()):
         raise BadRequest("columns: give an object with a list of values for each column")
-    _check_names(given.keys(), schema)
-    for name in schema.inputs.sources:
+    _check_names(given.keys(), context.keys(), schema)
+    sources = _sources_beside(context, schema)
+    for name in sources:
         if name not in given:
             raise BadRequest(f"columns: no column {name!r}; give nulls where values are missing")
     counts = {len(values) for values in given.values()}
     if len(counts) > 1:
         raise BadRequest(f"columns: lists of {min(counts)} to {max(counts)} values; give as many for each")
-    count = counts.pop()
+    count = counts.pop() if counts else 0
     _check_count(count, most_rows)
-    return RowColumns(count, {name: given[name] for name in schema.inputs.sources})
+    return count, {name: given[name] for name in sources}
+
+
+def _sources_beside(context: Mapping[str, Any], schema: InputSchema) -> list[str]:
+    return [name for name in schema.inputs.sources if name not in context]
 
 
 def _check_count(count: int, most_rows: int) -> None:
@@ -90,7 +109,10 @@ def _check_count(count: int, most_rows: int) -> None:
         raise BadRequest(f"{count:,} rows; give at most {most_rows:,} at once")
 
 
-def _check_names(names: Set[str], schema: InputSchema) -> None:
+def _check_names(names: Set[str], shared: Set[str], schema: InputSchema) -> None:
+    if twice := sorted(names & shared):
+        raise BadRequest(f"column {twice[0]!r} is in the context and in the rows; give it once")
     columns = schema.data.columns.items()
+    names = names | shared
     if unknown := sorted(names - {section.source or key for key, section in columns if section.in_file}):
         raise BadRequest(f"there is no column {unknown[0]!r}; {suggest(unknown[0], schema.inputs.sources)}")

@@ -89,13 +89,21 @@ def test_scores_are_those_of_predict(saved_run: Path, rows: list[Row], predicted
         np.testing.assert_allclose(client.score(rows), predicted, rtol=1e-6)
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         np.testing.assert_allclose(client.score(columns), predicted, rtol=1e-6)
+        # What all rows share is given once.
+        shared = {name: rows[0][name] for name in ("I1", "C1", "C26")}
+        own = [{name: value for name, value in row.items() if name not in shared} for row in rows[:5]]
+        expected = client.score([{**row, **shared} for row in rows[:5]])
+        np.testing.assert_allclose(client.score(own, shared), expected, rtol=1e-6)
+        turned = {name: [row[name] for row in own] for name in own[0]}
+        np.testing.assert_allclose(client.score(turned, shared), expected, rtol=1e-6)
+        assert np.abs(expected - predicted[:5]).max() > 1e-4, "the control"
         # The label is not needed, and does not disturb.
         np.testing.assert_allclose(client.score([{**rows[0], "label": 1}]), predicted[:1], rtol=1e-6)
         assert len({round(float(p), 6) for p in predicted}) > ROWS / 2, "the control: they differ"
         model, stats = client.model(), client.stats()
         assert model["columns"]["I1"] == "dense"
         assert model["columns"]["C26"] == "categorical"
-        assert (stats["requests"], stats["rows"], stats["refused"]) == (3, 2 * ROWS + 1, 0)
+        assert (stats["requests"], stats["rows"], stats["refused"]) == (6, 2 * ROWS + 16, 0)
         assert 0 < stats["p50_milliseconds"] <= stats["p99_milliseconds"]
         assert model["examples_trained"] == stats["model"]["examples_trained"] > 0
 
@@ -189,6 +197,14 @@ def test_requests_that_are_refused(saved_run: Path, rows: list[Row]) -> None:
     assert refused(model, {"columns": columns | {"C1": ["x", "y"]}}) == (
         "columns: lists of 1 to 2 values; give as many for each"
     )
+    assert refused(model, {"columns": columns, "context": {"I3": 1}}) == (
+        "column 'I3' is in the context and in the rows; give it once"
+    )
+    assert refused(model, {"rows": [row], "context": {"I33": 1}}).startswith("there is no column 'I33'")
+    assert refused(model, {"rows": [row], "context": [1]}).startswith(
+        "context: give an object with the value"
+    )
+    assert refused(model, {"columns": {}, "context": row}) == "no rows; give at least one"
     del columns["I3"]
     assert refused(model, {"columns": columns}) == (
         "columns: no column 'I3'; give nulls where values are missing"
