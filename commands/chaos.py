@@ -103,7 +103,7 @@ def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
     kinds = list(WEIGHTS) if text == "all" else [kind.strip() for kind in text.split(",")]
     if unknown := [kind for kind in kinds if kind not in WEIGHTS]:
         remedy = f"use {', '.join(WEIGHTS)}, or all"
-        raise JobFileError(f"{unknown[0]!r} is no kind of fault", where="--faults", remedy=remedy)
+        raise JobFileError(f"{unknown[0]!r} is not a kind of fault", where="--faults", remedy=remedy)
     if longest_seconds < SHORTEST_SECONDS and not set(kinds) & set(WITHOUT_DURATION):
         raise JobFileError(
             f"{', '.join(kinds)} last 1 s or more", where="--faults", remedy="give a longer --longest-stop"

@@ -56,6 +56,7 @@ def export(
     from ..pipeline.errors import JobFileError
     from ..pipeline.saved_model.export import export_model
     from ..pipeline.saved_model.model import SavedModel
+    from ..pipeline.text.format import data_size
 
     if since is not None and tables == "none":
         raise JobFileError(
@@ -64,7 +65,7 @@ def export(
     model = SavedModel.open(run_folder, which)
     manifest = export_model(model, out, form, tables, since)
     for file in manifest["files"]:
-        click.echo(f"{file['bytes']:>15,} bytes  {file['name']}")
+        click.echo(f"{data_size(file['bytes']):>10}  {file['name']}")
     if since is not None:
         changed = sum(table["changed_rows"] for table in manifest["tables"])
         rows = sum(table["rows"] for table in manifest["tables"])

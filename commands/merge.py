@@ -19,11 +19,12 @@ def merge(exports: tuple[Path, ...], out: Path) -> None:
     last increment's checkpoint. Give the increments in order.
     """
     from ..pipeline.saved_model.increment import merge_exports
+    from ..pipeline.text.format import data_size
 
     if len(exports) < 2:
         raise click.UsageError("give a whole export and at least one increment")
 
     manifest = merge_exports(exports, out)
     for file in manifest["files"]:
-        click.echo(f"{file['bytes']:>15,} bytes  {file['name']}")
+        click.echo(f"{data_size(file['bytes']):>10}  {file['name']}")
     click.echo(f"version {manifest['version']}, after {manifest['examples_trained']:,} examples: {out}")

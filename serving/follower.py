@@ -52,7 +52,7 @@ class FollowedModel:
                     await self._switch(newest)
             except ShadowSyncError as error:
                 if str(error) != self.fault:
-                    log.warning("the model of before is served: %s", error)
+                    log.warning("the previous model is still served: %s", error)
                 self.fault = str(error)
 
     def _newest_manifest(self) -> CheckpointManifest:

@@ -50,7 +50,7 @@ def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowCol
     return RowColumns(count, columns | shared)
 
 
-def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+def arrow_table(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     """Return columns as a table; raises BadRequest for values of several types."""
     arrays = {}
     for name, values in columns.items():

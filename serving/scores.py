@@ -14,7 +14,7 @@ from ..pipeline.saved_model.input_rows import InputSchema, input_schema
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.saved_model.prediction import NOT_FINITE, logits_of, probability_of, rows_of_table
 from ..pipeline.types import Float32Array
-from .rows import BadRequest, RowColumns, table_of
+from .rows import BadRequest, RowColumns, arrow_table
 
 _WHERE: Final = "the request"
 
@@ -62,7 +62,7 @@ class ServedModel:
             name: [value for request in requests for value in request.columns[name]]
             for name in requests[0].columns
         }
-        rows = rows_of_table(table_of(columns), self.schema, _WHERE)
+        rows = rows_of_table(arrow_table(columns), self.schema, _WHERE)
         probabilities = probability_of(logits_of(self.model, rows))
         found, start = [], 0
         for request in requests:

@@ -39,7 +39,7 @@ def check_declaration(subject: Subject) -> None:
     ]
     for good, expected in wanted:
         if not good:
-            raise ConformanceError(DECLARATION, "reading the class", expected, "nothing of the kind")
+            raise ConformanceError(DECLARATION, "reading the class", expected, "it has not")
     try:
         json.dumps(dict(subject.make().describe()))
     except (TypeError, ValueError) as error:

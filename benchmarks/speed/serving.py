@@ -1,4 +1,8 @@
-"""Latency and rate of `shadowsync serve`, under the load of `hey` (https://github.com/rakyll/hey, a package of Debian) sends requests of 50 candidates with rows of DATA
+"""Latency and rate of `shadowsync serve` under load.
+
+    python benchmarks/speed/serving.py RUN DATA.parquet --out docs/results/serving.json
+
+`hey` (https://github.com/rakyll/hey, a package of Debian) sends requests of 50 candidates with rows of DATA
 over some connections: as many as the server answers, or at a given rate. The server has core 0 and `hey` core
 1, or both have both. Every figure is the median of the rounds.
 """
@@ -82,7 +86,7 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("data", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rates", type=int, nargs="*", default=[100, 200])
+    parser.add_argument("--rates", type=int, nargs="*", default=[200, 400])
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     results: dict[str, list[dict[str, float]]] = {}
@@ -92,8 +96,8 @@ def main() -> None:
             for server_cores, hey_cores in (("0", "1"), ("0,1", "0,1")):
                 with served(given.run, server_cores) as url:
                     count = len(server_cores.split(","))
-                    cases = [(form, connections, None) for form in files for connections in (1, 8)]
-                    cases += [("context and columns", 8, rate) for rate in given.rates]
+                    cases = [(form, connections, None) for form in files for connections in (1, 16)]
+                    cases += [("context and columns", 16, rate) for rate in given.rates]
                     load(url, files["rows"], 1, None, hey_cores)
                     for form, connections, rate in cases:
                         key = f"{count} core{'s' * (count > 1)}; {form}; {connections} connections; " + (

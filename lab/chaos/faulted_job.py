@@ -22,7 +22,7 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
 from .injector import Injector
-from .schedule import Fault
+from .schedule import ScheduledFault
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
 LOOK_SECONDS: Final = 0.05
@@ -47,8 +47,8 @@ class FaultedJob:
         last_line: last line of the last run's output.
     """
 
-    injected: list[tuple[Fault, float]] = field(default_factory=list)
-    missed: list[Fault] = field(default_factory=list)
+    injected: list[tuple[ScheduledFault, float]] = field(default_factory=list)
+    missed: list[ScheduledFault] = field(default_factory=list)
     exit_codes: list[int] = field(default_factory=list)
     hung: bool = False
     left: int = 0
@@ -74,7 +74,7 @@ class JobRunner:
         self._runs, self._logs = directory / "runs", directory / "logs"
         self._hang = hang_seconds
 
-    def run(self, name: str, faults: Sequence[Fault] = (), batches: int = 0) -> FaultedJob:
+    def run(self, name: str, faults: Sequence[ScheduledFault] = (), batches: int = 0) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
 
         A job without a checkpoint is run again. `batches` is the number of the whole job's batches, by which
@@ -92,7 +92,9 @@ class JobRunner:
             self._once(["resume", str(done.folder)] if saved else command, name, done, [])
         return done
 
-    def _once(self, command: list[str], name: str, done: FaultedJob, due: list[tuple[Fault, float]]) -> None:
+    def _once(
+        self, command: list[str], name: str, done: FaultedJob, due: list[tuple[ScheduledFault, float]]
+    ) -> None:
         marker, control, before = uuid4().hex, local_address(uuid4().hex), self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +125,7 @@ class JobRunner:
         process: subprocess.Popen[bytes],
         injector: Injector,
         done: FaultedJob,
-        due: list[tuple[Fault, float]],
+        due: list[tuple[ScheduledFault, float]],
         before: set[Path],
     ) -> None:
         """Inject faults when they are due; end the job if it hangs."""

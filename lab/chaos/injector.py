@@ -12,7 +12,7 @@ import psutil
 
 from ...nodes.runtime.process import CLI
 from ...nodes.supervisor.network.link_faults import LINK_FAULTS, LinkFault, request_link_fault
-from .schedule import Fault
+from .schedule import ScheduledFault
 
 # Whether the limits of a living process can be set, as on Linux.
 HAS_LIMITS: Final = hasattr(psutil.Process, "rlimit")
@@ -36,7 +36,7 @@ class Injector:
         """Whether a fault lasts."""
         return bool(self._lasting)
 
-    def inject(self, fault: Fault, now: float) -> bool:
+    def inject(self, fault: ScheduledFault, now: float) -> bool:
         """Inject a fault; return whether it met a living process or an open connection."""
         if fault.kind in LINK_FAULTS:
             return self._inject_into_links(fault, now)
@@ -59,7 +59,7 @@ class Injector:
             with contextlib.suppress(psutil.NoSuchProcess):
                 undo()
 
-    def _inject_into_links(self, fault: Fault, now: float) -> bool:
+    def _inject_into_links(self, fault: ScheduledFault, now: float) -> bool:
         node = f"{fault.role}-{fault.place % self._nodes[fault.role]}"
         kind = next(kind for kind in LINK_FAULTS if kind == fault.kind)
         try:

@@ -16,7 +16,7 @@ from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import count, counted
 from .faulted_job import FaultedJob, JobRunner
 from .ledger_check import problems_of, recovery_seconds
-from .schedule import Fault, schedule
+from .schedule import ScheduledFault, schedule
 
 JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
@@ -74,7 +74,9 @@ class ChaosResult:
 
     def resumed(self, label: str) -> int:
         """Count the jobs with faults of a label that stopped and were resumed."""
-        with_it = [job for job in self.jobs if any(Fault(**one).label == label for one in job["injected"])]
+        with_it = [
+            job for job in self.jobs if any(ScheduledFault(**one).label == label for one in job["injected"])
+        ]
         return sum(len(job["exit_codes"]) > 1 for job in with_it)
 
     def far(self) -> list[float]:

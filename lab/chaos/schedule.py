@@ -32,7 +32,7 @@ LAST_SHARE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScheduledFault:
     """One fault at a node of a role.
 
     Attributes:
@@ -61,7 +61,7 @@ class Fault:
 
 def schedule(
     count: int, seed: int, nodes: Mapping[str, int], kinds: Sequence[str], longest_seconds: float
-) -> list[list[Fault]]:
+) -> list[list[ScheduledFault]]:
     """Return the faults of each job, one or two at once; `count` in all.
 
     Roles take turns, so that each gets its share.
@@ -75,7 +75,7 @@ def schedule(
     roles = [role for role, number in nodes.items() if number]
     used = [kind for kind in kinds if kind in WITHOUT_DURATION or longest_seconds >= SHORTEST_SECONDS]
     order: list[str] = []
-    jobs: list[list[Fault]] = []
+    jobs: list[list[ScheduledFault]] = []
     done = 0
     while done < count:
         after = draw.uniform(FIRST_SHARE, LAST_SHARE)
@@ -93,7 +93,9 @@ def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> s
     return order.pop()
 
 
-def _fault(draw: random.Random, role: str, after: float, kinds: Sequence[str], longest: float) -> Fault:
+def _fault(
+    draw: random.Random, role: str, after: float, kinds: Sequence[str], longest: float
+) -> ScheduledFault:
     (kind,) = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])
     seconds = 0.0 if kind in WITHOUT_DURATION else draw.uniform(SHORTEST_SECONDS, longest)
-    return Fault(kind, role, draw.randrange(64), after, round(seconds, 3))
+    return ScheduledFault(kind, role, draw.randrange(64), after, round(seconds, 3))

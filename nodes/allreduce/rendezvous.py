@@ -100,7 +100,7 @@ class Rendezvous:
             return
         if len(message.blocked_by) > len(peer_round.group):
             count = len(message.blocked_by)
-            raise ValueError(f"blocked by {count} trainers in a group of {len(peer_round.group)}")
+            raise ValueError(f"{count} trainers are said to block a group of {len(peer_round.group)}")
         blockers = set(message.blocked_by.tolist()) - {self._context.index}
         if peer not in peer_round.ready or blockers:
             peer_round.record_progress(peer, now)

@@ -63,7 +63,7 @@ class ReorderBuffer:
         if message.position in buffered.chunks:
             return
         if buffered.bytes + message.payload.nbytes > self._most:
-            raise ValueError(f"more than {self._most} bytes for a round that has not begun here")
+            raise ValueError(f"chunks of a round that has not begun here exceed {self._most} bytes")
         buffered.chunks[message.position] = message
         buffered.bytes += message.payload.nbytes
 

@@ -125,7 +125,7 @@ class ChunkStreaming:
         position = message.position
         known = 0 <= position < len(work.chunks)
         if known and work.chunks[position].owner != peer and peer not in peer_round.completers():
-            raise ValueError(f"a result at position {position}, which another trainer reduces")
+            raise ValueError(f"the result at position {position} is not of the trainer that reduces it")
         if work.take_result(position, EncodedChunk(message.base, message.elements, message.payload)):
             self._record_progress(peer_round, peer, now)
 

@@ -179,7 +179,7 @@ class JobController:
 
     async def _follow_training(self, manager: CheckpointManager) -> None:
         """Take checkpoints and samples until the job is trained, ends early, or stops."""
-        sampling = asyncio.ensure_future(ReplicaSampler(self._server).run(self._model.dense_elements))
+        sampling = self._server.spawn(ReplicaSampler(self._server).run(self._model.dense_elements))
         checkpointing = self._server.spawn(manager.run())
         profiling = self._server.spawn(self._profile())
         try:

@@ -35,7 +35,7 @@ def sampled_label_rate(job: Job, spans: Sequence[Span], seconds: float | None = 
     if job.model.output_bias != "label_rate":
         return None
     if any(span.kind == "sorted" for span in spans):
-        log.info("the output bias is drawn: input sorted in memory has no sample of training alone")
+        log.info("the output bias is drawn at random: input that is sorted in memory cannot be sampled")
         return None
     sums = np.zeros(3)
 

@@ -377,7 +377,8 @@ class Node:
         finally:
             if self._turns is not None:
                 self._turns.close()
-            self._channel.close("this node is ending") if hasattr(self, "_channel") else None
+            if hasattr(self, "_channel"):
+                self._channel.close("this node is ending")
             try:
                 await self._tasks.close()
             finally:

@@ -114,7 +114,7 @@ class ColumnSection(BaseModel):
         default="sum", description="multi_hot: how the vectors of a bag are combined into one."
     )
     max_ids: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=1000, description="multi_hot: of a longer bag only this many ids, the first ones, are used."
+        default=1000, description="multi_hot: only the first so many ids of a longer bag are used."
     )
 
     @model_validator(mode="before")

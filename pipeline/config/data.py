@@ -41,8 +41,7 @@ class SplitSection(BaseModel):
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         default=0,
-        description="fraction: seed of the draw. It is apart from run.seed, so that runs with several seeds"
-        " have the same split.",
+        description="fraction: seed of the draw. Runs that differ in run.seed alone have the same split.",
     )
 
     @model_validator(mode="after")
@@ -135,14 +134,14 @@ class DataSection(BaseModel):
     decimal: Literal[".", ","] = Field(
         default=".",
         description='With `columns`: the decimal separator of numbers in texts; with "," 1,5 is a number and'
-        " 1.5 is none.",
+        " 1.5 is not.",
     )
     strip: bool = Field(default=False, description="csv, tsv: remove the blanks around a field.")
     split: SplitSection = SplitSection()
     negative_share: Fraction = Field(
         default=1.0,
-        description="Share of the training part's negatives that is trained on, with all positives. Which"
-        " ones is a function of (split.seed, file, place of the row). Scores are calibrated back: a"
+        description="Share of the training part's negatives that is trained on, with all positives. They"
+        " depend only on split.seed, the file and the place of the row. Scores are calibrated back: a"
         " probability p becomes p / (p + (1 - p) / negative_share), which adds log(negative_share)"
         " to the logit.",
     )

@@ -114,8 +114,8 @@ class Job(Section):
             )
         if self.sync.mode == "fixed" and self.sync.algorithm != "none":
             raise ValueError(
-                'trainer.balance: "updates" given; with sync.mode = "fixed" rounds come after so many whole'
-                ' batches, for which trainers wait: give sync.mode = "shadow", or "off"'
+                'trainer.balance: "updates" given; sync.mode = "fixed" counts whole batches between'
+                ' rounds, and trainers wait for each other there: give sync.mode = "shadow", or "off"'
             )
 
     @property

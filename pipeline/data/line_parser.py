@@ -57,7 +57,7 @@ class LineParser:
     def __init__(
         self, names: list[str], wanted: list[str], delimiter: str, quote: str, where: str = ""
     ) -> None:
-        self._wanted, self._width, self._where = wanted, len(names), where
+        self._wanted, self._where = wanted, where
         places = {name: f"f{index}" for index, name in enumerate(names)}
         fields = [places[name] for name in wanted]
         self._convert = pcsv.ConvertOptions(

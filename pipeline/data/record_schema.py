@@ -25,7 +25,7 @@ from .fields import (
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
-from .time_parts import out_of_years, rows_of_part
+from .time_parts import out_of_years, rows_of_time_part
 
 # With weights up to this, sums over a batch and products with the loss are finite in float32.
 MAX_WEIGHT = 1e30
@@ -275,7 +275,7 @@ class _ChunkParser:
             times = parse_times(column, section.format)
             wrong = out_of_years(times) & ~null_mask(column)
             self._time_fault(name, section, wrong)
-            return rows_of_part(np.where(wrong, np.nan, times), section.part)
+            return rows_of_time_part(np.where(wrong, np.nan, times), section.part)
         missing, numbers = null_mask(column), self._numbers(column)
         self._fault(name, "not numeric", np.isnan(numbers))
         rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")

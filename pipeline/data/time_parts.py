@@ -19,7 +19,7 @@ def out_of_years(times: Float64Array) -> Mask:
     return ~((times >= _FIRST_SECOND) & (times < _LAST_SECOND + 1))
 
 
-def rows_of_part(times: Float64Array, part: TimePart) -> IndexArray:
+def rows_of_time_part(times: Float64Array, part: TimePart) -> IndexArray:
     """Return int64 [n], the row of each time's part.
 
     `times` are seconds since 1970, in UTC, in the years 1 to 9999. NaN is a missing time, which has the last

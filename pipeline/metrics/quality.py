@@ -217,7 +217,7 @@ class QualitySums:
         if not np.isfinite(array).all() or (array < 0.0).any() or array[1] > _MOST_EXAMPLES:
             raise ValueError("quality sums hold a number that is negative, too large, or NaN")
         if array[0] != bins:
-            raise ValueError(f"quality sums of {array[0]:.0f} bins where {bins} were expected")
+            raise ValueError(f"quality sums have {array[0]:.0f} bins; {bins} were expected")
         if len(array) != _HEADER + 3 * array[4]:
             raise ValueError(f"quality sums of {array[4]:.0f} used bins cannot be {len(array)} long")
         used, negatives, positives = array[_HEADER:].reshape(3, -1)

@@ -16,7 +16,7 @@ CURVE_BINS: Final = 20
 TOP_SHARE: Final = 0.1
 
 
-class CurvePoint(NamedTuple):
+class CalibrationPoint(NamedTuple):
     """One of the equal parts into which the examples are cut by score.
 
     Attributes:
@@ -45,7 +45,7 @@ class RankingMetrics(NamedTuple):
     pr_auc: float | None
     lift: float | None
     calibration_error: float
-    curve: tuple[CurvePoint, ...]
+    curve: tuple[CalibrationPoint, ...]
 
 
 def metrics_of(sums: QualitySums) -> dict[str, float | None]:
@@ -82,7 +82,7 @@ def ranking_metrics(sums: QualitySums) -> RankingMetrics:
 
 def calibration_curve(
     negatives: Float64Array, positives: Float64Array, probabilities: Float64Array, bins: int = CURVE_BINS
-) -> tuple[CurvePoint, ...]:
+) -> tuple[CalibrationPoint, ...]:
     """Cut the examples into `bins` parts of equal weight, by ascending score.
 
     The arrays are those of `QualitySums.histogram`. A bin of the histogram at a cut is divided between both
@@ -93,7 +93,7 @@ def calibration_curve(
     edges = np.linspace(0.0, total, bins + 1)
     parts = [np.diff(_below(values, every, edges)) for values in (every, every * probabilities, positives)]
     return tuple(
-        CurvePoint(float(weight), min(1.0, float(predicted / weight)), min(1.0, float(label / weight)))
+        CalibrationPoint(float(weight), min(1.0, float(predicted / weight)), min(1.0, float(label / weight)))
         for weight, predicted, label in zip(*parts, strict=True)
         if weight > 0.0
     )

@@ -58,7 +58,7 @@ def tables_at(export: Export) -> dict[str, Float32Array]:
     chain = [export]
     while (wanted := chain[-1].since) is not None:
         if any(wanted == one.version for one in chain):
-            raise DataError("is an increment since itself", where=str(chain[-1].folder))
+            raise DataError("depends on itself", where=str(chain[-1].folder))
         chain.append(_beside(export.folder, wanted, chain[-1]))
     return merged_tables(chain[::-1])
 
@@ -80,7 +80,7 @@ def merged_tables(chain: list[Export]) -> dict[str, Float32Array]:
         require_same_model(before, increment.manifest, increment.folder)
         if increment.since != before.version:
             raise DataError(
-                f"is since version {increment.since}, and {before.folder} has version {before.version}",
+                f"needs version {increment.since} before it; {before.folder} has version {before.version}",
                 where=str(increment.folder),
                 remedy="give every increment in between, in order",
             )

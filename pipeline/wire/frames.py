@@ -73,24 +73,27 @@ def decode(frames: Sequence[Any]) -> Message:
         return _decode(frames)
     except RecursionError as error:
         # msgpack can decode deeper nesting than Python can format in an error.
-        raise ProtocolError("a header that is nested too deeply") from error
+        raise ProtocolError("the header is nested too deeply") from error
 
 
 def _decode(frames: Sequence[Any]) -> Message:
     if not frames:
-        raise ProtocolError("a message without frames")
+        raise ProtocolError("the message has no frames")
     header = memoryview(frames[0])
-    if not _CHECKSUM.size < header.nbytes <= MAX_HEADER_BYTES + _CHECKSUM.size:
-        raise ProtocolError(f"a header of {header.nbytes} bytes")
+    limit = MAX_HEADER_BYTES + _CHECKSUM.size
+    if not _CHECKSUM.size < header.nbytes <= limit:
+        raise ProtocolError(
+            f"the header has {header.nbytes} bytes; {_CHECKSUM.size + 1} to {limit} are allowed"
+        )
     body = header[_CHECKSUM.size :]
     if _CHECKSUM.unpack(header[: _CHECKSUM.size])[0] != zlib.crc32(body):
-        raise ProtocolError("a header whose checksum does not match")
+        raise ProtocolError("the header's checksum does not match")
     try:
         parts = msgpack.unpackb(body, raw=False, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"a header that is not msgpack ({error})") from error
+        raise ProtocolError(f"the header is not msgpack ({error})") from error
     if not isinstance(parts, list) or len(parts) < 2:
-        raise ProtocolError("a header that is not a list of version, kind, values and shapes")
+        raise ProtocolError("the header is not a list of version, kind, values and shapes")
     if parts[0] != PROTOCOL_VERSION:
         raise ProtocolError(
             f"protocol version {parts[0]!r:.40}; this is version {PROTOCOL_VERSION}",
@@ -98,7 +101,7 @@ def _decode(frames: Sequence[Any]) -> Message:
         )
     schema = MESSAGES.get(parts[1]) if isinstance(parts[1], str) else None
     if schema is None or len(parts) != 4:
-        raise ProtocolError(f"a message of the unknown kind {parts[1]!r:.40}")
+        raise ProtocolError(f"the message is of the unknown kind {parts[1]!r:.40}")
     _, kind, values, shapes = parts
     if not isinstance(values, list) or len(values) != len(schema.header):
         raise ProtocolError(f"{kind}: {len(schema.header)} header values are expected")

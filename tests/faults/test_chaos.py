@@ -44,7 +44,7 @@ def test_faults_of_links_and_disks(starter: Starter, job_file: JobMaker, tmp_pat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--faults", "kill,flood"], "--faults: 'flood' is no kind of fault; use kill, stop, reset, cut"),
+        (["--faults", "kill,flood"], "--faults: 'flood' is not a kind of fault; use kill, stop, reset, cut"),
         (["--faults", "cut", "--longest-stop", "0.5"], "--faults: cut last 1 s or more"),
     ],
 )

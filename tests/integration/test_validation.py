@@ -101,6 +101,8 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert scored <= report.checkpoints.written <= scored + report.validation.skipped + 1
     assert [at for at, _ in points] == sorted({at for at, _ in points})
     assert points[-1][0] == counted.distinct
+    # The one before it decided, and no later one was scored meanwhile.
+    assert points[-2][1] > points[-3][1]
     # An epoch at the least; a batch at the end of a span has fewer examples.
     assert points[-1][0] - points[-2][0] > EXAMPLES / 2, "training did not wait"
     # The best is the lowest, it is the one in best/, and it scores there what was said of it.

@@ -11,6 +11,7 @@ import shadowsync
 from shadowsync.pipeline.wire import messages
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.control_reference import SECTIONS, marks, renewed
+from shadowsync.pipeline.wire.frames import PROTOCOL_VERSION
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.worker_messages import ORDERS, REPORTS
 
@@ -32,6 +33,11 @@ def _without_sections(text: str) -> str:
         before, _, rest = text.partition(begin)
         text = before + rest.partition(end)[2]
     return text
+
+
+def test_the_version_is_that_of_the_code() -> None:
+    text = " ".join(PAGE.read_text("utf-8").split())
+    assert f"`version` is {PROTOCOL_VERSION}; a message of another version" in text
 
 
 ROWS = _rows(_without_sections(PAGE.read_text("utf-8")))

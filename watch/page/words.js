@@ -38,8 +38,9 @@ export const rate = (value) => (value == null ? UNKNOWN : `${size(value)}/s`);
 
 export function duration(seconds) {
   if (seconds == null) return UNKNOWN;
+  if (seconds > 0 && seconds < 0.9995) return `${+(seconds * 1000).toPrecision(3)} ms`;
+  if (seconds < 59.95) return `${+seconds.toPrecision(3)} s`;
   const all = Math.round(seconds);
-  if (all < 60) return `${all} s`;
   const minutes = Math.floor(all / 60);
   const parts = all < 3600 ? [[minutes, "min"], [all % 60, "s"]] : [[Math.floor(minutes / 60), "h"], [minutes % 60, "min"]];
   return parts.filter(([value]) => value).map(([value, unit]) => `${value} ${unit}`).join(" ");

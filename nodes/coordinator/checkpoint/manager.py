@@ -125,10 +125,7 @@ class CheckpointManager:
         if not self._validates:
             return
         if self.ended_early:
-            # Waiting checkpoints have later models than the one that was no better.
-            while self._waiting:
-                self.validation.skip()
-                await run_in_thread_uncancellable(drop, self._waiting.popleft())
+            await self._skip_waiting()
         if self._scoring is not None:
             await self._server.unless_stopped(self._wait())
         if self._state.stop is None:
@@ -230,10 +227,14 @@ class CheckpointManager:
 
     async def _take_and_pin(self, validate: bool) -> None:
         manifest = await self._take()
-        if manifest is not None and validate:
-            await self._pin(self._state.folder / "checkpoint")
-            if self._scoring is None or self._scoring.done():
-                self._scoring = self._server.spawn(self._score_waiting())
+        if manifest is None or not validate:
+            return
+        if self.ended_early:
+            self.validation.skip()
+            return
+        await self._pin(self._state.folder / "checkpoint")
+        if self._scoring is None or self._scoring.done():
+            self._scoring = self._server.spawn(self._score_waiting())
 
     def _skip(self, examples: int) -> None:
         if not self.validation.skipped:
@@ -263,6 +264,17 @@ class CheckpointManager:
     async def _score_waiting(self) -> None:
         while self._waiting:
             await self._validate(self._waiting.popleft())
+            if self.ended_early:
+                await self._skip_waiting()
+
+    async def _skip_waiting(self) -> None:
+        """Skip the checkpoints that wait.
+
+        Their models are later than the one that was no better.
+        """
+        while self._waiting:
+            self.validation.skip()
+            await run_in_thread_uncancellable(drop, self._waiting.popleft())
 
     async def _validate(self, candidate: Path) -> None:
         """Score a pinned checkpoint; keep it if it is the best."""

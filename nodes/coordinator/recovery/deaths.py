@@ -206,7 +206,7 @@ class ShardRecovery:
         batches = counted(count, "batch", "batches")
         seconds = self._state.seconds() - began
         again = f"{batches} that it lacks will be trained again (found in {duration(seconds)})"
-        server.event(name, again if count else "it lacks no trained batch")
+        server.event(name, again if count else "it has every trained batch")
         await offer_spans(server)
         await server.notify()
 

@@ -253,8 +253,8 @@ def test_balanced_updates_need_rounds_in_the_shadow(refusal: Callable[..., str],
     text = '[data]\nformat = "parquet"\npath = "x"\n'
     balanced = ("trainer.balance=updates", "trainer.count=2")
     assert refusal(text, *balanced, "sync.mode=fixed") == (
-        'trainer.balance: "updates" given; with sync.mode = "fixed" rounds come after so many whole batches,'
-        ' for which trainers wait: give sync.mode = "shadow", or "off"'
+        'trainer.balance: "updates" given; sync.mode = "fixed" counts whole batches between rounds,'
+        ' and trainers wait for each other there: give sync.mode = "shadow", or "off"'
     )
     alone = ("trainer.balance=updates", "sync.algorithm=none")
     assert refusal(text, *alone, "run.deterministic=true") == (

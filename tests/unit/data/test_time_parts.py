@@ -14,7 +14,7 @@ import pytest
 from shadowsync.pipeline.config.columns import TIME_PARTS, TimePart
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.hashing import hashes_of_rows, table_rows_of
-from shadowsync.pipeline.data.time_parts import rows_of_part
+from shadowsync.pipeline.data.time_parts import rows_of_time_part
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.prepare.preparation import prepare_folder
@@ -58,8 +58,8 @@ def _rows(tree: dict[str, Any], bad: BadRows | None = None) -> dict[str, list[in
 @pytest.mark.parametrize("part", PARTS)
 def test_against_the_calendar(part: TimePart) -> None:
     seconds = np.array([at.timestamp() for at in TIMES])
-    assert rows_of_part(seconds + 0.75, part).tolist() == EXPECTED[part]
-    assert rows_of_part(np.array([np.nan]), part).tolist() == [len(TIME_PARTS[part])]
+    assert rows_of_time_part(seconds + 0.75, part).tolist() == EXPECTED[part]
+    assert rows_of_time_part(np.array([np.nan]), part).tolist() == [len(TIME_PARTS[part])]
 
 
 FORMATS: dict[str, Callable[[datetime], str]] = {

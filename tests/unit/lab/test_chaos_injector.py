@@ -13,7 +13,7 @@ import psutil
 import pytest
 from shadowsync.lab.chaos import injector
 from shadowsync.lab.chaos.injector import HAS_LIMITS, Injector
-from shadowsync.lab.chaos.schedule import Fault
+from shadowsync.lab.chaos.schedule import ScheduledFault
 from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.tests.support.processes import wait_until
 
@@ -70,7 +70,7 @@ def faults() -> Injector:
 @pytest.mark.skipif(not HAS_LIMITS, reason="limits of a living process are Linux's")
 def test_a_full_disk_lasts_as_long_as_it_should(writer: Writer, faults: Injector) -> None:
     assert writer.write() == "written"
-    assert faults.inject(Fault("disk", "reader", 0, 0.5, 2.0), now=10.0)
+    assert faults.inject(ScheduledFault("disk", "reader", 0, 0.5, 2.0), now=10.0)
     assert writer.write() == "EFBIG"
     faults.end(now=11.9)
     assert faults.active
@@ -81,16 +81,16 @@ def test_a_full_disk_lasts_as_long_as_it_should(writer: Writer, faults: Injector
 
 
 def test_a_stopped_process_goes_on_and_a_killed_one_does_not(writer: Writer, faults: Injector) -> None:
-    assert faults.inject(Fault("stop", "reader", 0, 0.5, 2.0), now=10.0)
+    assert faults.inject(ScheduledFault("stop", "reader", 0, 0.5, 2.0), now=10.0)
     wait_until(lambda: writer.status == psutil.STATUS_STOPPED, "it stops")
     faults.end(now=12.0)
     assert writer.write() == "written"
-    assert faults.inject(Fault("kill", "reader", 3, 0.5), now=13.0)
+    assert faults.inject(ScheduledFault("kill", "reader", 3, 0.5), now=13.0)
     assert writer.process.wait(30.0) == -signal.SIGKILL
     assert not faults.active
 
 
 def test_nothing_to_meet_is_said(writer: Writer, faults: Injector) -> None:
-    assert not faults.inject(Fault("kill", "trainer", 0, 0.5), now=1.0), "no such process"
-    assert not faults.inject(Fault("cut", "reader", 0, 0.5, 1.0), now=1.0), "no relay"
+    assert not faults.inject(ScheduledFault("kill", "trainer", 0, 0.5), now=1.0), "no such process"
+    assert not faults.inject(ScheduledFault("cut", "reader", 0, 0.5, 1.0), now=1.0), "no relay"
     assert writer.write() == "written"

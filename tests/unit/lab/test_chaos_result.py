@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from shadowsync.lab.chaos.faulted_job import FaultedJob
 from shadowsync.lab.chaos.run import ChaosResult, _count, _problems
-from shadowsync.lab.chaos.schedule import Fault
+from shadowsync.lab.chaos.schedule import ScheduledFault
 
-KILLED = Fault("kill", "embedding", 0, 0.5)
-STOPPED = Fault("stop", "embedding", 1, 0.5, seconds=2.0)
+KILLED = ScheduledFault("kill", "embedding", 0, 0.5)
+STOPPED = ScheduledFault("stop", "embedding", 1, 0.5, seconds=2.0)
 
 
 def test_faults_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:

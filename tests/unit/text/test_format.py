@@ -94,6 +94,12 @@ def test_the_page_has_the_same_sizes(tmp_path: Path) -> None:
 
 
 @needs_node
+def test_the_page_has_the_same_durations(tmp_path: Path) -> None:
+    values = [0, 0.00042, 0.0312, 0.9994, 0.9996, 5, 42.53, 59.94, 59.96, 60, 61, 3600, 7799.6]
+    assert _of_the_page(tmp_path, f"{values}.map(words.duration)") == [duration(value) for value in values]
+
+
+@needs_node
 def test_the_page_has_the_same_numbers(tmp_path: Path) -> None:
     values = [0.81234, 0.0, 12_345.678, -3.26]
     for digits in (0, 1, 4):

@@ -87,7 +87,7 @@ def test_another_version_is_told_so(header: Header, version: Any) -> None:
     ],
 )
 def test_an_unknown_kind_is_refused(header: Header, parts: Any) -> None:
-    with pytest.raises(ProtocolError, match="of the unknown kind"):
+    with pytest.raises(ProtocolError, match="is of the unknown kind"):
         decode([header(parts), ROWS])
 
 
@@ -154,7 +154,7 @@ def test_more_shapes_than_tensors_are_refused(header: Header) -> None:
 
 def test_no_frames_and_no_header_are_refused() -> None:
     for frames in ([], [b""], [b"1234"]):
-        with pytest.raises(ProtocolError, match=r"without frames|a header of \d bytes"):
+        with pytest.raises(ProtocolError, match=r"has no frames|the header has \d bytes"):
             decode(frames)
 
 
@@ -163,7 +163,7 @@ def test_a_header_above_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", len(wire[0]) - 4)
     decode(wire)
     monkeypatch.setattr(frames_module, "MAX_HEADER_BYTES", len(wire[0]) - 5)
-    with pytest.raises(ProtocolError, match=rf"a header of {len(wire[0])} bytes"):
+    with pytest.raises(ProtocolError, match=rf"the header has {len(wire[0])} bytes"):
         decode(wire)
 
 

@@ -203,7 +203,7 @@ def test_early_chunks_are_bounded() -> None:
     reorder_buffer.add(0, chunk(1, 1))
     reorder_buffer.add(0, chunk(1, 1))
     assert early_bytes(reorder_buffer) == 80
-    with pytest.raises(ValueError, match="more than 100 bytes"):
+    with pytest.raises(ValueError, match="exceed 100 bytes"):
         reorder_buffer.add(0, chunk(1, 2))
     reorder_buffer.add(1, chunk(7, 0))
     reorder_buffer.add(0, chunk(2, 0))
@@ -246,11 +246,11 @@ NO_POSITIONS = np.zeros(0, dtype=np.int32)
         (PeerChunk(1, 0, 0, 4, float("nan"), 0, payload(4)), "weight"),
         (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(3)), "the payload for 4 elements has 12 bytes"),
         (PeerChunk(1, 0, 0, 4, 1.0, 9, payload(4)), "9"),
-        (PeerResult(1, 0, 0, 4, 0, payload(4)), "which another trainer reduces"),
+        (PeerResult(1, 0, 0, 4, 0, payload(4)), "is not of the trainer that reduces it"),
         (PeerResult(1, 0, 99, 4, 0, payload(4)), "no position 99"),
         (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at position 3; 4 are expected"),
         (PeerRequest(1, 0, NO_POSITIONS, np.zeros(2049, dtype=np.int32)), "2049 results"),
-        (PeerWait(1, 0, np.zeros(3, dtype=np.int32)), "blocked by 3"),
+        (PeerWait(1, 0, np.zeros(3, dtype=np.int32)), "3 trainers are said to block"),
         (PeerReady(-1, 0, 0), "generation -1"),
         (PeerReady(2**40, 0, 0), "generation"),
         (PeerReady(1, -1, 0), "round -1"),

@@ -65,9 +65,9 @@ def slow_socket() -> Iterator[Callable[[float], SlowSocket]]:
             descriptor.close()
 
 
-def line_over(slow: SlowSocket) -> CenterConnection:
-    """A line to a node that never answers by itself."""
-    line = CenterConnection(
+def connection_over(slow: SlowSocket) -> CenterConnection:
+    """A connection to a node that never answers by itself."""
+    connection = CenterConnection(
         member=MemberInfo("sync-0", "sync", 0, "s", ""),
         part=Slice(0, CHUNK * CHUNKS),
         socket=cast("zmq.Socket[bytes]", slow),
@@ -75,14 +75,14 @@ def line_over(slow: SlowSocket) -> CenterConnection:
         timeout_seconds=TIMEOUT_SECONDS,
         traffic=Traffic(),
     )
-    slow.has_room = line._turns.wake
-    return line
+    slow.has_room = connection._turns.wake
+    return connection
 
 
-def reply(line: CenterConnection, number: int) -> None:
+def reply(connection: CenterConnection, number: int) -> None:
     """The answer to one chunk comes."""
     values = np.full(CHUNK, number, dtype=np.float32)
-    line._accept(CenterValues(1, CHUNK * number, CHUNK, False, Float32().encode(values)), 100)
+    connection._accept(CenterValues(1, CHUNK * number, CHUNK, False, Float32().encode(values)), 100)
 
 
 def read(start: int, stop: int) -> Message:
@@ -92,11 +92,11 @@ def read(start: int, stop: int) -> Message:
 
 async def call(slow: SlowSocket, replies: int, every_seconds: float) -> np.ndarray:
     """A request whose first answers come so late, one after the other."""
-    line, loop = line_over(slow), asyncio.get_running_loop()
+    connection, loop = connection_over(slow), asyncio.get_running_loop()
     for number in range(replies):
-        loop.call_later(every_seconds * (number + 1), reply, line, number)
+        loop.call_later(every_seconds * (number + 1), reply, connection, number)
     target = np.zeros(CHUNK * CHUNKS, dtype=np.float32)
-    await asyncio.wait_for(line.request(1, read, target), 60.0)
+    await asyncio.wait_for(connection.request(1, read, target), 60.0)
     return target
 
 
@@ -114,10 +114,10 @@ def test_chunks_that_leave_slowly_are_waited_for(slow_socket: Callable[[float], 
     whole = CHUNKS * 0.4 * TIMEOUT_SECONDS
 
     async def work() -> None:
-        line, loop = line_over(slow), asyncio.get_running_loop()
+        connection, loop = connection_over(slow), asyncio.get_running_loop()
         for number in range(CHUNKS):
-            loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, reply, line, number)
-        await asyncio.wait_for(line.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 60.0)
+            loop.call_later(whole + 0.1 * TIMEOUT_SECONDS, reply, connection, number)
+        await asyncio.wait_for(connection.request(1, read, np.zeros(CHUNK * CHUNKS, dtype=np.float32)), 60.0)
 
     run_in_virtual_time(work())
     assert slow.taken == CHUNKS

@@ -1,4 +1,4 @@
-"""Rounds at a fixed rate across the line between a trainer and its worker processes."""
+"""Rounds at a fixed rate across the connection between a trainer and its worker processes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from shadowsync.tests.support.processes import wait_until
 EVERY = 3
 
 
-class Line:
-    """The trainer's end of the line, as `ProcessWorker` plays it: one note after the other, at the gate."""
+class TrainerEnd:
+    """The trainer's end of the connection, as of `ProcessWorker`: one note after the other, at the gate."""
 
     def __init__(self, gate: RoundGate, index: int) -> None:
         self.reports: list[WorkerReport] = []
@@ -48,8 +48,8 @@ class Line:
         thread.start()
         return thread
 
-    def end(self) -> None:
-        """The line ends."""
+    def close(self) -> None:
+        """Ends the connection."""
         self._notes.put(None)
         self._thread.join(60.0)
 
@@ -65,11 +65,11 @@ class Line:
 
 def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
     gate = RoundGate(1, EVERY, lambda: None)
-    line = Line(gate, 0)
+    end = TrainerEnd(gate, 0)
     for _ in range(EVERY - 1):
-        line.step().join(60.0)
+        end.step().join(60.0)
     assert not gate.enter(wanted=False)
-    third = line.step()
+    third = end.step()
     wait_until(lambda: gate.has_waiting_worker, "the worker is at the gate")
     assert third.is_alive()
     assert gate.enter(wanted=False)
@@ -78,36 +78,36 @@ def test_a_worker_waits_for_the_round_after_every_third_step() -> None:
     third.join(60.0)
     assert not third.is_alive()
     # What does not change its place at the gate is not told.
-    assert line.reports == [GateWork(), GateArrive()]
-    line.end()
+    assert end.reports == [GateWork(), GateArrive()]
+    end.close()
 
 
 def test_a_worker_without_input_does_not_hold_a_round_up_and_comes_back_after_it() -> None:
     gate = RoundGate(1, EVERY, lambda: None)
-    line = Line(gate, 0)
-    line.step().join(60.0)
+    end = TrainerEnd(gate, 0)
+    end.step().join(60.0)
     assert not gate.enter(wanted=True)
     for _ in range(3):
-        line.remote.nothing_to_train()
+        end.remote.nothing_to_train()
     wait_until(lambda: gate.enter(wanted=True), "the worker counts as starved")
-    back = line.step()
-    wait_until(lambda: line.reports[-1] == GateWork(), "the worker asks")
+    back = end.step()
+    wait_until(lambda: end.reports[-1] == GateWork(), "the worker asks")
     assert back.is_alive()
     gate.leave()
     back.join(60.0)
     assert not back.is_alive()
-    assert line.reports == [GateWork(), GateStarve(), GateWork()]
-    line.end()
+    assert end.reports == [GateWork(), GateStarve(), GateWork()]
+    end.close()
 
 
 def test_an_open_gate_lets_pass() -> None:
     gate = RoundGate(2, EVERY, lambda: None)
-    line = Line(gate, 0)
+    end = TrainerEnd(gate, 0)
     gate.open()
     for _ in range(2 * EVERY):
-        line.step().join(60.0)
-    assert line.reports == [GateWork(), GateArrive(), GateArrive()]
-    line.end()
+        end.step().join(60.0)
+    assert end.reports == [GateWork(), GateArrive(), GateArrive()]
+    end.close()
 
 
 def test_a_worker_whose_process_ends_is_not_kept_at_the_gate() -> None:

@@ -52,21 +52,21 @@ def test_records_are_told_together() -> None:
 
     async def scenario() -> None:
         coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        outbox = _ack_sender(coordinator, confirmed)
-        assert not outbox.due(now()), "nothing waits"
-        outbox.put(_record(1))
-        assert outbox.due(now())
-        running = asyncio.ensure_future(outbox.run())
+        sender = _ack_sender(coordinator, confirmed)
+        assert not sender.due(now()), "nothing waits"
+        sender.put(_record(1))
+        assert sender.due(now())
+        running = asyncio.ensure_future(sender.run())
         await confirmed.get()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         sent = now()
         for number in range(2, FLUSH_RECORDS + 1):
-            outbox.put(_record(number))
-        assert not outbox.due(sent - FLUSH_SECONDS)
-        assert outbox.due(sent + FLUSH_SECONDS)
-        outbox.put(_record(FLUSH_RECORDS + 1))
-        assert outbox.due(sent - FLUSH_SECONDS)
+            sender.put(_record(number))
+        assert not sender.due(sent - FLUSH_SECONDS)
+        assert sender.due(sent + FLUSH_SECONDS)
+        sender.put(_record(FLUSH_RECORDS + 1))
+        assert sender.due(sent - FLUSH_SECONDS)
 
     run_in_virtual_time(scenario())
 
@@ -74,17 +74,17 @@ def test_records_are_told_together() -> None:
 def test_each_record_is_told_and_confirmed_once() -> None:
     async def scenario() -> None:
         coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        outbox = _ack_sender(coordinator, confirmed)
-        running = asyncio.ensure_future(outbox.run())
+        sender = _ack_sender(coordinator, confirmed)
+        running = asyncio.ensure_future(sender.run())
         records = [_record(number) for number in range(1, 31)]
         for record in records:
-            outbox.put(record)
+            sender.put(record)
             await asyncio.sleep(0)
         assert [await confirmed.get() for _ in records] == records
         running.cancel()
         assert confirmed.empty()
         assert [id for sent in coordinator.sent for id in sent] == [tuple(record.id) for record in records]
-        assert outbox.confirmed_examples == 150
+        assert sender.confirmed_examples == 150
 
     run_in_virtual_time(asyncio.wait_for(scenario(), 60.0))
 
@@ -94,12 +94,12 @@ def test_the_records_after_the_first_wait() -> None:
 
     async def scenario() -> None:
         coordinator, confirmed = Coordinator(), asyncio.Queue[BatchAck]()
-        outbox = _ack_sender(coordinator, confirmed)
-        running = asyncio.ensure_future(outbox.run())
-        outbox.put(_record(1))
+        sender = _ack_sender(coordinator, confirmed)
+        running = asyncio.ensure_future(sender.run())
+        sender.put(_record(1))
         await confirmed.get()
         first = now()
-        outbox.put(_record(2))
+        sender.put(_record(2))
         await confirmed.get()
         assert FLUSH_SECONDS <= now() - first < 2 * FLUSH_SECONDS
         running.cancel()

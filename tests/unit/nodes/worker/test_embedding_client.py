@@ -110,7 +110,7 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(
     ("message", "why"),
     [
         (Failure(1, "row 9 is not one of node 0's 4"), "embedding-0: row 9 is not one of"),
-        (Failure(0, "a header whose checksum does not match"), "embedding-0: a header"),
+        (Failure(0, "the header's checksum does not match"), "embedding-0: the header"),
         (vectors(1, 1.0, 2.0), "embedding-0: it answered 4 floats, not the 2 requested"),
         (Vectors(1, 0, np.zeros(3, np.float32)), "it answered 3 floats, not the 2 requested"),
     ],
