@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     metavar="KINDS",
     default="kill,stop",
     show_default=True,
-    help="Kinds of faults, separated by commas: kill, stop, reset, cut, stall, delay, disk; or all.",
+    help="Kinds of faults (see above), separated by commas; or all.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the schedule.")
 @click.option(
@@ -97,14 +97,14 @@ def chaos(
 
 def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
     from ..lab.chaos.injector import HAS_LIMITS
-    from ..lab.chaos.schedule import SHORTEST_SECONDS, WEIGHTS, WITHOUT_DURATION
+    from ..lab.chaos.schedule import FAULT_KINDS, SHORTEST_SECONDS
     from ..pipeline.errors import JobFileError
 
-    kinds = list(WEIGHTS) if text == "all" else [kind.strip() for kind in text.split(",")]
-    if unknown := [kind for kind in kinds if kind not in WEIGHTS]:
-        remedy = f"use {', '.join(WEIGHTS)}, or all"
+    kinds = list(FAULT_KINDS) if text == "all" else [kind.strip() for kind in text.split(",")]
+    if unknown := [kind for kind in kinds if kind not in FAULT_KINDS]:
+        remedy = f"use {', '.join(FAULT_KINDS)}, or all"
         raise JobFileError(f"{unknown[0]!r} is not a kind of fault", where="--faults", remedy=remedy)
-    if longest_seconds < SHORTEST_SECONDS and not set(kinds) & set(WITHOUT_DURATION):
+    if longest_seconds < SHORTEST_SECONDS and all(FAULT_KINDS[kind].lasts for kind in kinds):
         raise JobFileError(
             f"{', '.join(kinds)} last 1 s or more", where="--faults", remedy="give a longer --longest-stop"
         )

@@ -28,7 +28,6 @@ CANDIDATES = 50
 # Columns of the user and the page in the requests with a context: half of them.
 SHARED = 0.5
 SECONDS = 8
-START_SECONDS = 60.0
 
 
 def bodies(data: Path, folder: Path) -> dict[str, Path]:

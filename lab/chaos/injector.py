@@ -61,9 +61,8 @@ class Injector:
 
     def _inject_into_links(self, fault: ScheduledFault, now: float) -> bool:
         node = f"{fault.role}-{fault.place % self._nodes[fault.role]}"
-        kind = next(kind for kind in LINK_FAULTS if kind == fault.kind)
         try:
-            ends = request_link_fault(self._control, LinkFault(node, kind, fault.seconds))
+            ends = request_link_fault(self._control, LinkFault(node, fault.kind, fault.seconds))
         except OSError:
             return False
         # The relay ends it by itself.

@@ -30,7 +30,7 @@ class ChaosPlan:
 
     Attributes:
         faults: number of faults in all.
-        kinds: kinds of faults, of `schedule.WEIGHTS`.
+        kinds: kinds of faults, of `schedule.FAULT_KINDS`.
         clean_runs: jobs without faults, to compare with.
         hang_seconds: see `JobRunner`.
         longest_seconds: longest duration of a fault; if it is shorter than 1 s, only kinds without one come.

@@ -5,30 +5,41 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from ...nodes.supervisor.network.link_faults import LINK_FAULTS
 from ...pipeline.text.format import duration, percent
 
-# How often each kind of fault comes, relative to the others that are chosen.
-WEIGHTS: Final[Mapping[str, int]] = {"kill": 17, "stop": 3, **dict.fromkeys(LINK_FAULTS, 3), "disk": 3}
-# In words, of a node of a role.
-_PHRASES: Final[Mapping[str, str]] = {
-    "kill": "killed",
-    "stop": "stopped",
-    "reset": "link reset",
-    "cut": "link cut",
-    "stall": "link stalled",
-    "delay": "link delayed",
-    "disk": "disk full",
-}
-WITHOUT_DURATION: Final = ("kill", "reset")
 # The share of jobs with two faults at once.
 PAIRED_SHARE: Final = 0.25
 SHORTEST_SECONDS: Final = 1.0
 # Faults come between these shares of the job's batches; the job may end before a later fault is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
+
+
+class FaultKind(NamedTuple):
+    """A kind of fault.
+
+    Attributes:
+        weight: how often it comes, relative to the other chosen kinds.
+        phrase: what happened to a node of a role, in words.
+        lasts: whether it has a duration.
+    """
+
+    weight: int
+    phrase: str
+    lasts: bool = True
+
+
+FAULT_KINDS: Final[Mapping[str, FaultKind]] = {
+    "kill": FaultKind(17, "killed", lasts=False),
+    "stop": FaultKind(3, "stopped"),
+    "reset": FaultKind(3, "link reset", lasts=False),
+    "cut": FaultKind(3, "link cut"),
+    "stall": FaultKind(3, "link stalled"),
+    "delay": FaultKind(3, "link delayed"),
+    "disk": FaultKind(3, "disk full"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class ScheduledFault:
     @property
     def label(self) -> str:
         """The role and what happened to it: the row of the table."""
-        return f"{self.role} {_PHRASES[self.kind]}"
+        return f"{self.role} {FAULT_KINDS[self.kind].phrase}"
 
     def __str__(self) -> str:
         lasting = f" for {duration(self.seconds)}" if self.seconds else ""
@@ -68,12 +79,12 @@ def schedule(
 
     Args:
         nodes: number of nodes by role; roles with none get no fault.
-        kinds: kinds of faults, of `WEIGHTS`.
+        kinds: kinds of faults, of `FAULT_KINDS`.
         longest_seconds: longest duration of a fault; kinds that last are left out if it is shorter than 1 s.
     """
     draw = random.Random(seed)
     roles = [role for role, number in nodes.items() if number]
-    used = [kind for kind in kinds if kind in WITHOUT_DURATION or longest_seconds >= SHORTEST_SECONDS]
+    used = [kind for kind in kinds if longest_seconds >= SHORTEST_SECONDS or not FAULT_KINDS[kind].lasts]
     order: list[str] = []
     jobs: list[list[ScheduledFault]] = []
     done = 0
@@ -96,6 +107,6 @@ def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> s
 def _fault(
     draw: random.Random, role: str, after: float, kinds: Sequence[str], longest: float
 ) -> ScheduledFault:
-    (kind,) = draw.choices(kinds, [WEIGHTS[kind] for kind in kinds])
-    seconds = 0.0 if kind in WITHOUT_DURATION else draw.uniform(SHORTEST_SECONDS, longest)
+    (kind,) = draw.choices(kinds, [FAULT_KINDS[kind].weight for kind in kinds])
+    seconds = draw.uniform(SHORTEST_SECONDS, longest) if FAULT_KINDS[kind].lasts else 0.0
     return ScheduledFault(kind, role, draw.randrange(64), after, round(seconds, 3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.metrics.quality import QualitySums, gain_ratio
-from ...pipeline.metrics.ranking import calibration_curve, ranking_metrics
+from ...pipeline.metrics.ranking import calibration_curve, metrics_of, ranking_metrics
 from ...pipeline.report.quality import CalibrationPart, Evaluation
 from .state.outcome import Score
 
@@ -16,23 +16,17 @@ def held_out_quality(score: Score | None, eval_files: list[str]) -> Evaluation |
     if score is None or not found:
         return None
     teacher = teacher_ne(source_files(eval_files))
-    ne = _mean([sums.ne for sums in found])
-    rankings = [ranking_metrics(sums) for sums in found]
-    return Evaluation(
-        model=score.model,
-        ne=ne,
-        auc=_mean([sums.auc for sums in found]),
-        auc_error=_mean([sums.auc_error for sums in found]),
-        logloss=sum(sums.logloss for sums in found) / len(found),
-        calibration=_mean([sums.calibration for sums in found]),
-        pr_auc=_mean([ranking.pr_auc for ranking in rankings]),
-        lift=_mean([ranking.lift for ranking in rankings]),
-        calibration_error=_mean([ranking.calibration_error for ranking in rankings]),
-        calibration_curve=_curve(found),
-        examples=found[0].examples,
-        teacher_ne=teacher,
-        gain_ratio=gain_ratio(ne, teacher),
-    )
+    each = [metrics_of(sums, ranking_metrics(sums)) for sums in found]
+    means = {name: _mean([metrics[name] for metrics in each]) for name in each[0]}
+    others = {
+        "model": score.model,
+        "auc_error": _mean([sums.auc_error for sums in found]),
+        "calibration_curve": _curve(found),
+        "examples": found[0].examples,
+        "teacher_ne": teacher,
+        "gain_ratio": gain_ratio(means["ne"], teacher),
+    }
+    return Evaluation.model_validate(means | others)
 
 
 def _curve(found: list[QualitySums]) -> list[CalibrationPart]:

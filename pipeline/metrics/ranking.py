@@ -48,12 +48,12 @@ class RankingMetrics(NamedTuple):
     curve: tuple[CalibrationPoint, ...]
 
 
-def metrics_of(sums: QualitySums) -> dict[str, float | None]:
-    """Return the metrics that are one number, by name; raises as `ranking_metrics`.
+def metrics_of(sums: QualitySums, ranking: RankingMetrics) -> dict[str, float | None]:
+    """Return the metrics that are one number, by name.
 
-    Those of `QualitySums` are "ne", "auc", "logloss" and "calibration", the others those of `RankingMetrics`.
+    "ne", "auc", "logloss" and "calibration" are those of `sums`; `ranking` is `ranking_metrics` of them.
+    Raises DataError without examples, or without any weight.
     """
-    ranking = ranking_metrics(sums)
     return {
         "ne": sums.ne,
         "auc": sums.auc,

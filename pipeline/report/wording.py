@@ -14,8 +14,7 @@ from .model import ExampleCounts, LinkTraffic, Report
 from .quality import Evaluation
 
 NOT_MEASURED = "not measured"
-# As in the words of the page, watch/page/words.js; other metrics have their names.
-METRIC_WORDS = {"ne": "NE", "auc": "AUC", "pr_auc": "PR-AUC", "calibration_error": "calibration error"}
+_METRIC_NAMES = {"ne": "NE", "auc": "AUC", "pr_auc": "PR-AUC", "calibration_error": "calibration error"}
 ADDS_UP = "adds up"
 DOES_NOT = "DOES NOT ADD UP"
 
@@ -34,6 +33,11 @@ percent = partial(format.percent, missing=NOT_MEASURED)
 def mean_and_most(mean: str, most: str) -> str:
     """Join a mean and a maximum, both already formatted."""
     return NOT_MEASURED if mean == most == NOT_MEASURED else f"{mean} mean, {most} at most"
+
+
+def metric_name(key: str) -> str:
+    """Return a metric's name in sentences; that of the page is the same, watch/page/words.js."""
+    return _METRIC_NAMES.get(key, key)
 
 
 def verdict(holds: bool) -> str:
@@ -167,13 +171,12 @@ def checkpoints(report: Report) -> list[str]:
     validation = report.validation
     if validation is not None and validation.best is not None:
         where = "also the last one" if validation.best_is_last else f"kept in {validation.folder}/"
-        metric = METRIC_WORDS.get(validation.metric, validation.metric)
         found.append(
-            f"Validated {counted(validation.count, 'time')}: best {metric}"
+            f"Validated {counted(validation.count, 'time')}: best {metric_name(validation.metric)}"
             f" {number(validation.best)} after {count(validation.best_examples)} examples, {where}."
         )
         others = [
-            f"{METRIC_WORDS.get(name, name)} {number(value)}"
+            f"{metric_name(name)} {number(value)}"
             for name, value in validation.best_metrics.items()
             if name != validation.metric
         ]

@@ -48,6 +48,7 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
             where=", ".join(patterns),
             remedy="give files with rows that fit the job's [data]",
         )
+    ranking = ranking_metrics(sums)
     teacher = teacher_ne(source_files(sorted({span.path for span in spans})))
     # Only generated logs have a teacher.
     taught = {} if teacher is None else {"teacher_ne": teacher, "gain_ratio": gain_ratio(sums.ne, teacher)}
@@ -55,8 +56,8 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
         "model": model.description,
         "examples": sums.examples,
         "bad_rows": scores.bad_rows,
-        **metrics_of(sums),
-        "calibration_curve": [point._asdict() for point in ranking_metrics(sums).curve],
+        **metrics_of(sums, ranking),
+        "calibration_curve": [point._asdict() for point in ranking.curve],
         **taught,
     }
 

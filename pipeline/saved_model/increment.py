@@ -75,7 +75,7 @@ def merged_tables(chain: list[Export]) -> dict[str, Float32Array]:
             where=str(whole.folder),
             remedy="begin with a whole export",
         )
-    tables = {name: table.vectors.copy() for name, table in whole.rows().items()}
+    tables = {name: table.vectors for name, table in whole.rows().items()}
     for before, increment in pairwise(chain):
         require_same_model(before, increment.manifest, increment.folder)
         if increment.since != before.version:
@@ -85,6 +85,8 @@ def merged_tables(chain: list[Export]) -> dict[str, Float32Array]:
                 remedy="give every increment in between, in order",
             )
         for name, changed in increment.rows().items():
+            # A copy, if it is memory of the file's reader.
+            tables[name] = np.require(tables[name], requirements="W")
             tables[name][changed.rows] = changed.vectors
     return tables
 

@@ -13,7 +13,7 @@ from ....pipeline.checkpoint.best import BEST, BestNote, adopt_best, drop, drop_
 from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.spans import Span
 from ....pipeline.errors import ShadowSyncError
-from ....pipeline.metrics.ranking import metrics_of
+from ....pipeline.metrics.ranking import metrics_of, ranking_metrics
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import NOTICE_SECONDS, CoordinatorServer
@@ -229,11 +229,10 @@ class CheckpointManager:
         manifest = await self._take()
         if manifest is None or not validate:
             return
-        if self.ended_early:
-            self.validation.skip()
-            return
         await self._pin(self._state.folder / "checkpoint")
-        if self._scoring is None or self._scoring.done():
+        if self.ended_early:
+            await self._skip_waiting()
+        elif self._scoring is None or self._scoring.done():
             self._scoring = self._server.spawn(self._score_waiting())
 
     def _skip(self, examples: int) -> None:
@@ -280,7 +279,8 @@ class CheckpointManager:
         """Score a pinned checkpoint; keep it if it is the best."""
         try:
             score = await self._scorer.score(candidate, self._spans)
-            metrics = metrics_of(score.sums) if score.sums.examples else {}
+            sums = score.sums
+            metrics = metrics_of(sums, ranking_metrics(sums)) if sums.examples else {}
             value = metrics.get(self.validation.settings.metric)
             if value is None:
                 self._fail("all labels of the validation part are the same, so no metric is defined")

@@ -11,13 +11,11 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 from .proxy import ProxyListener, is_own_user, unix_path
 
-LinkFaultKind = Literal["reset", "cut", "stall", "delay"]
-LINK_FAULTS: Final[tuple[LinkFaultKind, ...]] = get_args(LinkFaultKind)
-
+LINK_FAULTS: Final = ("reset", "cut", "stall", "delay")
 # The endpoint at which a relay takes faults; without this variable it takes none.
 CONTROL_VARIABLE: Final = "SHADOWSYNC_RELAY_CONTROL"
 # What "delay" adds: more than a retransmission waits for.
@@ -38,7 +36,7 @@ class LinkFault:
     """
 
     node: str
-    kind: LinkFaultKind
+    kind: str
     seconds: float = 0.0
 
     def __post_init__(self) -> None:

@@ -285,6 +285,7 @@ async def open_connection(make: Callable[[], asyncio.Protocol], endpoint: str) -
 
 
 def unix_path(endpoint: str) -> str:
+    """Return the socket's path of `ipc://@NAME`."""
     # ZeroMQ's "@" is the zero byte that makes a name abstract.
     return "\0" + endpoint.removeprefix("ipc://@")
 

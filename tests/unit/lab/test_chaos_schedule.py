@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from shadowsync.lab.chaos.schedule import FIRST_SHARE, LAST_SHARE, WEIGHTS, WITHOUT_DURATION, schedule
+from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, schedule
 
 COUNTS = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 0, "coordinator": 1}
 PROCESSES = ("kill", "stop")
@@ -44,8 +44,8 @@ def test_a_fault_is_said_in_words() -> None:
 
 
 def test_all_kinds_come_and_only_some_of_them_last() -> None:
-    faults = [fault for job in schedule(400, 1, COUNTS, tuple(WEIGHTS), 5.0) for fault in job]
-    assert {fault.kind for fault in faults} == set(WEIGHTS)
-    assert all((fault.seconds > 0) == (fault.kind not in WITHOUT_DURATION) for fault in faults)
+    faults = [fault for job in schedule(400, 1, COUNTS, tuple(FAULT_KINDS), 5.0) for fault in job]
+    assert {fault.kind for fault in faults} == set(FAULT_KINDS)
+    assert all((fault.seconds > 0) == FAULT_KINDS[fault.kind].lasts for fault in faults)
     stalled = next(fault for fault in faults if fault.kind == "stall")
     assert str(stalled).startswith(f"{stalled.role} link stalled for ")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import shadowsync
 from matplotlib.ticker import EngFormatter
+from shadowsync.pipeline.report.wording import metric_name
 from shadowsync.pipeline.text.format import (
     MISSING,
     amount,
@@ -97,6 +98,13 @@ def test_the_page_has_the_same_sizes(tmp_path: Path) -> None:
 def test_the_page_has_the_same_durations(tmp_path: Path) -> None:
     values = [0, 0.00042, 0.0312, 0.9994, 0.9996, 5, 42.53, 59.94, 59.96, 60, 61, 3600, 7799.6]
     assert _of_the_page(tmp_path, f"{values}.map(words.duration)") == [duration(value) for value in values]
+
+
+@needs_node
+def test_the_page_has_the_same_names_of_metrics(tmp_path: Path) -> None:
+    names = ["ne", "auc", "logloss", "calibration", "pr_auc", "lift", "calibration_error"]
+    assert _of_the_page(tmp_path, f"{names}.map(words.metricName)") == [metric_name(name) for name in names]
+    assert metric_name("pr_auc") == "PR-AUC"
 
 
 @needs_node
