@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import zmq
 import zmq.asyncio
@@ -45,7 +45,7 @@ from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .journal import JobJournal
 from .ledger.store import LedgerWriter
-from .sessions import JobWaits, SessionRegistry
+from .sessions import END_NOTICE_SECONDS, REPEAT_SECONDS, REQUESTS_OF_ONE, JobWaits, SessionRegistry
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, Member
@@ -54,14 +54,10 @@ from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
 
-END_NOTICE_SECONDS = 1.0
-NOTICE_SECONDS = 60.0
 # Time limits of a node: for a reply, for its last counts, and for either after an interrupt.
-REQUEST_SECONDS: Final = 60.0
-DRAIN_SECONDS: Final = 8.0
-HURRY_SECONDS: Final = 2.5
-# Request numbers of one coordinator; the next one that takes over begins above them.
-REQUESTS_OF_ONE = 1 << 32
+REQUEST_SECONDS = 60.0
+DRAIN_SECONDS = 8.0
+HURRY_SECONDS = 2.5
 
 HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 
@@ -90,8 +86,8 @@ class CoordinatorServer(JobWaits):
         if state.stop is not None:
             # The dead coordinator was about to stop the job.
             self._stopped.set()
-        # Why a node refused its last request, by name.
-        self._unmet: dict[str, ShadowSyncError] = {}
+        # Why a node refused its last request, by its name; others only read it.
+        self.unmet: dict[str, ShadowSyncError] = {}
         self._refusals = Refusals(log)
         self._unsent = CountedLog(log)
         self._handle: HandleMemberRequest | None = None
@@ -101,11 +97,6 @@ class CoordinatorServer(JobWaits):
         self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
         self._authenticator: ZapAuthenticator | None = None
-
-    @property
-    def unmet(self) -> Mapping[str, ShadowSyncError]:
-        """Why a node refused its last request, by its name."""
-        return self._unmet
 
     def listen(self, bound: str = "") -> str:
         """Bind, and return the endpoint that nodes join at; raises ClusterError.
@@ -150,15 +141,15 @@ class CoordinatorServer(JobWaits):
     def health(self) -> Health:
         """Return what the socket of `nodes/runtime/health.py` answers."""
         state = self.state
-        expected = state.job.expected
-        there = {role: len(state.members.alive(role)) for role in expected}
-        return coordinator_health(state.phase.value, state.training_metrics.examples, expected, there)
+        there = {role: len(state.members.alive(role)) for role in state.job.expected}
+        examples = state.training_metrics.examples
+        return coordinator_health(state.phase.value, examples, state.job.expected, there)
 
     async def close(self) -> None:
         """Tell watchers that the job has ended; end the tasks and the socket."""
         watchers = self.sessions.watchers(asyncio.get_running_loop().time())
         end = JobEnded(self.state.outcome)
-        notices = [session.call(end, timeout_seconds=END_NOTICE_SECONDS) for session in watchers]
+        notices = [one.call(end, timeout_seconds=END_NOTICE_SECONDS) for one in watchers]
         try:
             await asyncio.gather(*notices, return_exceptions=True)
         finally:
@@ -191,13 +182,13 @@ class CoordinatorServer(JobWaits):
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None
-        self._unmet.pop(member.info.name, None)
+        self.unmet.pop(member.info.name, None)
         try:
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
             log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, error)
             if isinstance(error, RemoteError):
-                self._unmet[member.info.name] = error
+                self.unmet[member.info.name] = error
             return None
 
     async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
@@ -214,6 +205,24 @@ class CoordinatorServer(JobWaits):
             unmet = ClusterError(f"{member.info.name}: {error}")
             unmet.exit_code = error.exit_code if isinstance(error, RemoteError) else unmet.exit_code
             raise unmet from error
+
+    async def call_until_answered(
+        self, member: Member, request: Request[Any], unable: str, wanted: Callable[[], bool]
+    ) -> None:
+        """Repeat a request until a node replies or dies, while it is `wanted`.
+
+        A node without a session gets the request when it is back. One that refuses is declared dead, because
+        it was `unable`.
+        """
+        while member.alive and wanted():
+            try:
+                await self.call_or_raise(member, request, REQUEST_SECONDS)
+                return
+            except ClusterError as error:
+                log.warning("%s", error)
+                if isinstance(error.__cause__, RemoteError):
+                    self.mark_dead(member.info.token, unable)
+            await asyncio.sleep(REPEAT_SECONDS)
 
     async def call_all(
         self, members: Iterable[Member], request: Request[ReplyType], seconds: float
@@ -249,7 +258,7 @@ class CoordinatorServer(JobWaits):
         self._notify_loss(death, written)
         try:
             if session is not None:
-                await session.call(Finish(ExitCode.OK, ""), timeout_seconds=NOTICE_SECONDS)
+                await session.call(Finish(ExitCode.OK, ""), timeout_seconds=REQUEST_SECONDS)
         except (ConnectionLost, RemoteError) as error:
             log.warning("%s did not confirm its end: %s", member.info.name, error)
         self.sessions.end(member.info.token.encode(), LEFT)
@@ -268,7 +277,7 @@ class CoordinatorServer(JobWaits):
         if written:
             # Recorded first: a coordinator that takes over must know it, too.
             await asyncio.wait(written)
-        await self.call(other, NodeLost(dead.token, dead.role, dead.name), NOTICE_SECONDS)
+        await self.call(other, NodeLost(dead.token, dead.role, dead.name), REQUEST_SECONDS)
 
     def renotify(self) -> None:
         """Repeat the notices of a dead coordinator."""
@@ -283,13 +292,13 @@ class CoordinatorServer(JobWaits):
             assert self._socket is not None
             parts = await self._socket.recv_multipart(copy=False)
             identity = parts[0].bytes
+            token = identity.decode("ascii", "replace")
             try:
                 message = decode([part.buffer for part in parts[1:]])
             except ProtocolError as error:
-                self._refuse(identity.decode("ascii", "replace"), str(error))
+                self._refuse(token, str(error))
                 self._send(identity, Failure(request=0, what=str(error)))
                 continue
-            token = identity.decode("ascii", "replace")
             self.sessions.record_seen(identity, asyncio.get_running_loop().time())
             if isinstance(message, Heartbeat):
                 self._heartbeat(identity, token, message)
@@ -343,7 +352,7 @@ class CoordinatorServer(JobWaits):
         if member is not None and member.alive:
             parts = self.state.heartbeat(member, message.counts)
             if parts is not None:
-                self.spawn(self.call(member, DivideBatches(parts), NOTICE_SECONDS))
+                self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
 
     async def _watch(self) -> None:
         limit = self.state.job.run.node_timeout_seconds
@@ -370,16 +379,15 @@ class CoordinatorServer(JobWaits):
         if state.phase is not JobPhase.TRAINING:
             return
         if lost := lost_batches(state.ledger, state.members.alive("reader")):
-            text = (
-                f"batches delivered, but neither trained nor in flight: {lost}; see the ledger in report.md"
-            )
+            where = "see the ledger in report.md"
+            text = f"batches delivered, but neither trained nor in flight: {lost}; {where}"
             self.request_stop(Stop("failed", text, ExitCode.LEDGER))
 
     def broadcast_group(self, view: GroupView | None) -> None:
         """Send a new generation to all trainers, including excluded ones."""
         if view is not None and self.state.members.started:
             for trainer in self.state.members.alive("trainer"):
-                self.spawn(self.call(trainer, SetGroup(view), NOTICE_SECONDS))
+                self.spawn(self.call(trainer, SetGroup(view), REQUEST_SECONDS))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background; its exception stops the job."""

@@ -14,7 +14,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,7 +26,7 @@ from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.manifest import open_checkpoint
 from ...pipeline.embedding.storage.saved_tables import applied_name
 from ...pipeline.embedding.storage.store import ChangedRows
-from ...pipeline.errors import CheckpointError, ClusterError, ResourceError
+from ...pipeline.errors import CheckpointError, ResourceError
 from ...pipeline.memory import available_memory_bytes
 from ...pipeline.text.format import data_size
 from .server import ShardService
@@ -42,8 +41,6 @@ that much longer."""
 
 MOST_CHANGES: Final = 8
 """Most parts of changes after one part with all rows; a further one has the changes of all of them."""
-
-_POLL_SECONDS: Final = 0.2
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -208,26 +205,8 @@ class ShardCheckpoints:
         return await self._service.run(lambda: self._timed(work))
 
     def _fetch(self, copy: Callable[[], T]) -> T:
-        """Run `copy` on the service thread, for a thread that writes files.
-
-        Raises ClusterError if the service ends.
-        """
-        result: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                result.set_result(self._timed(copy))
-            except Exception as error:  # noqa: BLE001 - raised where the result is awaited
-                result.set_exception(error)
-
-        self._service.call(run)
-        while True:
-            try:
-                return result.result(_POLL_SECONDS)
-            except TimeoutError:
-                # An ended thread never runs the commands left in its queue.
-                if not self._service.is_alive and not result.done():
-                    raise ClusterError("the embedding node ends while it writes its rows") from None
+        """Run `copy` on the service thread, for a thread that writes files."""
+        return self._service.run_blocking(lambda: self._timed(copy))
 
     def _timed(self, work: Callable[[], T]) -> T:
         began = time.monotonic()

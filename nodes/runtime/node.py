@@ -91,6 +91,7 @@ class Node:
         self._authenticator: ZapAuthenticator | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._turns: SocketTurns | None = None
+        self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
         self._broken_handshakes = 0
         self._profile = NodeProfile(role, self._metrics)
         self._tasks = TaskSet(self._fail)
@@ -108,7 +109,6 @@ class Node:
             self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
             self._authenticator = start_authenticator(self._context)
             self._connect()
-            self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
             self._turns = SocketTurns(self._take_turn, self._socket, self._monitor)
             self._install_signals()
             if (path := health_path(supervised=self.settings.supervised)) is not None:
@@ -377,8 +377,7 @@ class Node:
         finally:
             if self._turns is not None:
                 self._turns.close()
-            if hasattr(self, "_channel"):
-                self._channel.close("this node is ending")
+            self._channel.close("this node is ending")
             try:
                 await self._tasks.close()
             finally:

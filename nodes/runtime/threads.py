@@ -9,13 +9,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Generic, ParamSpec, TypeVar
 
 import zmq
 
+from ...pipeline.errors import ClusterError
 from ...pipeline.wire.sockets import Listener, Waker
 from .message_handler import MessageHandler
+
+POLL_MILLISECONDS = 200
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +143,27 @@ class CommandedService(Service):
         self.call(lambda: bridge.run(work))
         return await bridge.result
 
+    def run_blocking(self, work: Callable[[], T]) -> T:
+        """Run `work` on this thread and return its result; for another thread, which waits.
 
-POLL_MILLISECONDS = 200
+        Raises ClusterError if this thread ends first.
+        """
+        result: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(work())
+            except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+                result.set_exception(error)
+
+        self.call(run)
+        while True:
+            try:
+                return result.result(POLL_MILLISECONDS / 1000)
+            except TimeoutError:
+                # An ended thread never runs the commands left in its queue.
+                if not self.is_alive and not result.done():
+                    raise ClusterError(f"the thread {self._thread.name!r} ended before its work") from None
 
 
 class ListeningService(MessageHandler, CommandedService):

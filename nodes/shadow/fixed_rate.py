@@ -17,12 +17,12 @@ from typing import Protocol
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.worker_messages import (
     CompletedRound,
+    DropSyncNode,
     GateArrive,
     GateStarve,
     GateWork,
     ReplaceSyncNode,
     RoundEnded,
-    SyncNodeIsLost,
     WorkerHeartbeat,
     WorkerReport,
 )
@@ -266,8 +266,8 @@ class RemoteRounds(WorkerRounds):
 
     def __init__(self, rounds: RoundCounter) -> None:
         self._rounds = rounds
-        self._happened: list[SyncNodeIsLost | ReplaceSyncNode] = []
-        self._send: Callable[[SyncNodeIsLost | ReplaceSyncNode], None] | None = None
+        self._happened: list[DropSyncNode | ReplaceSyncNode] = []
+        self._send: Callable[[DropSyncNode | ReplaceSyncNode], None] | None = None
         self._bytes = (0, 0)
         self._connection_counts: dict[str, int] = {}
 
@@ -280,7 +280,7 @@ class RemoteRounds(WorkerRounds):
         """See `CenterClient.metrics`; as of the last update."""
         return self._connection_counts
 
-    def bind(self, send: Callable[[SyncNodeIsLost | ReplaceSyncNode], None]) -> None:
+    def bind(self, send: Callable[[DropSyncNode | ReplaceSyncNode], None]) -> None:
         """Set how to notify the worker process; on the control thread, like `mark_lost`."""
         self._send = send
         for order in self._happened:
@@ -288,13 +288,13 @@ class RemoteRounds(WorkerRounds):
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost; on the control thread."""
-        self._send_order(SyncNodeIsLost(token))
+        self._send_order(DropSyncNode(token))
 
     def replace(self, number: int, member: MemberInfo) -> None:
         """Use another sync node for a slice; on the control thread."""
         self._send_order(ReplaceSyncNode(number, member))
 
-    def _send_order(self, order: SyncNodeIsLost | ReplaceSyncNode) -> None:
+    def _send_order(self, order: DropSyncNode | ReplaceSyncNode) -> None:
         if self._send is not None:
             self._send(order)
         else:

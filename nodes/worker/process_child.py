@@ -35,8 +35,9 @@ from ...pipeline.wire.worker_messages import (
     ConnectReader,
     DrainedWorker,
     DrainWorker,
+    DropNode,
+    DropSyncNode,
     GatePass,
-    NodeIsLost,
     ReplaceShard,
     ReplaceSyncNode,
     ScorePass,
@@ -44,7 +45,6 @@ from ...pipeline.wire.worker_messages import (
     SettledReader,
     SettleLostReader,
     StopProcess,
-    SyncNodeIsLost,
     TracedProcess,
     TraceProcess,
     WorkerError,
@@ -149,7 +149,7 @@ class WorkerProcessMain:
                 worker.confirm(message.reader, message.sequence)
             case DrainWorker():
                 worker.drain(message.sequences, self._on_drained, leaving=message.leaving)
-            case NodeIsLost():
+            case DropNode():
                 worker.node_lost(message.name)
             case SettleLostReader():
                 worker.settle_reader(message.name, lambda: self._report(SettledReader(message.name)))
@@ -158,7 +158,7 @@ class WorkerProcessMain:
             case ReplaceShard():
                 member = message.member
                 worker.replace_shard(member, lambda: self._report(SettledPushes(member.name)))
-            case SyncNodeIsLost():
+            case DropSyncNode():
                 if rounds is not None:
                     rounds.mark_lost(message.token)
             case ReplaceSyncNode():

@@ -32,11 +32,11 @@ from ...pipeline.wire.worker_messages import (
     ConnectReader,
     DrainedWorker,
     DrainWorker,
+    DropNode,
     GateArrive,
     GatePass,
     GateStarve,
     GateWork,
-    NodeIsLost,
     ReplaceShard,
     RoundEnded,
     ScorePass,
@@ -267,7 +267,7 @@ class ProcessWorker:
 
     def node_lost(self, name: str) -> None:
         """Expect nothing more from a reader or an embedding node; see `WorkerHandle.node_lost`."""
-        self._monitor.send(NodeIsLost(name))
+        self._monitor.send(DropNode(name))
 
     def settle_reader(self, name: str, reply: Callable[[], object]) -> None:
         """Train what a lost reader has delivered; see `WorkerHandle.settle_reader`."""

@@ -3,6 +3,8 @@
 A check is derived from the declared type of a field. It turns a value that msgpack decoded into the field's
 value, and raises ValueError for a wrong one. Declarations bound numbers and sizes:
 `Annotated[int, Bounds(0)]`, `Annotated[tuple[int, ...], Items(4096)]`.
+
+Written by hand: records travel as lists of values by position, and pydantic reads dataclasses by name only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Schemas of messages, derived from their classes.
 
-A schema has the header fields with their checks, and the tensors with dtype and rank.
+A schema has the header fields with their checks, and the tensors with dtype and rank. Written by hand,
+because libraries for schemas know no tensor frames, whose sizes follow from header fields.
 """
 
 from __future__ import annotations

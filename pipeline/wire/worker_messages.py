@@ -55,8 +55,8 @@ class DrainWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeIsLost:
-    """A reader or embedding node is lost."""
+class DropNode:
+    """A reader or embedding node is lost: forget it."""
 
     name: str
 
@@ -83,8 +83,8 @@ class ReplaceShard:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncNodeIsLost:
-    """The sync node of this token is lost."""
+class DropSyncNode:
+    """The sync node of this token is lost: forget it."""
 
     token: str
 
@@ -134,11 +134,11 @@ WorkerOrder: TypeAlias = (
     | BeginTraining
     | ConfirmBatch
     | DrainWorker
-    | NodeIsLost
+    | DropNode
     | SettleLostReader
     | ConnectReader
     | ReplaceShard
-    | SyncNodeIsLost
+    | DropSyncNode
     | ReplaceSyncNode
     | ScorePass
     | CollectSums
@@ -356,11 +356,11 @@ ORDERS: Final = WorkerVerbs[WorkerOrder](
         "begin": BeginTraining,
         "confirm": ConfirmBatch,
         "drain": DrainWorker,
-        "node_lost": NodeIsLost,
+        "drop_node": DropNode,
         "settle_reader": SettleLostReader,
         "connect_reader": ConnectReader,
         "replace_shard": ReplaceShard,
-        "sync_node_lost": SyncNodeIsLost,
+        "drop_sync_node": DropSyncNode,
         "replace_sync": ReplaceSyncNode,
         "evaluate": ScorePass,
         "collect": CollectSums,

@@ -104,7 +104,7 @@ class FakeServer(CoordinatorServer):
         try:
             return await self.call_or_raise(member, request, seconds)
         except ShadowSyncError as error:
-            self._unmet[member.info.name] = error
+            self.unmet[member.info.name] = error
             return None
 
     def written(self, node: Member, request: Request[Any]) -> WriteCheckpointReply:

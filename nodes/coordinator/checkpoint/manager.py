@@ -16,9 +16,8 @@ from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics.ranking import metrics_of, ranking_metrics
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
-from ..server import NOTICE_SECONDS, CoordinatorServer
+from ..server import CoordinatorServer
 from ..state.changes import CheckpointScored, TrainingPaused
-from ..state.membership import Member
 from ..state.outcome import FinalModel, Scored, ValidationState
 from ..validation.scoring import CheckpointScore, CheckpointScorer
 from .running import RunningCheckpoint, input_digest
@@ -217,13 +216,14 @@ class CheckpointManager:
     async def _end_pause(self, number: int) -> None:
         """Have all trainers go on."""
 
-        async def end(trainer: Member) -> None:
-            while trainer.alive and self._state.stop is None:
-                if await self._server.call(trainer, PauseTraining(number, False), NOTICE_SECONDS) is not None:
-                    return
-                await asyncio.sleep(LOOK_SECONDS)
+        def wanted() -> bool:
+            return self._state.stop is None
 
-        await asyncio.gather(*(end(trainer) for trainer in self._state.members.alive("trainer")))
+        trainers, go_on = self._state.members.alive("trainer"), PauseTraining(number, False)
+        unable = "could not go on after a pause"
+        await asyncio.gather(
+            *(self._server.call_until_answered(trainer, go_on, unable, wanted) for trainer in trainers)
+        )
 
     async def _take_and_pin(self, validate: bool) -> None:
         manifest = await self._take()

@@ -13,20 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
-from ....pipeline.errors import ClusterError, ExitCode, ShadowSyncError
+from ....pipeline.errors import ExitCode, ShadowSyncError
 from ....pipeline.text.format import counted, duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import MAX_RANGES, FindLacking, MoreSpans, SettleReader, ShardReplaced
-from ....pipeline.wire.rpc_channel import RemoteError
 from ..ledger.records import BatchRange
 from ..server import REQUEST_SECONDS, CoordinatorServer
 from ..state.changes import ShardRestored, SpansReadAgain
 from ..state.membership import Member
 from ..state.outcome import Stop
-
-RETRY_SECONDS: Final = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -78,15 +75,7 @@ async def settle(server: CoordinatorServer, trainer: Member, request: Request[An
     A trainer that refuses is declared dead because it was `unable`: otherwise its batches might never be
     settled.
     """
-    while trainer.alive and server.state.is_training:
-        try:
-            await server.call_or_raise(trainer, request, REQUEST_SECONDS)
-            return
-        except ClusterError as error:
-            log.warning("%s", error)
-            if isinstance(error.__cause__, RemoteError):
-                server.mark_dead(trainer.info.token, unable)
-        await asyncio.sleep(RETRY_SECONDS)
+    await server.call_until_answered(trainer, request, unable, lambda: server.state.is_training)
 
 
 async def offer_spans(server: CoordinatorServer) -> None:

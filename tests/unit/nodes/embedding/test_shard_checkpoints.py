@@ -223,7 +223,7 @@ def test_a_node_that_ends_meanwhile_keeps_nobody_waiting(
     monkeypatch.setattr(ServedRows, "__array__", ends)
     with running(context, job_of(), failures) as node:
         reply = node.checkpoint(begin(tmp_path), running=True)
-        with pytest.raises(ClusterError, match="ends while it writes its rows"):
+        with pytest.raises(ClusterError, match="ended before its work"):
             reply.result(ENOUGH_SECONDS)
 
 

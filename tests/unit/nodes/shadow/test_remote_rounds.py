@@ -13,12 +13,12 @@ from shadowsync.nodes.shadow.fixed_rate import GatedRounds, RemoteGate, RemoteRo
 from shadowsync.nodes.shadow.rounds import RoundCounter, RoundGate
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.worker_messages import (
+    DropSyncNode,
     GateArrive,
     GateStarve,
     GateWork,
     ReplaceSyncNode,
     RoundEnded,
-    SyncNodeIsLost,
     WorkerReport,
 )
 from shadowsync.tests.support.processes import wait_until
@@ -156,7 +156,7 @@ def test_rounds_with_the_center_are_counted_at_the_trainer_as_the_worker_saw_the
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 def test_a_lost_and_replaced_sync_node_is_told_whether_the_process_is_there_or_not(early: bool) -> None:
     rounds = RemoteRounds(RoundCounter(lambda: 0))
-    reported: list[SyncNodeIsLost | ReplaceSyncNode] = []
+    reported: list[DropSyncNode | ReplaceSyncNode] = []
     other = MemberInfo("sync-1", "sync", 1, "other", "tcp://127.0.0.1:1")
     if early:
         rounds.mark_lost("token")
@@ -165,4 +165,4 @@ def test_a_lost_and_replaced_sync_node_is_told_whether_the_process_is_there_or_n
     if not early:
         rounds.mark_lost("token")
         rounds.replace(0, other)
-    assert reported == [SyncNodeIsLost("token"), ReplaceSyncNode(0, other)]
+    assert reported == [DropSyncNode("token"), ReplaceSyncNode(0, other)]

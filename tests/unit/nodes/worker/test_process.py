@@ -15,7 +15,7 @@ from shadowsync.nodes.worker.process_channel import WorkerProcessConfig
 from shadowsync.nodes.worker.process_parent import ProcessWorker
 from shadowsync.pipeline.wire.worker_messages import (
     ConnectMembers,
-    SyncNodeIsLost,
+    DropSyncNode,
     WorkerHeartbeat,
     WorkerOrder,
     WorkerReport,
@@ -78,4 +78,4 @@ def test_a_process_hears_of_the_others_before_it_hears_of_their_death(monitors: 
     # A sync node died between this trainer's getting ready and the meeting.
     rounds.mark_lost("token")
     worker.connect([], lambda _: None, rounds)
-    assert monitors[0].sent == [ConnectMembers(()), SyncNodeIsLost("token")]
+    assert monitors[0].sent == [ConnectMembers(()), DropSyncNode("token")]
