@@ -22,6 +22,14 @@ from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
 ClusterMaker = Callable[..., AnyCluster]
+Validating = Callable[..., tuple[AnyCluster, psutil.Process]]
+SCORING = "shadowsync.nodes.coordinator.validation.process"
+STOPS_ITSELF = f"""
+import os, signal, sys
+
+if "{SCORING}" in sys.orig_argv:
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
 # More than any machine trains in the time of a test.
 ENDLESS = {"epochs": 10_000}
 # Of a volume with room for two checkpoints of LARGE and for what is to be left beside them, and of what is
@@ -39,38 +47,62 @@ def saved_examples(run: RunFolder) -> int:
     return open_checkpoint(run.folder)[1].examples_trained
 
 
+def validated(run: RunFolder) -> int:
+    """How many checkpoints were scored, by the coordinator's log."""
+    return sum("validated at" in line["text"] for line in run.log("coordinator"))
+
+
 def scorers(coordinator: int) -> list[psutil.Process]:
     """The processes that score for this coordinator."""
     found = []
     for process in psutil.Process(coordinator).children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "shadowsync.nodes.coordinator.validation.process" in process.cmdline():
+            if SCORING in process.cmdline():
                 found.append(process)
     return found
 
 
-def validating(
-    cluster: ClusterMaker, validation_file: str, run: dict[str, float] | None = None
-) -> tuple[AnyCluster, psutil.Process]:
-    """An endless job, and the process that scores one of its checkpoints, stopped while it does."""
-    own = cluster(
-        {
-            "run": run or {},
-            "data": ENDLESS | {"validation_path": validation_file},
-            "validation": {"every_examples": 5_000},
-        }
-    ).start()
-    found: list[psutil.Process] = []
+@pytest.fixture
+def validating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation_file: str) -> Validating:
+    """Starts an endless job; gives it, and the process that is to score its first checkpoint, stopped.
 
-    def stopped() -> bool:
-        found[:] = scorers(own.coordinator.pid)
-        for scorer in found:
-            scorer.suspend()
-        return bool(found) and is_alive(found[0])
+    It stops itself as its interpreter starts: before it was stopped from here it could have scored one, on a
+    machine that keeps the test waiting. One that takes its place is not stopped.
+    """
+    stops = tmp_path / "stops" / "sitecustomize.py"
+    stops.parent.mkdir()
+    stops.write_text(STOPS_ITSELF, encoding="utf-8")
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(stops.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
 
-    wait_until(stopped, "a checkpoint is scored")
-    (scorer,) = found
-    return own, scorer
+    def start(
+        cluster: ClusterMaker, run: dict[str, float] | None = None
+    ) -> tuple[AnyCluster, psutil.Process]:
+        own = cluster(
+            {
+                "run": run or {},
+                "data": ENDLESS | {"validation_path": validation_file},
+                "validation": {"every_examples": 5_000},
+            }
+        )
+        if isinstance(own, Cluster):
+            own.environment = environment
+        else:
+            monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
+        own.start()
+        found: list[psutil.Process] = []
+
+        def stopped() -> bool:
+            found[:] = scorers(own.coordinator.pid)
+            return [process.status() for process in found] == [psutil.STATUS_STOPPED]
+
+        wait_until(stopped, "a checkpoint is scored")
+        stops.unlink()
+        (scorer,) = found
+        return own, scorer
+
+    return start
 
 
 @pytest.fixture
@@ -201,23 +233,26 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
 
 
 @pytest.mark.matrix
-def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validation_file: str) -> None:
-    own, scorer = validating(cluster, validation_file)
+def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Validating) -> None:
+    own, scorer = validating(cluster)
     scorer.kill()
     said = "a validation failed: the validation process ended with killed by SIGKILL"
     wait_until(lambda: own.run.logged(said), "that is an event")
     own.wait_for_batches(own.run.batches() + 20)
-    wait_until(lambda: own.run.logged("the best so far, saved in best/"), "the next one is validated")
+    # Of one alone it would be a matter of course that it is the best.
+    wait_until(lambda: validated(own.run) >= 2, "the next ones are validated")
     own.coordinator.interrupt()
     assert own.wait(60.0) == 130, own.coordinator.text()
     report = own.run.report
     assert report.validation is not None
     assert report.validation.failed == 1
-    assert report.validation.best == report.curves.validation[0][1]
+    best_at, best = min(report.curves.validation, key=lambda point: point[1])
+    assert (report.validation.best_examples, report.validation.best) == (best_at, best)
+    assert report.validation.count == len(report.curves.validation)
 
 
-def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validation_file: str) -> None:
-    own, scorer = validating(cluster, validation_file)
+def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validating: Validating) -> None:
+    own, scorer = validating(cluster)
     own.coordinator.interrupt()
     assert own.wait(60.0) == 130, own.coordinator.text()
     wait_until(lambda: not is_alive(scorer), "the process that scores has ended")
@@ -228,9 +263,9 @@ def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validation_f
 
 
 def test_the_process_that_scores_ends_with_its_coordinator(
-    processes: Callable[..., Cluster], validation_file: str
+    processes: Callable[..., Cluster], validating: Validating
 ) -> None:
-    own, scorer = validating(processes, validation_file, {"node_timeout_seconds": 2.0})
+    own, scorer = validating(processes, {"node_timeout_seconds": 2.0})
     own.coordinator.kill()
     scorer.resume()
     wait_until(lambda: not is_alive(scorer), "it ends")

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from shadowsync.nodes.shadow import schedule
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.runs import RunFolder
+from shadowsync.tests.support.node_faults import Slowed
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 
 Clusters = Callable[..., InProcessCluster]
 
 GAP = 10
 TRAINERS = 2
+# At most, of this job: the last one of each file has fewer examples.
+BATCHES = EXAMPLES // 128 + 4
 
 
 def most_rounds(run: RunFolder) -> int:
@@ -45,14 +49,21 @@ def test_a_gap_bounds_the_rounds(
     run = finished({"algorithm": algorithm, "gap": GAP}, **trainer)
     report = run.report
     assert report.ledger.adds_up
-    assert 3 * TRAINERS <= report.sync.rounds <= most_rounds(run)
+    # At the least the closing ones.
+    assert TRAINERS <= report.sync.rounds <= most_rounds(run)
     assert set(report.sync.first_rounds) <= {"trainer-0", "trainer-1"}
 
 
-def test_without_a_gap_there_are_more(finished: Callable[..., RunFolder]) -> None:
-    """The control."""
-    run = finished({})
-    assert run.report.sync.rounds > most_rounds(run)
+def test_without_a_gap_there_are_more(cluster: Clusters) -> None:
+    """The control, of a job that trains slowly until there were: which is faster is up to the machine."""
+    slowed = Slowed(at=1)
+    own = cluster({"sync": {"duty": 1.0}}, faults=(slowed,)).start()
+    enough = TRAINERS * (BATCHES // GAP + 2)
+    wait_until(lambda: own.status()["sync"]["rounds"] > enough, "there were more rounds")
+    slowed.release()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    assert own.run.batches() <= BATCHES
+    assert own.report.sync.rounds > most_rounds(own.run)
 
 
 def test_few_rounds_at_the_start_are_told(finished: Callable[..., RunFolder]) -> None:

@@ -104,7 +104,7 @@ def test_without_synchronization_the_score_is_the_mean_of_the_replicas(
     # The replica of trainer 0 is what was saved: its own score differs from the mean.
     scores = evaluate_run(own.run.folder, own.job.data.eval_path)
     assert scores["ne"] != pytest.approx(report.eval.ne, abs=1e-7)
-    assert scores["ne"] == pytest.approx(report.eval.ne, abs=0.1)
+    assert scores["examples"] == report.eval.examples, "and not since others were scored"
     assert report.replicas.divergence is not None
     assert report.replicas.divergence > 0.001
 

@@ -35,6 +35,12 @@ def of_log(log: Path, name: str, **changes: Mapping[str, Any]) -> Settings:
     return {"run": {"name": name}, **changes, "data": {**files, **changes.get("data", {})}}
 
 
+def repeatable(log: Path, name: str, **changes: Mapping[str, Any]) -> Settings:
+    """A job that ends with the same model on a machine of any speed."""
+    alone: dict[str, dict[str, Any]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
+    return of_log(log, name, **alone, run={"name": name, "deterministic": True}, **changes)
+
+
 def test_the_label_rate_spares_training_the_way_to_it(
     cluster: Callable[..., InProcessCluster], rare_log: Path
 ) -> None:
@@ -53,7 +59,7 @@ def test_scores_are_calibrated_where_negatives_were_left_out(
 ) -> None:
     """The report's figures, `eval`'s and `predict`'s are of one and the same correction."""
     share, data = 0.1, {"negative_share": 0.1, "epochs": 2}
-    run = finished_run(cluster, of_log(rare_log, "share", data=data, trainer={"count": 1}))
+    run = finished_run(cluster, repeatable(rare_log, "share", data=data))
     report, rows = run.report, pl.concat([pl.read_parquet(path) for path in rare_log.glob("train-*.parquet")])
     positives = int(rows["label"].sum())
     negatives = len(rows) - positives
@@ -102,7 +108,7 @@ def test_weighted_positives_are_calibrated_back_and_focal_scores_are_not(
     found: dict[str, tuple[float, float]] = {}
     models: dict[str, dict[str, Any]] = {"weight": {"positive_weight": 8.0}, "focal": {"loss": "focal"}}
     for name, model in models.items():
-        report = finished_run(cluster, of_log(rare_log, name, model=model)).report
+        report = finished_run(cluster, repeatable(rare_log, name, model=model)).report
         assert report.eval is not None
         assert report.eval.calibration is not None
         assert report.train.ne_progressive is not None

@@ -34,8 +34,9 @@ def test_tables_of_their_own(cluster: Callable[..., InProcessCluster], codec: st
     report = own.run.report
     assert report.ledger.adds_up
     assert report.eval is not None
-    assert report.eval.ne is not None
-    assert report.eval.ne < 1.0
+    # Not NE: how far the center is when so short a job ends depends on how busy the machine was.
+    assert report.eval.auc is not None
+    assert report.eval.auc > 0.55, "0.5 is what chance gives, to within 0.01"
     folder, manifest = open_checkpoint(own.run.folder, verify=True)
     saved = SavedTables(folder, manifest)
     assert saved.nodes == 3

@@ -60,7 +60,8 @@ def test_report_measures_the_run(finished: RunFolder) -> None:
     assert 0.5 < report.train.ne_progressive < 1.2
     assert report.sync.algorithm == "easgd"
     assert report.sync.mode == "shadow"
-    assert report.sync.rounds > 2
+    # The closing rounds alone: how many there are in the background before is up to the machine.
+    assert report.sync.rounds >= 2
     assert report.sync.gap_mean is not None
     assert report.sync.gap_max is not None
     assert 0 < report.sync.gap_mean <= report.sync.gap_max

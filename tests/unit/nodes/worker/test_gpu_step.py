@@ -199,7 +199,9 @@ def test_workers_and_the_shadow_thread_together() -> None:
             ends.set()
         assert rounds.result(60.0) > 0
     assert all(np.isfinite(own).all() for own in losses)
-    assert all(np.mean(own[-20:]) < np.mean(own[:20]) for own in losses)
+    # The control has seen the same batches and learned nothing: 0.69, and of those that learn 0.07 at most.
+    untrained, _ = _train(_shared(GPU, lr=1e-9), 200)
+    assert all(max(own[-20:]) < 0.5 * min(untrained[-20:]) for own in losses)
 
 
 def test_scores_are_those_of_the_cpu() -> None:
