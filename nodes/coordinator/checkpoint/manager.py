@@ -294,26 +294,37 @@ class CheckpointManager:
             await run_in_thread_uncancellable(drop, candidate)
 
     async def _judge(self, candidate: Path, scored: Scored) -> None:
-        value = scored.value
-        if self.validation.improves(value):
+        if self.validation.improves(scored.value):
             digest = await asyncio.to_thread(input_digest, self._spans)
-            note = BestNote(self.validation.settings.metric, value, scored.examples, digest)
+            note = BestNote(self.validation.settings.metric, scored.value, scored.examples, digest)
             # Promote it before it counts as the best: if that fails, the best so far stays.
-            await run_in_thread_uncancellable(promote, candidate, note)
+            try:
+                await run_in_thread_uncancellable(promote, candidate, note)
+            except asyncio.CancelledError as cancelled:
+                if cancelled.__cause__ is None:
+                    # The folder has it by now, so the report must have it, too.
+                    self._record(scored)
+                raise
+        self._record(scored)
+        if self.validation.exhausted and not self.ended_early:
+            self.ended_early = self._why_exhausted()
+            await self._server.notify()
+
+    def _record(self, scored: Scored) -> None:
         best = self.validation.add(scored)
         self._state.checkpoint_scored(scored)
         self._server.journal.decided(CheckpointScored(scored))
         name, so_far = self.validation.settings.metric, self.validation.best
         assert so_far is not None
         words = f"the best so far, saved in {BEST}/" if best else f"the best is {so_far.value:.4f}"
-        log.info("validated at %d examples: %s %.4f; %s", scored.examples, name, value, words)
-        if self.validation.exhausted and not self.ended_early:
-            in_a_row = self.validation.without_improvement
-            many = "1 validation" if in_a_row == 1 else f"{in_a_row} validations in a row"
-            self.ended_early = (
-                f"{many} did not improve on {name} {so_far.value:.4f} at {so_far.examples:,} examples"
-            )
-            await self._server.notify()
+        log.info("validated at %d examples: %s %.4f; %s", scored.examples, name, scored.value, words)
+
+    def _why_exhausted(self) -> str:
+        in_a_row, best = self.validation.without_improvement, self.validation.best
+        assert best is not None
+        many = "1 validation" if in_a_row == 1 else f"{in_a_row} validations in a row"
+        metric = self.validation.settings.metric
+        return f"{many} did not improve on {metric} {best.value:.4f} at {best.examples:,} examples"
 
     def _fail(self, why: str) -> None:
         self.validation.fail()

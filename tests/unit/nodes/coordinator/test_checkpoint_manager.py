@@ -14,7 +14,7 @@ from shadowsync.nodes.coordinator.checkpoint.manager import MOST_WAITING, Checkp
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
-from shadowsync.pipeline.checkpoint.best import CANDIDATE, BestNote, promote
+from shadowsync.pipeline.checkpoint.best import CANDIDATE, BestNote, promote, read_note
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.spans import Span
 from shadowsync.pipeline.errors import ResourceError
@@ -201,6 +201,10 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         assert not ending.done()
         go_on.set()
         await ending
+        # The report names what the folder has.
+        note = read_note(tmp_path / "best")
+        assert note is not None
+        assert [(point.examples, point.value) for point in c.state.scored] == [(note.examples, note.value)]
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
     assert len(scores) == 1
