@@ -48,7 +48,7 @@ class SplitSection(BaseModel):
     def _consistent(self) -> SplitSection:
         moments = (self.validation_from, self.test_from)
         if not self.by and (self.validation or self.test):
-            raise ValueError('data.split.by: "" given; name a way, "fraction" or "time"')
+            raise ValueError('data.split.by: not given, but data.split has parts; give "fraction" or "time"')
         if self.by != "time" and any(moment is not None for moment in moments):
             raise ValueError('data.split: validation_from and test_from need by = "time"')
         if any(moment is not None for moment in moments) and (self.validation or self.test):
