@@ -27,6 +27,7 @@ from .commands.prepare import prepare
 from .commands.resume import resume
 from .commands.scale import scale
 from .commands.serve import serve
+from .commands.stop import stop
 from .commands.top import top
 
 EXIT_CODES = """\b
@@ -128,7 +129,7 @@ def profile(
 
 COMMANDS = (
     *(algos, chaos, compare, evaluate, export, generate, health, init, key),
-    *(merge, predict, prepare, resume, scale, serve, top),
+    *(merge, predict, prepare, resume, scale, serve, stop, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

@@ -15,6 +15,7 @@ from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish
 from .checkpoint.manager import CheckpointManager
 from .evaluation import Evaluator, sum_progressive
+from .input_follower import InputFollower
 from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
 from .monitoring.replica_sampler import ReplicaSampler
@@ -181,14 +182,15 @@ class JobController:
         """Take checkpoints and samples until the job is trained, ends early, or stops."""
         sampling = self._server.spawn(ReplicaSampler(self._server).run(self._model.dense_elements))
         checkpointing = self._server.spawn(manager.run())
+        following = self._server.spawn(InputFollower(self._server).run())
         profiling = self._server.spawn(self._profile())
         try:
             await self._server.wait_for(self._is_trained)
         finally:
-            for task in (sampling, checkpointing):
+            for task in (sampling, checkpointing, following):
                 task.cancel()
             # The profiler ends by itself with training, and keeps its measurements.
-            await asyncio.gather(sampling, checkpointing, profiling, return_exceptions=True)
+            await asyncio.gather(sampling, checkpointing, following, profiling, return_exceptions=True)
         if self._state.stop is None:
             early = "" if self._state.ledger.complete else self._ended_early
             self._state.end_training(early)

@@ -28,7 +28,7 @@ from ...pipeline.report.write import write_report
 from ...pipeline.text.format import counted
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
-from .checkpoint.resume import RestoredRun
+from .checkpoint.resume import RestoredRun, files_before
 from .controller import JobController
 from .label_rate import sampled_label_rate
 from .ledger.ledger import LedgerState
@@ -43,7 +43,7 @@ from .state.changes import CoordinatorReplaced, JobBegan
 from .state.job import JobState
 from .state.outcome import Outcome
 from .state.placement import TablePlacement
-from .state.progress import InputFacts
+from .state.progress import InputFacts, InputSize
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ def make_ledger(settings: NodeSettings, spans: Sequence[Span], restored: Restore
         epochs=job.data.epochs,
         seed=job.run.seed,
         shuffled=job.data.spans_shuffled,
+        follows=job.data.follow,
         restored=restored.ledger if restored is not None else None,
     )
     if restored is not None and ledger.complete:
@@ -109,7 +110,8 @@ async def run_coordinator(
     takeover = None
     if settings.recover is not None:
         takeover = await asyncio.to_thread(Takeover.open, settings.recover, LEDGER_FILE)
-    plan = await asyncio.to_thread(plan_input, job)
+    known = takeover.began.files if takeover is not None else await asyncio.to_thread(files_before, job)
+    plan = await asyncio.to_thread(plan_input, job, known)
     if job.validation.enabled and not plan.validation:
         raise JobFileError(
             "[validation] is set, but the job has no data for it",
@@ -168,7 +170,11 @@ async def make_state(
     restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
     ledger = make_ledger(settings, plan.train, restored)
     data = job.data
-    size = await asyncio.to_thread(estimate_input, plan.train, data.epochs, data.split, data.negative_share)
+    size = InputSize.unknown()
+    if not data.follow:
+        size = await asyncio.to_thread(
+            estimate_input, plan.train, data.epochs, data.split, data.negative_share
+        )
     facts = InputFacts(size, plan.progressive, plan.id_classes)
     origin = restored.origin() if restored is not None else None
 
@@ -218,6 +224,7 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         placed.plan.to_body(),
         placed.how,
         state.input.label_rate,
+        state.ledger.queue.files if state.ledger.queue.follows else (),
     )
     await server.journal.decided(began)
     if restored is not None:

@@ -13,6 +13,7 @@ from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import (
     ChildExited,
     ChildExitedReply,
+    EndInput,
     GetStatus,
     Hello,
     Interrupt,
@@ -35,7 +36,7 @@ from .monitoring.status import status_body
 from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
 from .scaling import Scaling
 from .server import CoordinatorServer
-from .state.changes import REQUESTS, GroupFormed
+from .state.changes import REQUESTS, GroupFormed, InputEnded
 from .state.membership import Member
 from .state.outcome import Stop
 from .state.phases import JobPhase
@@ -115,6 +116,8 @@ class RequestHandler:
             return self._status(token, request)
         if isinstance(request, Scale):
             return await self._scaling.scale(request)
+        if isinstance(request, EndInput):
+            return await self._end_input()
         verb = CONTROL_VERBS.name_of(request)
         if type(request) not in self._of_members and type(request) not in REQUESTS:
             raise ProtocolError(f"a coordinator does not answer {verb!r}")
@@ -198,6 +201,20 @@ class RequestHandler:
         everyone = self._state.members.everyone()
         dead = [member.info.token for member in everyone if not member.alive and not member.left]
         return StatusReply(status_body(self._state, request), tuple(dead) if is_supervisor else ())
+
+    async def _end_input(self) -> Done:
+        state = self._state
+        if not state.job.data.follow:
+            raise ClusterError(
+                "the job reads a fixed input, and ends by itself",
+                remedy="Ctrl-C in its terminal interrupts it; shadowsync resume continues it",
+            )
+        if state.ledger.queue.follows:
+            state.ledger.queue.end()
+            await self._server.journal.decided(InputEnded())
+            self._server.event("coordinator", "the input was ended as requested")
+            await self._server.notify()
+        return Done()
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
         self._state.reader_failed(request.bad_rows)

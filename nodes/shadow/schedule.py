@@ -31,7 +31,8 @@ class RoundSchedule:
     With `sync.gap = k`, the trainer must also have done k iterations since the begin of the last complete
     round. In its first N = `sync.start_iterations` iterations, it needs only `1 + (k - 1) * i // N` after
     iteration i, and `sync.start_duty` applies. A round is also due if another trainer waits for this one, or
-    after STALLED_SECONDS without an iteration. With a gap, exceptional costs do not count: the first complete
+    after STALLED_SECONDS without an iteration; with nothing new to send, only STALLED_SECONDS after the begin
+    of the last one. With a gap, exceptional costs do not count: the first complete
     round counts as free, and any other as at most the lower median of the last USUAL_ROUNDS complete ones,
     including itself.
 
@@ -110,6 +111,9 @@ class RoundSchedule:
         if self._is_early(now):
             return False
         stalled = now - self._last_change[0] >= STALLED_SECONDS
+        if stalled and not wanted and iterations == self._counted_from:
+            # It has nothing to send, and what the others sent can wait: an idle job costs no bandwidth.
+            return now - self._began[0] >= STALLED_SECONDS
         return self._gap is None or wanted or stalled or iterations >= self.due_iterations
 
     def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:

@@ -156,6 +156,14 @@ class DataSection(BaseModel):
         " much memory. The reader reads and sorts all of data.path, and each process that scores a part of it"
         " does so again.",
     )
+    follow: bool = Field(
+        default=False,
+        description="Whether files that come to match `path` while the job trains are trained on, too, until"
+        " `shadowsync stop` ends the input.",
+    )
+    follow_seconds: Annotated[float, Field(ge=0.1, le=86_400)] = Field(
+        default=10.0, description="follow: time between two looks for new files."
+    )
     epochs: Positive = Field(default=1, description="Number of passes over the training data.")
     shuffle_window: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
         default=65_536,
@@ -197,6 +205,7 @@ class DataSection(BaseModel):
     def _consistent(self) -> DataSection:
         self._check_columns()
         self._check_parts()
+        self._check_follow()
         return self
 
     def _check_columns(self) -> None:
@@ -217,6 +226,21 @@ class DataSection(BaseModel):
             )
         if self.order == "time" and self.readers != 1:
             raise ValueError(f'data.readers: {self.readers} given; data.order = "time" needs 1')
+
+    def _check_follow(self) -> None:
+        split = self.split
+        unlike = {
+            "data.epochs": (self.epochs != 1, "leave it at 1"),
+            "data.order": (self.order == "time", 'leave it at "file": files are trained on as they come'),
+            "data.prepared": (bool(self.prepared), "give the files themselves"),
+            "data.split": (
+                bool(split.by or split.progressive),
+                "give data.validation_path and eval_path: a part of later files would not be scored",
+            ),
+        }
+        for key, (given, remedy) in unlike.items():
+            if self.follow and given:
+                raise ValueError(f"{key}: does not go with data.follow; {remedy}")
 
     def _check_parts(self) -> None:
         split = self.split

@@ -51,8 +51,11 @@ class JobInput:
         self._sorted: SortedRows | None = None
         self._sorted_bad = BadRows(job.data.max_bad_rows)
 
-    def plan(self, patterns: Sequence[str]) -> list[Span]:
+    def plan(self, patterns: Sequence[str], known: Sequence[str] = ()) -> list[Span]:
         """Return the spans of all files that match, checked against the schema.
+
+        The files `known`, which must match, come first, in this order; the others are in the order of their
+        paths.
 
         If the job has `data.prepared` and `patterns` are its own, these are the spans of the prepared folder.
         Raises DataError as `plan_spans` and `PreparedInput.plan`.
@@ -60,16 +63,16 @@ class JobInput:
         if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
             self.ids.add_known(self._prepared.id_classes, self._data.prepared)
             return self._prepared.plan(role)
-        return self.plan_raw(patterns)
+        return self.plan_raw(patterns, known)
 
-    def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
+    def plan_raw(self, patterns: Sequence[str], known: Sequence[str] = ()) -> list[Span]:
         """Return the spans of the files themselves, not of a folder prepared from them.
 
         The files may be parts of `data.prepared`. Raises DataError as `plan_spans` and `PreparedInput.parts`.
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
-        return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
+        return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids, known)
 
     def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         """Yield the rows of a span's part and range, in order.

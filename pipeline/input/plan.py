@@ -89,8 +89,10 @@ class InputPlan:
     id_classes: Mapping[str, IdClass] = field(default_factory=dict)
 
 
-def plan_input(job: Job) -> InputPlan:
+def plan_input(job: Job, known: Sequence[str] = ()) -> InputPlan:
     """Return the plan of a job's input.
+
+    With `data.follow` the files `known`, which the job has already planned, come first, in this order.
 
     The plan depends only on the job file and the input files. The first rows of each file are read; with
     `data.order = "time"` or `data.split.progressive` all of `data.path` is read once. Raises DataError for
@@ -98,7 +100,7 @@ def plan_input(job: Job) -> InputPlan:
     file and integers in another; JobFileError for a schema that cannot be used.
     """
     source, data = JobInput(job), job.data
-    files = source.plan(data.path)
+    files = source.plan(data.path, known)
     validation, test = (
         source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
     )

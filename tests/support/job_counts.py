@@ -113,7 +113,7 @@ class JobCounts:
         self.received[token] += BATCH
         name = self.members.require(token).info.name
         row = self.ledger.leave_out(name, batch, BATCH, why)
-        self.bad_batches.add(row, self.ledger.path_of)
+        self.bad_batches.add(row, self.ledger.queue.path_of)
         if stored:
             self.store.left_out([row])
         self.left_out[token] += BATCH

@@ -37,6 +37,7 @@ def test_commands() -> None:
         "resume",
         "scale",
         "serve",
+        "stop",
         "top",
     ]
     assert (

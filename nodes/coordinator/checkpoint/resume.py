@@ -28,6 +28,7 @@ FIXED_SECTIONS = ("data", "model", "tables")
 FIXED_KEYS = ("run.seed", "trainer.batch", "trainer.optimizer", "embedding.optimizer")
 FREE_KEYS = {
     "data.epochs", "data.readers", "data.max_bad_rows", "data.max_bad_fraction", "data.retain_bytes",
+    "data.follow", "data.follow_seconds",
     "data.path", "data.eval_path", "data.validation_path", "data.sort_limit_bytes", "data.prepared",
 }  # fmt: skip
 SHOWN = 5
@@ -66,7 +67,7 @@ class RestoredRun:
         if not job.start.resume:
             return None
         _require_same_job(job, validate_saved_job(manifest.job, where=str(folder)))
-        _require_same_input(manifest, spans)
+        _require_same_input(manifest, spans, follows=job.data.follow)
         ledger = SavedLedger.read(folder, manifest.files)
         early = _applied_early(folder, manifest, ledger)
         if (plan := _saved_plan(job, SavedTables(folder, manifest))) is not None:
@@ -152,8 +153,24 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> None:
-    found = input_differences(manifest.ledger["input"], describe_input(spans))
+def files_before(job: Job) -> tuple[str, ...]:
+    """Return the files of the resumed run if the job follows its input, in the order of its spans.
+
+    Raises CheckpointError.
+    """
+    if not (job.data.follow and job.start.resume and job.start.checkpoint):
+        return ()
+    _, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
+    saved = manifest.ledger["input"]
+    # Without an order it was a job that did not follow its input.
+    return tuple(saved.get("order", sorted(saved["files"])))
+
+
+def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span], *, follows: bool) -> None:
+    saved = manifest.ledger["input"]
+    # Files that have come since then are new.
+    same = [span for span in spans if not follows or span.path in saved["files"]]
+    found = input_differences(saved, describe_input(same))
     if found:
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise DataError(

@@ -76,9 +76,16 @@ def manifest_of(
         ledger={
             **snapshot.totals,
             "restored_examples": state.ledger.restored_examples,
-            "input": describe_input(state.ledger.spans),
+            "input": _input_of(state),
         },
     )
+
+
+def _input_of(state: JobState) -> dict[str, Any]:
+    queue = state.ledger.queue
+    described = describe_input(queue.spans)
+    # Files that came while the job trained are not in the order of their paths.
+    return described | {"order": list(queue.files)} if state.job.data.follow else described
 
 
 def describe_input(spans: Sequence[Span]) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from collections.abc import Container, Iterable, Sequence
 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
 from ....pipeline.data.span import to_runs
-from ....pipeline.data.spans import Span, span_order
+from ....pipeline.data.spans import Span
 from ....pipeline.types import BatchId
 from .owed_batches import OwedBatches
 from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, OpenSpan, Replay, UnreadSpan
+from .span_queue import SpanQueue
 
 
 class LedgerState:
@@ -26,9 +27,11 @@ class LedgerState:
     Args:
         spans: the plan of the training part. There are `epochs` passes over it, each in an order drawn from
             `seed` if `shuffled`.
+        follows: whether spans are added while the job trains, until `queue.end`.
         restored: what the resumed run had trained. It is not handed out again, and not part of `totals`.
 
     Attributes:
+        queue: the spans, and those not handed out yet.
         totals: sums of this run alone.
         spans_read_of: spans that each reader has reported as read.
         reread_batches: number of batches settled after their span was handed out again.
@@ -42,19 +45,20 @@ class LedgerState:
         epochs: int,
         seed: int,
         shuffled: bool,
+        follows: bool = False,
         restored: SavedLedger | None = None,
     ) -> None:
-        self._spans = {span.number: span for span in spans}
         self.restored = restored if restored is not None else SavedLedger(seed)
         self.restored_batches, self.restored_examples = self.restored.batches, self.restored.examples
         self.restored_left_out_examples = self.restored.left_out_examples
-        self._order = (
-            (epoch, spans[place])
-            for epoch in range(epochs)
-            for place in span_order(len(spans), epoch, seed, shuffled)
-            if (epoch, spans[place].number) not in self.restored.complete
+        self.queue = SpanQueue(
+            spans,
+            epochs=epochs,
+            seed=seed,
+            shuffled=shuffled,
+            complete=self.restored.complete.keys(),
+            follows=follows,
         )
-        self._next = next(self._order, None)
         self._open: dict[tuple[int, int], OpenSpan] = {}
         # Spans of dead readers, to be handed out again.
         self._again: deque[tuple[int, Span]] = deque()
@@ -74,24 +78,15 @@ class LedgerState:
         self._known_deliveries: Counter[tuple[str, str]] = Counter()
 
     @property
-    def spans(self) -> tuple[Span, ...]:
-        """Return the plan of one epoch."""
-        return tuple(self._spans.values())
-
-    def path_of(self, number: int) -> str:
-        """Return a span's file; empty for an unknown number."""
-        return self._spans[number].path if number in self._spans else ""
-
-    @property
     def complete(self) -> bool:
         """Whether all spans are read and all batches settled."""
-        return self._next is None and self._incomplete == 0 and self.owed.is_settled
+        return self.queue.is_exhausted and self._incomplete == 0 and self.owed.is_settled
 
     @property
     def complete_epochs(self) -> int:
         """Number of leading epochs whose spans are all read and settled."""
         epoch = 0
-        while 0 < self._complete_of[epoch] == len(self._spans):
+        while not self.queue.follows and 0 < self._complete_of[epoch] == len(self.queue):
             epoch += 1
         return epoch
 
@@ -113,10 +108,9 @@ class LedgerState:
             epoch, span = self._again.popleft()
             self._open[epoch, span.number].reader = reader
             return epoch, span
-        if self._next is None:
+        if (found := self.queue.pop()) is None:
             return None
-        epoch, span = self._next
-        self._next = next(self._order, None)
+        epoch, span = found
         key = epoch, span.number
         restored = self.restored
         self._open[key] = OpenSpan(reader, restored.partial.get(key, {}), restored.left_out.get(key, {}))
@@ -130,7 +124,7 @@ class LedgerState:
             return None
         (epoch, number), wanted = found
         batches = self._open[epoch, number].batches or 0
-        return Replay(epoch, self._spans[number], [batch for batch in range(batches) if batch not in wanted])
+        return Replay(epoch, self.queue[number], [batch for batch in range(batches) if batch not in wanted])
 
     @property
     def has_replays(self) -> bool:
@@ -197,7 +191,7 @@ class LedgerState:
         keys = [key for key, span in self._open.items() if span.reader == reader and not span.complete]
         for key in keys:
             self._open[key].reader = ""
-            self._again.append((key[0], self._spans[key[1]]))
+            self._again.append((key[0], self.queue[key[1]]))
         self._read_again.update(keys)
         return keys
 
@@ -308,7 +302,7 @@ class LedgerState:
 
     def missing_batches(self) -> int | None:
         """Count the unsettled batches of all epochs; None while spans are unread."""
-        if self._next is not None or self._again or not self.owed.has_all_shards:
+        if not self.queue.is_empty or self._again or not self.owed.has_all_shards:
             return None
         missing = self.owed.missing()
         if missing is None:

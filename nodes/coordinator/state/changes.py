@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias
 
-from ....pipeline.data.span import to_runs
+from ....pipeline.data.parquet import IdClass
+from ....pipeline.data.span import Span, to_runs
 from ....pipeline.errors import ProtocolError
 from ....pipeline.wire.control.base import MAX_BATCHES, Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import (
@@ -25,7 +26,7 @@ from ....pipeline.wire.control.messages import (
     SpanRead,
     TrainedBatches,
 )
-from ....pipeline.wire.control.orders import GroupView
+from ....pipeline.wire.control.orders import MAX_SPANS, GroupView
 from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
 from ..ledger.records import LedgerTables
 from .job import JobState
@@ -34,13 +35,18 @@ from .outcome import Scored, Stop
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """The coordinator started, with its address, table plan and label rate."""
+    """The coordinator started, with its address, table plan and label rate.
+
+    Attributes:
+        files: the files that it planned, in order, if the job follows its input.
+    """
 
     unix_seconds: Seconds
     bound: str
     plan: dict[str, Any]
     how: str
     label_rate: Real | None = None
+    files: Annotated[tuple[str, ...], Items(MAX_SPANS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,19 @@ class SpansReadAgain:
     """The unfinished spans of a dead reader are handed out again."""
 
     reader: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpansAdded:
+    """Spans of new files, and the classes of the ids that all files so far have."""
+
+    spans: Annotated[tuple[Span, ...], Items(MAX_SPANS)]
+    id_classes: dict[str, IdClass]
+
+
+@dataclass(frozen=True)
+class InputEnded:
+    """No more files are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +280,8 @@ DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     NodeDied: _died,
     GroupFormed: lambda state, change: state.group.adopt(change.view),
     SpansReadAgain: lambda state, change: state.ledger.read_again(change.reader),
+    SpansAdded: lambda state, change: state.add_spans(change.spans, change.id_classes),
+    InputEnded: lambda state, change: state.ledger.queue.end(),  # noqa: ARG005
     ShardRestored: lambda state, change: state.ledger.owed.restore_shard(change.number, change.lacking),
     CheckpointScored: lambda state, change: state.checkpoint_scored(change.scored),
     CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005

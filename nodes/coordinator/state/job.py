@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from ....pipeline.config.job import Job
+from ....pipeline.data.parquet import IdClass
+from ....pipeline.data.span import Span
 from ....pipeline.errors import ExitCode
 from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView
@@ -132,6 +134,11 @@ class JobState:
         if phase not in NEXT_PHASES[self.phase]:
             raise PhaseError(f"{phase.name} cannot follow {self.phase.name}")
         self.phase = phase
+
+    def add_spans(self, spans: Sequence[Span], id_classes: Mapping[str, IdClass]) -> None:
+        """Append spans of new files to the input; `id_classes` are those of all files so far."""
+        self.ledger.queue.add(spans)
+        self.input = replace(self.input, id_classes=id_classes)
 
     def finish(self, outcome: str) -> None:
         """End the job; `outcome` is reported to watchers."""
@@ -262,7 +269,7 @@ class JobState:
         rows = []
         for batch in batches:
             rows.append(self.ledger.leave_out(member.info.name, batch.id, batch.examples, batch.why))
-            self.bad_batches.add(rows[-1], self.ledger.path_of)
+            self.bad_batches.add(rows[-1], self.ledger.queue.path_of)
         return rows
 
     def begin_training(self, cpu_seconds: Mapping[str, float]) -> None:

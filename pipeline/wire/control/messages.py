@@ -264,6 +264,11 @@ class ScaleReply(Reply):
 
 
 @dataclass(frozen=True, slots=True)
+class EndInput(Request[Done]):
+    """The job looks for no more files, and ends when it has trained those it has."""
+
+
+@dataclass(frozen=True, slots=True)
 class GetStatus(Request["StatusReply"]):
     """The current state of the job.
 

@@ -8,6 +8,7 @@ from .base import Done, Verb, VerbTable
 from .messages import (
     ChildExited,
     ChildExitedReply,
+    EndInput,
     GetStatus,
     Hello,
     HelloReply,
@@ -93,6 +94,7 @@ CONTROL_VERBS: Final = VerbTable(
             GetStatus, StatusReply, frozenset({"watcher", "supervisor"}), _COORDINATOR, repeatable=True
         ),
         "scale": Verb(Scale, ScaleReply, _WATCHER, _COORDINATOR),
+        "end_input": Verb(EndInput, Done, _WATCHER, _COORDINATOR),
         "connect_peers": Verb(ConnectPeers, Done, _COORDINATOR, _NODE),
         "begin": Verb(Begin, Done, _COORDINATOR, _NODE),
         "node_lost": Verb(NodeLost, Done, _COORDINATOR, _NODE),

@@ -178,7 +178,7 @@ def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -
             ("data.order=time", "data.columns.at=ignored"),
             'data.order: "time" given; it needs a column of kind',
         ),
-        (("data.split.test=0.1",), 'data.split.by: not given, but data.split has parts; give "fraction" or "time"'),
+        (("data.split.test=0.1",), "data.split.by: not given, but data.split has parts; give"),
         (
             ("data.split.by=fraction",),
             'data.split.by: "fraction" given without parts; give validation or test',

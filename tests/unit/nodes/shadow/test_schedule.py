@@ -115,6 +115,22 @@ def test_a_trainer_that_has_nothing_to_train_still_takes_part() -> None:
     assert not own.is_due(1.0 + STALLED_SECONDS, 4), "it trains again"
 
 
+@pytest.mark.parametrize("gap", [None, 100])
+def test_a_trainer_with_nothing_new_to_send_takes_part_once_a_second(gap: int | None) -> None:
+    own = schedule(gap=gap)
+    play(own, 0.0, 3, Ended())
+    # So much later that neither cost nor gap forbids it.
+    late = 100.0
+    own.wait_seconds(0.5, 3)  # Looks at the iterations.
+    assert own.is_due(late, 3)
+    play(own, late, 3, Ended())
+    within = late + STALLED_SECONDS * 0.99
+    assert own.earliest_seconds < within
+    assert not own.is_due(within, 3)
+    assert own.is_due(within, 3, wanted=True), "another one waits for it"
+    assert own.is_due(late + STALLED_SECONDS, 3)
+
+
 def test_an_incomplete_round_is_tried_again_without_another_gap() -> None:
     own = schedule(gap=10)
     play(own, 0.0, 0, Ended())

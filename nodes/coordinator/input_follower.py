@@ -1,0 +1,139 @@
+"""New files of an input that grows while the job trains (`data.follow`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ...pipeline.config.job import Job
+from ...pipeline.data.parquet import IdClass
+from ...pipeline.data.paths import file_identity, file_size_bytes, is_url, match_files, read_errors
+from ...pipeline.data.span import Span
+from ...pipeline.errors import DataError, ExitCode, ShadowSyncError
+from ...pipeline.input.job_input import JobInput
+from ...pipeline.text.format import counted
+from .recovery.deaths import offer_spans
+from .server import CoordinatorServer
+from .state.changes import SpansAdded
+from .state.job import JobState
+from .state.outcome import Stop
+
+log = logging.getLogger(__name__)
+
+Version = tuple[int | None, int]
+"""Size of a file, None if unknown, and its time of change in ns, 0 if unknown."""
+
+
+class NewFiles:
+    """Finds the files that are new and written to their end. No I/O.
+
+    A file counts when two looks in a row find it with the same size, not empty, and the same time of change.
+
+    Args:
+        known: identities of the files that are in the input already, see `file_identity`.
+    """
+
+    def __init__(self, known: set[str]) -> None:
+        self._known = known
+        self._seen: dict[str, Version] = {}
+
+    def look(self, found: Mapping[str, Version]) -> list[str]:
+        """Return the new whole files among those found now, by path; each file is returned once."""
+        fresh = {path: version for path, version in found.items() if file_identity(path) not in self._known}
+        whole = [
+            path for path, version in fresh.items() if version[0] != 0 and self._seen.get(path) == version
+        ]
+        self._known |= {file_identity(path) for path in whole}
+        self._seen = {path: version for path, version in fresh.items() if path not in whole}
+        return whole
+
+
+@dataclass(frozen=True)
+class FoundSpans:
+    """Spans of new files.
+
+    Attributes:
+        files: their number.
+        id_classes: the classes of the ids of all files so far.
+    """
+
+    files: int
+    spans: tuple[Span, ...]
+    id_classes: Mapping[str, IdClass]
+
+
+class GrowingInput:
+    """The files of a job's input, looked for again and again; used by one thread at a time.
+
+    Args:
+        spans: those of the files that are known.
+        id_classes: the classes of their ids.
+    """
+
+    def __init__(self, job: Job, spans: tuple[Span, ...], id_classes: Mapping[str, IdClass]) -> None:
+        self._patterns = job.data.path
+        self._source = JobInput(job)
+        self._source.ids.add_known(id_classes, "the files before")
+        others = match_files([*job.data.validation_path, *job.data.eval_path])
+        self._new = NewFiles({file_identity(path) for path in (*others, *(span.path for span in spans))})
+        self._count = len(spans)
+
+    def look(self) -> FoundSpans | None:
+        """Return the spans of new files, numbered on; None if there are none.
+
+        Raises DataError for a file that does not fit the job.
+        """
+        try:
+            found = {path: _version(path) for path in match_files(self._patterns)}
+        except DataError as error:
+            # A file that went away, or a file system that does not answer, may be there at the next look.
+            log.warning("new files could not be looked for: %s", error)
+            return None
+        files = self._new.look(found)
+        spans: list[Span] = []
+        for path in files:
+            for span in self._source.plan_raw([path]):
+                spans.append(replace(span, number=self._count + len(spans)))
+        self._count += len(spans)
+        return FoundSpans(len(files), tuple(spans), self._source.ids.by_column) if spans else None
+
+
+def _version(path: str) -> Version:
+    with read_errors(path):
+        return file_size_bytes(path), 0 if is_url(path) else os.stat(path).st_mtime_ns
+
+
+class InputFollower:
+    """Adds the spans of new files to the ledger, on the coordinator's loop, until the input is ended."""
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+        self._state: JobState = server.state
+
+    async def run(self) -> None:
+        """Look for new files until cancelled; a file that does not fit stops the job."""
+        state = self._state
+        if not state.ledger.queue.follows:
+            return
+        try:
+            growing = await asyncio.to_thread(
+                GrowingInput, state.job, state.ledger.queue.spans, state.input.id_classes
+            )
+            while state.ledger.queue.follows:
+                found = await asyncio.to_thread(growing.look)
+                if found is not None and state.ledger.queue.follows:
+                    await self._add(found)
+                await asyncio.sleep(state.job.data.follow_seconds)
+        except ShadowSyncError as error:
+            why = f"a new file of data.path cannot be trained on: {error}"
+            self._server.request_stop(Stop("failed", why, ExitCode.DATA))
+
+    async def _add(self, found: FoundSpans) -> None:
+        self._state.add_spans(found.spans, found.id_classes)
+        await self._server.journal.decided(SpansAdded(found.spans, dict(found.id_classes)))
+        spans = counted(len(found.spans), "span")
+        log.info("%s more, %s, are trained on", counted(found.files, "file"), spans)
+        await offer_spans(self._server)
