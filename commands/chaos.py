@@ -80,11 +80,13 @@ def chaos(
     """
     from ..lab.chaos.run import ChaosPlan, run_chaos
     from ..pipeline.errors import ExitCode, JobFileError
+    from ..pipeline.input.plan import require_fixed_input
     from ..pipeline.jobfile.load import load_job
 
     if out.exists() and any(out.iterdir()):
         raise JobFileError("is not empty", where=f"--out {out}", remedy="give another folder")
     job = load_job(str(job_file), overrides)
+    require_fixed_input(job)
     if not job.checkpoint.model_fields_set:
         overrides = (*overrides, "checkpoint.every_seconds=5")
     chosen = _fault_kinds(kinds, longest_seconds)

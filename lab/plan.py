@@ -10,7 +10,7 @@ from typing import TypeVar
 from ..nodes.launch import check_sync
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
-from ..pipeline.input.plan import plan_input
+from ..pipeline.input.plan import plan_input, require_fixed_input
 from ..pipeline.models.registry import build_model
 from ..pipeline.report.wording import emulated_links
 from ..pipeline.report.write import describe_hardware, versions
@@ -40,6 +40,7 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
         except JobFileError as error:
             raise JobFileError(str(error), where=f"--algorithms {variant.label}") from error
     build_model(reference_job(base, base.run.seed, "check", base.run.directory))
+    require_fixed_input(base)
     plan_input(base)
     return variants
 

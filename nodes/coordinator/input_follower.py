@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...pipeline.config.job import Job
@@ -36,19 +36,25 @@ class NewFiles:
         known: identities of the files that are in the input already, see `file_identity`.
     """
 
-    def __init__(self, known: set[str]) -> None:
-        self._known = known
+    def __init__(self, known: Iterable[str]) -> None:
+        # None: not looked at yet.
+        self._known: dict[str, Version | None] = dict.fromkeys(known)
         self._seen: dict[str, Version] = {}
 
-    def look(self, found: Mapping[str, Version]) -> list[str]:
-        """Return the new whole files among those found now, by path; each file is returned once."""
-        fresh = {path: version for path, version in found.items() if file_identity(path) not in self._known}
+    def look(self, found: Mapping[str, Version]) -> tuple[list[str], list[str]]:
+        """Return the new whole files among those found now, and the known ones that have changed.
+
+        The files are found by their identities. Each new file is returned once, and each change.
+        """
+        fresh = {file: version for file, version in found.items() if file not in self._known}
         whole = [
-            path for path, version in fresh.items() if version[0] != 0 and self._seen.get(path) == version
+            file for file, version in fresh.items() if version[0] != 0 and self._seen.get(file) == version
         ]
-        self._known |= {file_identity(path) for path in whole}
-        self._seen = {path: version for path, version in fresh.items() if path not in whole}
-        return whole
+        changed = [file for file, version in found.items() if self._known.get(file) not in (None, version)]
+        self._known |= {file: version for file, version in found.items() if file in self._known}
+        self._known |= {file: fresh[file] for file in whole}
+        self._seen = fresh
+        return whole, changed
 
 
 @dataclass(frozen=True)
@@ -56,13 +62,15 @@ class FoundSpans:
     """Spans of new files.
 
     Attributes:
-        files: their number.
+        files: number of the new files.
         id_classes: the classes of the ids of all files so far.
+        changed: known files that have changed since they were planned.
     """
 
     files: int
     spans: tuple[Span, ...]
     id_classes: Mapping[str, IdClass]
+    changed: tuple[str, ...]
 
 
 class GrowingInput:
@@ -78,27 +86,27 @@ class GrowingInput:
         self._source = JobInput(job)
         self._source.ids.add_known(id_classes, "the files before")
         others = match_files([*job.data.validation_path, *job.data.eval_path])
-        self._new = NewFiles({file_identity(path) for path in (*others, *(span.path for span in spans))})
+        self._new = NewFiles(file_identity(path) for path in (*others, *(span.path for span in spans)))
         self._count = len(spans)
 
-    def look(self) -> FoundSpans | None:
-        """Return the spans of new files, numbered on; None if there are none.
+    def look(self) -> FoundSpans:
+        """Return the spans of new files, with the next numbers.
 
         Raises DataError for a file that does not fit the job.
         """
         try:
-            found = {path: _version(path) for path in match_files(self._patterns)}
+            paths = {file_identity(path): path for path in match_files(self._patterns)}
+            new, changed = self._new.look({file: _version(path) for file, path in paths.items()})
         except DataError as error:
             # A file that went away, or a file system that does not answer, may be there at the next look.
             log.warning("new files could not be looked for: %s", error)
-            return None
-        files = self._new.look(found)
+            new, changed = [], []
         spans: list[Span] = []
-        for path in files:
-            for span in self._source.plan_raw([path]):
+        for file in new:
+            for span in self._source.plan_raw([paths[file]]):
                 spans.append(replace(span, number=self._count + len(spans)))
         self._count += len(spans)
-        return FoundSpans(len(files), tuple(spans), self._source.ids.by_column) if spans else None
+        return FoundSpans(len(new), tuple(spans), self._source.ids.by_column, tuple(changed))
 
 
 def _version(path: str) -> Version:
@@ -124,7 +132,10 @@ class InputFollower:
             )
             while state.ledger.queue.follows:
                 found = await asyncio.to_thread(growing.look)
-                if found is not None and state.ledger.queue.follows:
+                for file in found.changed:
+                    text = f"{file} has changed since it was planned: rows that were added are not trained on"
+                    self._server.event("coordinator", text)
+                if found.spans and state.ledger.queue.follows:
                     await self._add(found)
                 await asyncio.sleep(state.job.data.follow_seconds)
         except ShadowSyncError as error:

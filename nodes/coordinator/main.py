@@ -110,8 +110,7 @@ async def run_coordinator(
     takeover = None
     if settings.recover is not None:
         takeover = await asyncio.to_thread(Takeover.open, settings.recover, LEDGER_FILE)
-    known = takeover.began.files if takeover is not None else await asyncio.to_thread(files_before, job)
-    plan = await asyncio.to_thread(plan_input, job, known)
+    plan = await asyncio.to_thread(_plan, job, takeover)
     if job.validation.enabled and not plan.validation:
         raise JobFileError(
             "[validation] is set, but the job has no data for it",
@@ -138,6 +137,13 @@ async def run_coordinator(
         await server.close()
         await watching.close()
         await store.close()
+
+
+def _plan(job: Job, takeover: Takeover | None) -> InputPlan:
+    if takeover is not None and takeover.began.files:
+        # The journal has the files that came later.
+        return plan_input(job, takeover.began.files, only_known=True)
+    return plan_input(job, files_before(job))
 
 
 async def _end(

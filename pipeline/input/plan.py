@@ -19,7 +19,7 @@ from ..data.parquet import IdClass
 from ..data.paths import file_identity
 from ..data.shuffle import chunk_bytes, too_large_to_sort
 from ..data.span import PartName, Span
-from ..errors import DataError
+from ..errors import DataError, JobFileError
 from .job_input import JobInput
 
 
@@ -89,10 +89,11 @@ class InputPlan:
     id_classes: Mapping[str, IdClass] = field(default_factory=dict)
 
 
-def plan_input(job: Job, known: Sequence[str] = ()) -> InputPlan:
+def plan_input(job: Job, known: Sequence[str] = (), *, only_known: bool = False) -> InputPlan:
     """Return the plan of a job's input.
 
-    With `data.follow` the files `known`, which the job has already planned, come first, in this order.
+    With `data.follow` the files `known`, which the job has already planned, come first, in this order, and
+    with `only_known` no other file is planned.
 
     The plan depends only on the job file and the input files. The first rows of each file are read; with
     `data.order = "time"` or `data.split.progressive` all of `data.path` is read once. Raises DataError for
@@ -100,7 +101,7 @@ def plan_input(job: Job, known: Sequence[str] = ()) -> InputPlan:
     file and integers in another; JobFileError for a schema that cannot be used.
     """
     source, data = JobInput(job), job.data
-    files = source.plan(data.path, known)
+    files = source.plan(known if only_known else data.path, known)
     validation, test = (
         source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
     )
@@ -118,6 +119,14 @@ def plan_input(job: Job, known: Sequence[str] = ()) -> InputPlan:
         return given
     count = count_rows(source, train, BadRows(data.max_bad_rows))
     return _with_progressive(train, count.of_span, count.rows, data, given)
+
+
+def require_fixed_input(job: Job) -> None:
+    """Raise JobFileError for a job that follows its input, where it must end by itself."""
+    if job.data.follow:
+        raise JobFileError(
+            "data.follow: true given; such a job does not end by itself", remedy="add --set data.follow=false"
+        )
 
 
 def check_disjoint(parts: Mapping[str, Sequence[Span]]) -> None:

@@ -1,0 +1,149 @@
+"""A job that follows its input: files that come while it trains are trained on, until the input is ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import going_on
+from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+
+SECONDS = 120.0
+OF_A_FILE = EXAMPLES // 2
+
+
+@pytest.fixture
+def incoming(click_log: Path, tmp_path: Path) -> Path:
+    """The folder of the input, with one file of OF_A_FILE examples."""
+    folder = tmp_path / "incoming"
+    folder.mkdir()
+    arrive(click_log, folder, "m.parquet")
+    return folder
+
+
+def arrive(click_log: Path, folder: Path, name: str) -> None:
+    """Put a file of OF_A_FILE examples into the folder at once, as a writer should."""
+    shutil.copy(click_log / "train-000.parquet", folder / ".coming")
+    os.rename(folder / ".coming", folder / name)
+
+
+def changes(incoming: Path) -> dict[str, dict[str, Any]]:
+    return {"data": {"path": str(incoming / "*.parquet"), "follow": True, "follow_seconds": 0.1}}
+
+
+def trained(run: RunFolder) -> int:
+    """Examples in the ledger's file."""
+    return int(run.query("SELECT coalesce(sum(examples), 0) FROM batches")[0][0])
+
+
+def wait_for(own: InProcessCluster, examples: int) -> None:
+    """Wait until so many are trained, while the job goes on."""
+    wait_until(
+        lambda: trained(own.run) >= examples or own.coordinator.poll() is not None, f"{examples} are trained"
+    )
+    assert own.coordinator.poll() is None, own.coordinator.text()
+
+
+def stop(own: InProcessCluster) -> str:
+    """End the input, as a user does; gives what the command said."""
+    done = CliRunner().invoke(main, ["stop", str(own.run.folder)])
+    assert done.exit_code == ExitCode.OK, done.output
+    return done.output
+
+
+def test_files_are_trained_on_as_they_come(
+    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+) -> None:
+    own = in_process(changes(incoming)).start()
+    wait_for(own, OF_A_FILE)
+    # One that sorts before the first.
+    arrive(click_log, incoming, "a.parquet")
+    wait_for(own, 2 * OF_A_FILE)
+    arrive(click_log, incoming, "z.parquet")
+    wait_for(own, 3 * OF_A_FILE)
+    assert own.status()["progress"]["total"] is None
+    assert "looks for no more files" in stop(own)
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == report.examples.read == 3 * OF_A_FILE
+    assert [event.what for event in report.events] == ["the input was ended as requested"]
+    files = own.run.query("SELECT span, path FROM spans ORDER BY span")
+    assert [(span, Path(path).name) for span, path in files] == [
+        (0, "m.parquet"),
+        (1, "a.parquet"),
+        (2, "z.parquet"),
+    ]
+    assert report.eval is not None
+
+
+def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
+    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+) -> None:
+    first = in_process(changes(incoming)).start()
+    arrive(click_log, incoming, "z.parquet")
+    wait_for(first, 2 * OF_A_FILE)
+    first.coordinator.interrupt()
+    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
+    # By its path it is the first; the two before it keep their numbers.
+    arrive(click_log, incoming, "a.parquet")
+    second = in_process(going_on(changes(incoming), first.run)).start()
+    wait_for(second, OF_A_FILE)
+    stop(second)
+    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
+    report = second.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == OF_A_FILE
+    assert [Path(path).name for (path,) in second.run.query("SELECT path FROM spans")] == ["a.parquet"]
+
+
+def test_a_file_that_cannot_be_trained_on_stops_the_job_and_is_named(
+    in_process: Callable[..., InProcessCluster], incoming: Path
+) -> None:
+    own = in_process(changes(incoming)).start()
+    wait_for(own, OF_A_FILE)
+    (incoming / "z.parquet").write_text("not a table\n", encoding="utf-8")
+    assert own.wait(SECONDS) == ExitCode.DATA
+    said = own.coordinator.text()
+    assert "a new file of data.path cannot be trained on" in said
+    assert str(incoming / "z.parquet") in said
+    # What was trained is kept, and the file can be mended.
+    assert "shadowsync resume" in said
+    (incoming / "z.parquet").unlink()
+    again = in_process(going_on(changes(incoming), own.run)).start()
+    stop(again)
+    assert again.wait(SECONDS) == ExitCode.OK, again.coordinator.text()
+    assert again.run.report.ledger.adds_up
+    assert again.run.report.examples.distinct == 0
+
+
+def test_rows_added_to_a_planned_file_are_an_event(
+    in_process: Callable[..., InProcessCluster], incoming: Path
+) -> None:
+    own = in_process(changes(incoming)).start()
+    wait_for(own, OF_A_FILE)
+    os.utime(incoming / "m.parquet", (1, 1))
+    wait_until(lambda: own.run.logged("m.parquet has changed since it was planned"), "that is an event")
+    stop(own)
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    assert sum("has changed" in event.what for event in own.run.report.events) == 1
+
+
+def test_a_job_of_fixed_input_is_not_stopped(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process({"data": {"epochs": 10_000}}).start()
+    own.wait_for_batches(1)
+    done = CliRunner().invoke(main, ["stop", str(own.run.folder)])
+    assert done.exit_code == ExitCode.CLUSTER
+    assert "the job reads a fixed input" in done.output
+    assert own.coordinator.poll() is None
+    own.coordinator.interrupt()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED

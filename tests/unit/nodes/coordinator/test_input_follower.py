@@ -1,0 +1,139 @@
+"""New files of an input that grows: which count, and what their spans are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shadowsync.nodes.coordinator.input_follower import GrowingInput, NewFiles, Version
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.input.plan import plan_input
+
+ONE: Version = (10, 1)
+OTHER: Version = (20, 2)
+
+
+def test_a_file_counts_once_it_stays_the_same() -> None:
+    new = NewFiles(["old"])
+    assert new.look({"old": ONE, "a": ONE}) == ([], [])
+    # It grows, and then it does not.
+    assert new.look({"old": ONE, "a": OTHER}) == ([], [])
+    assert new.look({"old": ONE, "a": OTHER, "b": ONE}) == (["a"], [])
+    assert new.look({"old": ONE, "a": OTHER, "b": ONE}) == (["b"], [])
+    assert new.look({"old": ONE, "a": OTHER, "b": ONE}) == ([], [])
+
+
+def test_an_empty_file_does_not_count_and_one_of_unknown_size_does() -> None:
+    new = NewFiles([])
+    found: dict[str, Version] = {"empty": (0, 1), "unknown": (None, 0)}
+    assert new.look(found) == ([], [])
+    assert new.look(found) == (["unknown"], [])
+    assert new.look({"empty": ONE}) == ([], [])
+    assert new.look({"empty": ONE}) == (["empty"], [])
+
+
+def test_a_file_that_goes_away_begins_again() -> None:
+    new = NewFiles([])
+    new.look({"a": ONE})
+    assert new.look({}) == ([], [])
+    assert new.look({"a": ONE}) == ([], [])
+    assert new.look({"a": ONE}) == (["a"], [])
+    assert new.look({}) == ([], [])
+    assert new.look({"a": ONE}) == ([], []), "it is known"
+
+
+def test_a_known_file_that_changes_is_told_once() -> None:
+    new = NewFiles(["old"])
+    assert new.look({"old": ONE}) == ([], [])
+    assert new.look({"old": OTHER}) == ([], ["old"])
+    assert new.look({"old": OTHER}) == ([], [])
+    new.look({"a": ONE, "old": OTHER})
+    assert new.look({"a": ONE, "old": ONE}) == (["a"], ["old"])
+    assert new.look({"a": OTHER, "old": ONE}) == ([], ["a"])
+
+
+def job_of(folder: Path, **data: Any) -> Job:
+    section = {
+        "format": "csv",
+        "path": [str(folder / "*.csv")],
+        "columns": {"clicked": {"kind": "label"}, "ad": {"kind": "categorical"}},
+        "follow": True,
+    }
+    return Job.model_validate({"data": section | data})
+
+
+def write(folder: Path, name: str, rows: int = 3, head: str = "clicked,ad") -> Path:
+    path = folder / name
+    path.write_text("\n".join([head, *(f"{row % 2},a{row}" for row in range(rows))]) + "\n", encoding="utf-8")
+    return path
+
+
+def growing(job: Job, known: tuple[str, ...] = ()) -> GrowingInput:
+    return GrowingInput(job, tuple(plan_input(job, known).train), {})
+
+
+def test_spans_of_new_files_go_on_with_the_numbers(tmp_path: Path) -> None:
+    write(tmp_path, "m.csv")
+    job = job_of(tmp_path)
+    own = growing(job)
+    assert own.look().spans == ()
+    for name in ("z.csv", "a.csv"):
+        write(tmp_path, name)
+    assert own.look().spans == ()
+    found = own.look()
+    assert found.files == 2
+    assert [(span.number, Path(span.path).name) for span in found.spans] == [(1, "a.csv"), (2, "z.csv")]
+    assert own.look().spans == ()
+    # Planned anew in this order, as by a resumed run, each span has the same number.
+    known = tuple(str(tmp_path / name) for name in ("m.csv", "a.csv", "z.csv"))
+    write(tmp_path, "0.csv")
+    again = plan_input(job, known).train
+    assert tuple(again[1:3]) == found.spans
+    assert [Path(span.path).name for span in again] == ["m.csv", "a.csv", "z.csv", "0.csv"]
+
+
+def test_another_name_of_a_known_file_is_not_new(tmp_path: Path) -> None:
+    path = write(tmp_path, "m.csv")
+    own = growing(job_of(tmp_path))
+    (tmp_path / "link.csv").symlink_to(path)
+    own.look()
+    assert own.look().spans == ()
+
+
+def test_files_of_the_test_are_not_trained_on(tmp_path: Path) -> None:
+    write(tmp_path, "m.csv")
+    (tmp_path / "eval").mkdir()
+    held_out = write(tmp_path / "eval", "e.csv")
+    own = growing(job_of(tmp_path, eval_path=[str(held_out)]))
+    (tmp_path / "e.csv").symlink_to(held_out)
+    own.look()
+    assert own.look().spans == ()
+
+
+def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "m.csv")
+    own = growing(job_of(tmp_path))
+    bad = write(tmp_path, "z.csv", head="clicked,other")
+    own.look()
+    with pytest.raises(DataError) as caught:
+        own.look()
+    assert str(bad) in str(caught.value)
+
+
+def test_without_any_file_for_a_moment_it_looks_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path, "m.csv")
+    own = growing(job_of(tmp_path))
+    aside = tmp_path / "aside"
+    os.rename(path, aside)
+    assert own.look().spans == ()
+    assert "new files could not be looked for" in caplog.text
+    os.rename(aside, path)
+    shutil.copy(path, tmp_path / "n.csv")
+    own.look()
+    assert [Path(span.path).name for span in own.look().spans] == ["n.csv"]
