@@ -27,13 +27,13 @@ import click
 def generate(directory: Path, reuse: bool, **options: Any) -> None:
     """Generate a Criteo-shaped click log with a planted teacher into DIRECTORY."""
     from ..pipeline.data.generator.generator import generate_log
-    from ..pipeline.text.format import data_size
+    from ..pipeline.text.format import data_size, number
 
     manifest = generate_log(directory, reuse=reuse, **options)
     done = "exists already" if manifest.reused else "written"
     for name, part in (("train", manifest.train), ("eval", manifest.eval)):
         if part.examples:
-            teacher = "" if part.teacher_ne is None else f", teacher's NE {part.teacher_ne:.4f}"
+            teacher = "" if part.teacher_ne is None else f", teacher's NE {number(part.teacher_ne)}"
             size = data_size(part.bytes)
             ids = f"{part.distinct_ids:,} distinct ids"
             click.echo(f"{name}: {part.examples:,} examples, {ids}, {size}{teacher}")

@@ -162,7 +162,7 @@ def _settings(
     job = job_of(job_file, overrides, torch=torch)
     if job.network.slow is not None and not supervised:
         raise JobFileError(
-            "network.delay and network.bandwidth work with `shadowsync run` only",
+            "network.delay and network.bandwidth need a supervisor: run, profile or compare",
             where=job_file,
             remedy="remove them to start a node by itself",
         )

@@ -89,13 +89,13 @@ def _verify(job_file: str, out: str, overrides: tuple[str, ...]) -> None:
 
 def _say(done: Prepared, where: str) -> None:
     """Print what a preparation wrote."""
-    from ..pipeline.text.format import data_size
+    from ..pipeline.text.format import data_size, percent
 
     for role in done.manifest.roles:
         if role.rows:
             bad = f", {role.bad_rows:,} malformed rows left out" if role.bad_rows else ""
             rate = role.positives / role.rows
-            click.echo(f"{role.role}: {role.rows:,} rows, label rate {rate:.2%}{bad}")
+            click.echo(f"{role.role}: {role.rows:,} rows, label rate {percent(rate, 2)}{bad}")
             for sample in role.bad_samples:
                 click.echo(f"  {sample}", err=True)
     size = sum(part.bytes for part in done.manifest.parts)

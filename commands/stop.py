@@ -26,4 +26,4 @@ def stop(run_folder: Path | None, join: str | None) -> None:
 
     address = address_of(run_folder, join)
     run_interruptible(lambda: end_input(address))
-    click.echo("the job looks for no more files, and ends when it has trained those it has")
+    click.echo("the job looks for no more files; it ends when it has trained those it has")

@@ -39,7 +39,7 @@ def ratio(value: Paired | None) -> str:
         return MISSING
     if value.low is None or value.high is None:
         return f"{number(value.mean, 3)} (one pair)"
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+    return f"{number(value.mean, 3)} [{number(value.low, 3)}, {number(value.high, 3)}]"
 
 
 def run_status(row: Row) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ Uint32Array: TypeAlias = NDArray[np.uint32]
 Uint64Array: TypeAlias = NDArray[np.uint64]
 Mask: TypeAlias = NDArray[np.bool_]
 IndexArray: TypeAlias = Int64Array
+
+MAX_PORT: Final = 65_535
 """Positions in another array."""
 
 

@@ -48,7 +48,7 @@ class DiLoCo(OuterModel):
 
     name = "diloco"
     summary = (
-        "a global model takes an outer Nesterov step toward the replicas' mean; the replicas go on from it"
+        "a global model takes an outer Nesterov step toward the replicas' mean; the replicas continue from it"
     )
     Options = DiLoCoOptions
     options: DiLoCoOptions

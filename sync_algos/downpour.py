@@ -49,7 +49,7 @@ class Downpour(Algorithm):
     """
 
     name = "downpour"
-    summary = "a center adds up what each replica has trained; the replica goes on from the center"
+    summary = "a center adds up what each replica has trained; the replica continues from the center"
     needs_center = True
     counts_once = True
     model = ModelOrigin.CENTER

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from ..pipeline.errors import ClusterError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.keys.http_token import required_token
+from ..pipeline.wire.tasks import post
 from .broadcast import Broadcast
 from .listening import HttpServer, listen
 from .mirror import Mirror
@@ -90,8 +91,8 @@ class PageServer:
         self._socket.close()
 
     def _call(self, work: Callable[[], None]) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(work)
+        if self._loop is not None:
+            post(self._loop, work)
 
     def _take(self, status: Status) -> None:
         self._mirror.take(status)

@@ -38,7 +38,7 @@ def table_of(status: Status) -> RenderableType:
 
 
 def _head(status: Status) -> Text:
-    way = {"shadow": f"{status.algorithm} in the shadow", "fixed": f"{status.algorithm} at a fixed rate"}
+    way = {"shadow": f"{status.algorithm}, in the background", "fixed": f"{status.algorithm} at a fixed rate"}
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(status.run, "bold")
     text.append(f"  {status.outcome or status.phase}", "green" if status.phase == "training" else "")

@@ -44,7 +44,7 @@ NEUTRAL: Sections = {
 }
 SMALL = {"bottom": [16], "top": [16]}
 BIG = {"bottom": [2048, 1024, 256], "top": [2048, 1024]}
-SLOW = {"delay": "50ms", "delay_links": "all", "emulation": "relay"}
+SLOW = {"delay": "50ms", "delay_links": "all"}
 FIXED = {"algorithm": "easgd", "nodes": 1, "mode": "fixed", "every": 1}
 LOOP = {"name": "./loop.py:Loop", "bottom": None, "top": None}
 # A loop over Python numbers holds the interpreter's lock, as a product of matrices would not.

@@ -44,7 +44,7 @@ def sections(
         "trainer": {"count": given.trainers, "workers": given.workers, "batch": given.batch},
         "embedding": {"nodes": 1},
         "sync": sync,
-        "network": {"delay": f"{delay_ms}ms", "emulation": "relay"},
+        "network": {"delay": f"{delay_ms}ms"},
     }
 
 

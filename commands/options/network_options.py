@@ -1,4 +1,4 @@
-"""Options of a slow network, shared by `run` and `compare`."""
+"""Options of a slow network, shared by `run`, `profile` and `compare`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 def network_options(command: F) -> F:
     """Add the options of a slow network, each a key of [network]."""
     for option in (
-        click.option(
-            "--emulation",
-            type=click.Choice(["auto", "relay"]),
-            help='Method of emulation: a relay process, which "auto" means, too.',
-        ),
         click.option(
             "--delay-links",
             type=click.Choice(["sync", "all"]),

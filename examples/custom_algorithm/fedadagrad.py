@@ -40,7 +40,7 @@ class FedAdagrad(Algorithm):
     """
 
     name = "fedadagrad"
-    summary = "an outer Adagrad step over the mean of the replicas, which go on from there"
+    summary = "an outer Adagrad step over the mean of the replicas, which continue from there"
     needs_peers = True
     model = ModelOrigin.GLOBAL
     state_names = ("outer", "sums")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
-from ...nodes.coordinator.control.sync_control import SampledReplica, control_of
+from ...nodes.coordinator.control.sync_control import ReplicaPoint, control_of
 from ...nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
 from ...nodes.coordinator.label_rate import sampled_label_rate
 from ...nodes.coordinator.ledger.records import LeftOut
@@ -108,10 +108,10 @@ class VirtualJob:
                 if (rate := control.settings.elastic_rate) is not None:
                     self._network.algorithm.set_elastic_rate(rate)
 
-    def _sampled(self, trainer: VirtualTrainer) -> SampledReplica:
+    def _sampled(self, trainer: VirtualTrainer) -> ReplicaPoint:
         values = trainer.context.replica.read(stride=self._stride).numpy()
         iterations = trainer.context.total_iterations()
-        return SampledReplica(values, iterations, trainer.rounds.metrics()["rounds"])
+        return ReplicaPoint(values, iterations, trainer.rounds.metrics()["rounds"])
 
     def _result(self, seconds: float, divergence: float | None) -> VirtualResult:
         counts = [trainer.rounds.metrics() for trainer in self._trainers]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from ...pipeline.input.plan import plan_input
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
 from ..record import read_json
+from ..runner import PrintLine
 from .page import print_virtual_table, render_virtual_markdown, render_virtual_page
 from .plan import VirtualRun, make_virtual_plan, read_virtual_plan, result_path, results_of, write_plan
 from .result import VirtualResult
@@ -28,8 +28,6 @@ from .timing import Timing
 PAGE_NAME: Final = "virtual.html"
 MARKDOWN_NAME: Final = "virtual.md"
 LOOK_SECONDS: Final = 0.1
-
-PrintLine = Callable[[str], None]
 
 
 def start_virtual_comparison(

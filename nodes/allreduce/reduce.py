@@ -37,7 +37,7 @@ class WeightedMean:
         self._term = np.empty(BLOCK)
 
     def into(self, out: Float32Array, parts: Sequence[Float32Array], weights: Sequence[float]) -> None:
-        """Write the mean of `parts` into `out`, which is none of them.
+        """Write the mean of `parts` into `out`, which must not be one of them.
 
         If all weights are 0, they count as equal.
         """

@@ -16,7 +16,7 @@ class Departures:
     """Let nodes leave, one at a time. Runs on the coordinator's loop.
 
     Args:
-        admitting: lock held while a node is admitted, so that the leaving node is no source of a joining one.
+        admitting: lock held while a node is admitted, so that no joining node copies from the leaving one.
     """
 
     def __init__(self, server: CoordinatorServer, admitting: asyncio.Lock) -> None:
@@ -50,7 +50,7 @@ class Departures:
         self._server.journal.decided(NodeLeaves(member.info.token))
 
     def _interrupt(self, member: Member) -> None:
-        text = f"{member.info.name} was interrupted, and the job cannot go on without it"
+        text = f"{member.info.name} was interrupted, and the job cannot continue without it"
         self._server.request_stop(Stop("interrupted", text, ExitCode.INTERRUPTED))
 
     async def _leave(self, member: Member) -> None:

@@ -28,7 +28,7 @@ Version = tuple[int | None, int]
 
 
 class NewFiles:
-    """Finds the files that are new and written to their end. No I/O.
+    """Detector of new files that are completely written. No I/O.
 
     A file counts when two looks in a row find it with the same size, not empty, and the same time of change.
 
@@ -42,9 +42,10 @@ class NewFiles:
         self._seen: dict[str, Version] = {}
 
     def look(self, found: Mapping[str, Version]) -> tuple[list[str], list[str]]:
-        """Return the new whole files among those found now, and the known ones that have changed.
+        """Return the new complete files, and the known files that changed.
 
-        The files are found by their identities. Each new file is returned once, and each change.
+        `found` has all files that are there now, by identity. Each new file and each change is returned
+        once.
         """
         fresh = {file: version for file, version in found.items() if file not in self._known}
         whole = [
@@ -74,7 +75,9 @@ class FoundSpans:
 
 
 class GrowingInput:
-    """The files of a job's input, looked for again and again; used by one thread at a time.
+    """The files of a job's input, looked for repeatedly.
+
+    Used by one thread at a time.
 
     Args:
         spans: those of the files that are known.
@@ -115,14 +118,20 @@ def _version(path: str) -> Version:
 
 
 class InputFollower:
-    """Adds the spans of new files to the ledger, on the coordinator's loop, until the input is ended."""
+    """Task that adds the spans of new files to the ledger.
+
+    Runs on the coordinator's loop until the input is ended.
+    """
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
         self._state: JobState = server.state
 
     async def run(self) -> None:
-        """Look for new files until cancelled; a file that does not fit stops the job."""
+        """Look for new files until the input is ended.
+
+        A file that does not fit stops the job.
+        """
         state = self._state
         if not state.ledger.queue.follows:
             return

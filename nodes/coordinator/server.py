@@ -34,6 +34,7 @@ from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
 from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
+from ...pipeline.wire.retransmission import REISSUE
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
@@ -45,7 +46,7 @@ from ..runtime.tracing import TRACER
 from .audit import lost_batches
 from .journal import JobJournal
 from .ledger.store import LedgerWriter
-from .sessions import END_NOTICE_SECONDS, REPEAT_SECONDS, REQUESTS_OF_ONE, JobWaits, SessionRegistry
+from .sessions import END_NOTICE_SECONDS, REQUESTS_OF_ONE, JobWaits, SessionRegistry
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, Member
@@ -222,7 +223,7 @@ class CoordinatorServer(JobWaits):
                 log.warning("%s", error)
                 if isinstance(error.__cause__, RemoteError):
                     self.mark_dead(member.info.token, unable)
-            await asyncio.sleep(REPEAT_SECONDS)
+            await asyncio.sleep(REISSUE.interval_seconds)
 
     async def call_all(
         self, members: Iterable[Member], request: Request[ReplyType], seconds: float

@@ -16,8 +16,6 @@ FORGET_SECONDS = 60.0
 # A watcher sends a request every second.
 PRESENT_SECONDS = 3.0
 
-# Pause before a request that a node must get is repeated.
-REPEAT_SECONDS = 0.1
 # Request numbers of one coordinator; the next one that takes over begins above them.
 REQUESTS_OF_ONE = 1 << 32
 # Time limit of a watcher for the notice of the job's end.

@@ -27,7 +27,7 @@ from ...pipeline.checkpoint.manifest import open_checkpoint
 from ...pipeline.embedding.storage.saved_tables import applied_name
 from ...pipeline.embedding.storage.store import ChangedRows
 from ...pipeline.errors import CheckpointError, ResourceError
-from ...pipeline.memory import available_memory_bytes
+from ...pipeline.performance.memory import available_memory_bytes
 from ...pipeline.text.format import data_size
 from .server import ShardService
 from .shard_part import ShardPart, changed_bytes

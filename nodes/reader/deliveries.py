@@ -51,7 +51,7 @@ def size_of(batch: Batch) -> int:
 class DeliveryState:
     """All deliveries of one reader; owned by its sender.
 
-    Times are seconds of any steady clock.
+    Times are seconds of any clock that never goes back.
     """
 
     def __init__(self, retain_bytes: int) -> None:

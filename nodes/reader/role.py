@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import Any, ClassVar
 
 import zmq
@@ -28,7 +27,7 @@ from ...pipeline.wire.control.orders import (
     TrainerJoined,
 )
 from ...pipeline.wire.sockets import Listener
-from ...pipeline.wire.tasks import TaskSet
+from ...pipeline.wire.tasks import TaskSet, post
 from ..runtime.role import NodeContext, Role, admit_trainers, listener_of_trainers, unexpected_request
 from .deliveries import TRAINING
 from .parser import Parser, ReadSpan, SpanTotals
@@ -210,9 +209,8 @@ class ReaderRole(Role):
 
     def _wake_sender(self) -> None:
         """Wake the sender, from the parser's thread."""
-        # The loop of an ending reader closes before its parser ends.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._wake)
+        # The loop of an ending reader may close before its parser ends.
+        post(self._loop, self._wake)
 
     def _wake(self) -> None:
         if self._sender is not None:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from ...pipeline.wire.socket_events import SocketEvents
 from ...pipeline.wire.sockets import has_message
-from ...pipeline.wire.tasks import race
-from .main_loop import run_steadily
+from ...pipeline.wire.tasks import post, race
+from .main_loop import run_pause_aware
 from .message_handler import MessageHandler
 from .threads import CommandedService
 
@@ -64,7 +64,7 @@ class LoopThread(CommandedService):
 
     def body(self) -> None:
         """Run `main` on a new loop."""
-        run_steadily(self._until_stopped())
+        run_pause_aware(self._until_stopped())
 
     def stop(self) -> None:
         """End the thread, wherever `main` waits; any thread may call."""
@@ -77,11 +77,7 @@ class LoopThread(CommandedService):
         See `CommandedService.call`.
         """
 
-        def post(loop: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
-            with suppress(RuntimeError):
-                loop.result().call_soon_threadsafe(command)
-
-        self._running_loop.add_done_callback(post)
+        self._running_loop.add_done_callback(lambda loop: post(loop.result(), command))
 
     async def run_coroutine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on another thread's loop, and return its result.

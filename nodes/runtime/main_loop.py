@@ -24,7 +24,7 @@ LONGEST_STEP_SECONDS: Final = 0.25
 T = TypeVar("T")
 
 
-class SteadyClock:
+class PauseAwareClock:
     """Seconds of process time that excludes pauses.
 
     Args:
@@ -49,8 +49,8 @@ class SteadyClock:
         return self._now
 
 
-class SteadyLoop(asyncio.SelectorEventLoop):
-    """Event loop with a steady clock for its timers and timeouts.
+class PauseAwareLoop(asyncio.SelectorEventLoop):
+    """Event loop with a clock that excludes pauses for its timers and timeouts.
 
     Args:
         real: a clock that never stops.
@@ -59,26 +59,26 @@ class SteadyLoop(asyncio.SelectorEventLoop):
     def __init__(
         self, selector: selectors.BaseSelector | None = None, real: Callable[[], float] = time.monotonic
     ) -> None:
-        self._steady = SteadyClock(real=real)
+        self._clock = PauseAwareClock(real=real)
         super().__init__(selector)
         self.call_later(LOOK_SECONDS, self._look)
 
     def time(self) -> float:
-        """Return the seconds of a steady clock; on the loop's thread."""
-        return self._steady.now()
+        """Return the seconds of a clock that excludes pauses; on the loop's thread."""
+        return self._clock.now()
 
     def _look(self) -> None:
         self.call_later(LOOK_SECONDS, self._look)
 
 
-def run_steadily(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does, on a `SteadyLoop`."""
-    with asyncio.Runner(loop_factory=SteadyLoop) as runner:
+def run_pause_aware(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, on a `PauseAwareLoop`."""
+    with asyncio.Runner(loop_factory=PauseAwareLoop) as runner:
         return runner.run(main)
 
 
 def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new `SteadyLoop`; signals cancel it.
+    """Run a coroutine on a new `PauseAwareLoop`; signals cancel it.
 
     An interrupt that comes before the coroutine's first step is raised in that step. Earlier, it would leave
     a coroutine that was never awaited, and the command would end with a warning about it. The coroutine may
@@ -90,7 +90,7 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     Raises KeyboardInterrupt if an interrupt cancelled it, and the coroutine's exceptions.
     """
     if threading.current_thread() is not threading.main_thread():
-        return run_steadily(main())
+        return run_pause_aware(main())
     task: asyncio.Task[Any] | None = None
     interrupts = 0
 
@@ -117,7 +117,7 @@ def run_interruptible(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         for number, handler in handlers.items():
             if handler is signal.default_int_handler:
                 signal.signal(number, interrupt)
-        return run_steadily(first_step())
+        return run_pause_aware(first_step())
     except asyncio.CancelledError:
         if not interrupts:
             raise

@@ -32,7 +32,7 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
-from ...pipeline.wire.tasks import TaskSet, race
+from ...pipeline.wire.tasks import TaskSet, post, race
 from .health import Health, health_path, node_health, serve_health
 from .process import ProcessHooks
 from .process_figures import NodeProfile, process_metrics
@@ -132,7 +132,7 @@ class Node:
 
         Any thread may call.
         """
-        self._loop.call_soon_threadsafe(self._fail, error)
+        post(self._loop, lambda: self._fail(error))
 
     def _fail(self, error: BaseException) -> None:
         if not self._finished.is_set():

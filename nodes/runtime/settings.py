@@ -8,9 +8,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from ...pipeline.config.job import Job
-from ...pipeline.config.sections import MAX_PORT, parse_page_address
+from ...pipeline.config.sections import parse_page_address
 from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.text.format import duration
+from ...pipeline.types import MAX_PORT
 from ...pipeline.wire.endpoints import AUTO, listen_address, local_address, own_address, use_ipc
 from ...pipeline.wire.keys import http_token
 from ...pipeline.wire.keys.curve import require_key, socket_warnings

@@ -10,13 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Generic, ParamSpec, TypeVar
 
 import zmq
 
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.sockets import Listener, Waker
+from ...pipeline.wire.tasks import post
 from .message_handler import MessageHandler
 
 POLL_MILLISECONDS = 200
@@ -122,9 +122,7 @@ class ThreadBridge(Generic[T]):
             if not self.result.done():
                 finish_taken()
 
-        # The loop may have ended.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(if_awaited)
+        post(self._loop, if_awaited)
 
 
 class CommandedService(Service):

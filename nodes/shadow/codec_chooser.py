@@ -14,6 +14,7 @@ from statistics import median
 from typing import Final
 
 from ...pipeline.text.format import duration
+from .schedule import CLOCK_SECONDS
 
 # Exchanges whose median is the time of a codec, so that a single late one has no effect.
 FEWEST_EXCHANGES: Final = 3
@@ -28,8 +29,6 @@ LONGEST_PATIENCE_EXCHANGES: Final = 256
 # In units of the patience: how long the previous codec's time, and failed attempts, are remembered.
 KNOWN_PATIENCES: Final = 2
 FORGOTTEN_PATIENCES: Final = 4
-# Least time of an exchange: clocks are no finer.
-CLOCK_SECONDS: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ class LinkCodecChooser:
         expected = {name: self._expected(name, taken) for name in self._bytes}
         self.fits = expected[now] <= wanted
         chosen = self._chosen(expected, wanted)
-        # An attempt is a larger codec that may fit; leaving one that saved nothing is none.
+        # Trying a larger codec that may fit is an attempt; dropping one that saved nothing is not.
         is_attempt = self._bytes[chosen] > self._bytes[now] and expected[chosen] <= wanted
         if chosen == now or (is_attempt and self._since_change < self._patience):
             return None

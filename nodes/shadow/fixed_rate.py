@@ -12,9 +12,11 @@ import queue
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ...pipeline.wire.control.orders import MemberInfo
+from ...pipeline.wire.tasks import post
 from ...pipeline.wire.worker_messages import (
     CompletedRound,
     DropSyncNode,
@@ -146,8 +148,8 @@ class CenterRounds(FixedRate):
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost; any thread may call."""
         self._happened.put(token)
-        if self._loop is not None and self._center is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._center.mark_lost, token)
+        if self._loop is not None and self._center is not None:
+            post(self._loop, partial(self._center.mark_lost, token))
 
     def replace(self, number: int, member: MemberInfo) -> None:
         """Replace a slice's sync node from the next round on; any thread."""
@@ -179,7 +181,7 @@ class CenterRounds(FixedRate):
             self._rounds.incomplete()
 
 
-Report = Callable[[WorkerReport], None]
+SendReport = Callable[[WorkerReport], None]
 
 
 class RemoteGate(FixedRate):
@@ -189,7 +191,7 @@ class RemoteGate(FixedRate):
     so it notifies the trainer only of changes, and only waiting needs a reply.
     """
 
-    def __init__(self, every: int, report: Report) -> None:
+    def __init__(self, every: int, report: SendReport) -> None:
         self._every = every
         self._report = report
         self._iterations = 0
@@ -244,7 +246,7 @@ class RemoteRoundLog:
     Called by the worker's thread.
     """
 
-    def __init__(self, context: TrainerContext, report: Report) -> None:
+    def __init__(self, context: TrainerContext, report: SendReport) -> None:
         self._context = context
         self._report = report
 

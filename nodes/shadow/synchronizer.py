@@ -14,7 +14,7 @@ from ...pipeline.models.flat import digest_of
 from ...pipeline.wire.control.base import Done, Request
 from ...pipeline.wire.control.messages import RejoinGroup, ReportSlowPeer
 from ...pipeline.wire.control.orders import GroupView, MemberInfo
-from ...pipeline.wire.tasks import TaskSet
+from ...pipeline.wire.tasks import TaskSet, post
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
 from ..allreduce.sockets import PeerListener
 from ..replica.replica import TrainerContext
@@ -277,7 +277,7 @@ class Synchronizer:
             reporting = self._node.coordinator.call(request, timeout_seconds=REPORT_SECONDS)
             self._tasks.start(reporting)
 
-        self._loop.call_soon_threadsafe(on_control)
+        post(self._loop, on_control)
 
 
 def _warn(error: BaseException) -> None:

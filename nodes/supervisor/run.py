@@ -17,11 +17,12 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError, ExitCode, ShadowSyncError
 from ...pipeline.jobfile.load import job_of_tree, load_job, without_removed_keys
 from ...pipeline.report.model import Report
+from ...pipeline.wire.tasks import post
 from ...watch.live import Display, display
 from ..launch import with_sync_nodes
 from ..runtime.main_loop import run_interruptible
 from .starter import Starter, make_starter
-from .supervisor import ProgressCallback, Supervisor
+from .supervisor import ShowStatus, Supervisor
 
 JobLike: TypeAlias = str | PathLike[str] | Mapping[str, Any] | Job
 RunResult: TypeAlias = tuple[ExitCode, str, Report | None]
@@ -47,7 +48,7 @@ def run(
     job: JobLike,
     *,
     overrides: Iterable[str] = (),
-    progress: ProgressCallback | None = None,
+    progress: ShowStatus | None = None,
     quiet: bool = False,
 ) -> Report:
     """Run a job as processes of this machine; return its report.
@@ -101,7 +102,7 @@ class _Caller:
         error: exception of the callback.
     """
 
-    def __init__(self, progress: ProgressCallback | None, shown: Display, starter: Starter) -> None:
+    def __init__(self, progress: ShowStatus | None, shown: Display, starter: Starter) -> None:
         self._progress = progress
         self._starter = starter
         self._shown = shown
@@ -130,7 +131,7 @@ class _Caller:
     def interrupt(self) -> None:
         """Interrupt the job from another thread, as Ctrl-C does."""
         if self._ready.wait(1.0) and self._loop is not None and self._supervisor is not None:
-            self._loop.call_soon_threadsafe(self._supervisor.interrupt)
+            post(self._loop, self._supervisor.interrupt)
 
     def _on_progress(self, status: dict[str, Any]) -> None:
         if self.error is not None:

@@ -30,15 +30,15 @@ from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
 from .child import Child, end_all
 from .job_check import have_checked
+from .job_exit import JobExit, job_exit
 from .network.emulation import Emulation, NodeKey
-from .outcome import Outcome, job_outcome
 from .starter import Starter
 
 STOP_SECONDS = 9.0
 DEAD_SECONDS = 3.0
 PROGRESS_SECONDS = 5.0
 
-ProgressCallback = Callable[[dict[str, Any]], None]
+ShowStatus = Callable[[dict[str, Any]], None]
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Supervisor:
     def __init__(
         self,
         job: Job,
-        progress: ProgressCallback,
+        progress: ShowStatus,
         starter: Starter,
         *,
         supervised: bool = False,
@@ -95,7 +95,7 @@ class Supervisor:
         self._interrupted = asyncio.Event()
         self.folder: Path | None = None
 
-    async def run(self) -> Outcome:
+    async def run(self) -> JobExit:
         """Run the whole job.
 
         Return the exit code, one line for the user if it isn't 0, and any report.
@@ -335,7 +335,7 @@ class Supervisor:
     async def _watch_relay(self) -> None:
         """Interrupt the job if its relay ends, since it cannot continue without one.
 
-        `job_outcome` reports the reason.
+        `job_exit` reports the reason.
         """
         if self._emulation.relay is not None:
             await self._emulation.relay.ended.wait()
@@ -367,6 +367,6 @@ class Supervisor:
                 for child in self._children:
                     await child.ended.wait()
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> JobExit:
         assert self._coordinator is not None
-        return job_outcome(self._coordinator, self.folder, self._emulation, interrupted=self._interrupts > 0)
+        return job_exit(self._coordinator, self.folder, self._emulation, interrupted=self._interrupts > 0)

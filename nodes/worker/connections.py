@@ -21,7 +21,7 @@ from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection, has_message
 from ..embedding.shared_memory import SharedMemoryClient
-from ..runtime.main_loop import SteadyClock
+from ..runtime.main_loop import PauseAwareClock
 from .batches import InFlightBatch
 from .embedding_client import EmbeddingClient
 from .reader_client import ReaderClient
@@ -62,8 +62,8 @@ class ReplyWatch:
     def check(self, now: float, requested: Iterable[str]) -> None:
         """Add the time since the last check for unanswered nodes.
 
-        `now` is by a steady clock, so pauses of this worker, in which it asks nothing, do not count. Raises
-        PeerUnreachable if a node exceeds the limit.
+        `now` is by a clock that excludes pauses: those of this worker, in which it asks nothing, do not
+        count. Raises PeerUnreachable if a node exceeds the limit.
         """
         before, self._checked_at = self._checked_at, now
         step = now - before if before is not None else 0.0
@@ -125,7 +125,7 @@ class WorkerConnections:
         # Living readers: each credit expects an answer.
         self._living_readers = set(self.readers)
         # A step of the model may take long, and nothing is checked meanwhile.
-        self._clock = SteadyClock(2 * RESEND_CHECK_SECONDS)
+        self._clock = PauseAwareClock(2 * RESEND_CHECK_SECONDS)
         self._watch = ReplyWatch(own, NO_REPLY_TIMEOUTS * job.run.node_timeout_seconds)
         self._has_waited = False
         self._round_trip_seconds = 0.0

@@ -56,7 +56,7 @@ from ...pipeline.wire.worker_messages import (
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
 from ..runtime.node import describe
-from ..runtime.process import log_to_folder, log_to_stderr, tune_malloc
+from ..runtime.process import HEARTBEAT_SECONDS, log_to_folder, log_to_stderr, tune_malloc
 from ..runtime.process_figures import process_metrics, process_trace
 from ..runtime.tracing import TRACER, thread_figures
 from ..shadow.fixed_rate import CenterRounds, FixedRate, RemoteGate, RemoteRoundLog
@@ -65,7 +65,6 @@ from .handle import DrainResult
 from .process_channel import WorkerProcessConfig, open_worker_end
 from .worker import Worker
 
-HEARTBEAT_SECONDS = 0.5
 TICK_MILLISECONDS = 25
 
 log = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ from ...pipeline.wire.worker_messages import (
     WorkerReady,
     WorkerReport,
 )
-from ..runtime.main_loop import SteadyClock
+from ..runtime.main_loop import PauseAwareClock
 from ..runtime.process import WORKER, exit_status_text, python
 from ..runtime.threads import Service
 from ..shadow.fixed_rate import GatedRounds, RemoteRounds, WorkerRounds
@@ -135,8 +135,8 @@ class WorkerProcessMonitor(Service):
         poller = zmq.Poller()
         poller.register(channel.socket, zmq.POLLIN)
         poller.register(self.waker.fileno(), zmq.POLLIN)
-        # A steady clock: if this process was paused, messages sent meanwhile are still to be received.
-        clock = SteadyClock()
+        # Excludes pauses: if this process was paused, messages sent meanwhile are still to be received.
+        clock = PauseAwareClock()
         received_at, end_at = clock.now(), None
         while True:
             poller.poll(POLL_MILLISECONDS)

@@ -158,8 +158,8 @@ class DataSection(BaseModel):
     )
     follow: bool = Field(
         default=False,
-        description="Whether files that come to match `path` while the job trains are trained on, too, until"
-        " `shadowsync stop` ends the input.",
+        description="Also train on files that come to match `path` during training, until `shadowsync stop`"
+        " ends the input. Write a file under another name, and rename it when it is complete.",
     )
     follow_seconds: Annotated[float, Field(ge=0.1, le=86_400)] = Field(
         default=10.0, description="follow: time between two looks for new files."

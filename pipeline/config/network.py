@@ -169,8 +169,8 @@ def _amount(text: str, units: dict[str, float], examples: str) -> float:
 class NetworkSection(Section):
     """Addresses, the transport, and an emulated slow network.
 
-    Addresses differ from host to host. The emulation works under `shadowsync run` only. Nodes need not agree
-    on this section.
+    Addresses differ from host to host. The emulation needs a supervisor: `run`, `profile` or `compare`.
+    Nodes need not agree on this section.
     """
 
     transport: Literal["auto", "tcp", "ipc"] = Field(
@@ -200,11 +200,6 @@ class NetworkSection(Section):
     )
     delay_links: Literal["sync", "all"] = Field(
         default="sync", description="Which links are emulated as slow: those of synchronization, or all."
-    )
-    emulation: Literal["auto", "relay", "tc"] = Field(
-        default="auto",
-        description='How the slow network is emulated: by a relay process; "auto" is the same. "tc" of'
-        " earlier versions is accepted in saved jobs, and refused for a new run.",
     )
 
     @model_validator(mode="after")

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from ..types import MAX_PORT
+
 # Strict types, frozen, no unknown keys. An option that is inf must reach the other nodes as inf; pydantic
 # would write null.
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
@@ -22,7 +24,6 @@ DEFAULT_CONTROL_BOUND: Final = 1.0
 DEFAULT_MAX_GAP: Final = 64
 
 LOOPBACK = "127.0.0.1"
-MAX_PORT = 65_535
 
 
 class Section(BaseModel):
@@ -172,7 +173,7 @@ class SyncSection(Section):
     )
     link_bytes_per_second: Rate | None = Field(
         default=None,
-        description="shadow: bandwidth of the link, which `duty` limits the use of; without it `duty` limits"
+        description="shadow: bandwidth of the link, of which `duty` limits the use; without it `duty` limits"
         " CPU time only.",
     )
     timeout_seconds: Seconds = Field(

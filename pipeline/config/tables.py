@@ -14,7 +14,7 @@ from .sections import STRICT, Fraction, Positive, Rate, Section
 
 RowOptimizerName: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 RowStorageName: TypeAlias = Literal["float32", "bfloat16"]
-TableRows: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
+RowsSetting: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -29,7 +29,7 @@ class TableSection(BaseModel):
 
     model_config = STRICT
 
-    rows: TableRows | None = Field(default=None, description="Rows of this table.")
+    rows: RowsSetting | None = Field(default=None, description="Rows of this table.")
     dim: TableDim | None = Field(default=None, description="Floats in a row of this table.")
     optimizer: RowOptimizerName | None = Field(default=None, description="Optimizer of this table's rows.")
     lr: RowRate | None = Field(default=None, description="Learning rate of this table's rows.")
@@ -154,8 +154,8 @@ class EmbeddingSection(Section):
     lr: Rate = Field(default=0.02, description="Learning rate of the rows.")
     warmup_iterations: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         default=0,
-        description="Number of each trainer's iterations over which the learning rate of the rows grows"
-        " linearly from 0, beside `trainer.schedule`: the first gradients come from a dense model that has"
+        description="Iterations of each trainer over which the learning rate of the rows grows linearly from"
+        " 0, in addition to `trainer.schedule`: the first gradients come from a dense model that has"
         " learned nothing yet. Counted in examples, `warmup_iterations` * `trainer.batch` * `trainer.count`.",
     )
     init_scale: Rate = Field(
@@ -193,7 +193,7 @@ class ModelSection(Section):
         ' "./file.py:Class".',
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
-    table_rows: TableRows | list[TableRows] = Field(
+    table_rows: RowsSetting | list[RowsSetting] = Field(
         default=100_000, description="Rows of every table; or a list with the rows of each table."
     )
     bottom: Annotated[list[Positive], Field(max_length=64)] = Field(

@@ -171,7 +171,7 @@ class TrainerSection(Section):
         default="off",
         description='"updates": trainers that are slower than the fastest one cut each batch into parts and'
         " make a dense update of each, so that all make about as many; the batch stays the unit of readers,"
-        " ledger and embedding nodes. It needs rounds in the shadow.",
+        ' ledger and embedding nodes. It needs `sync.mode = "shadow"`.',
     )
     distinct_rows: bool = Field(
         default=False,

@@ -98,7 +98,7 @@ class LineParser:
     def parse(self, block: LineBlock) -> ParsedLines:
         """Parse all lines of a block.
 
-        Blocks must come in the order of the file. Raises DataError for a quoted field that goes on in the
+        Blocks must come in the order of the file. Raises DataError for a quoted field that continues on the
         next line.
         """
         data = block.buffer[: block.stop]
@@ -137,7 +137,7 @@ class LineParser:
     def finish(self, following: bytes = b"") -> None:
         """Check the bytes after the last block, if a quote may be open there.
 
-        Raises DataError for a quoted field that goes on in them.
+        Raises DataError for a quoted field that continues on them.
         """
         unfinished, self._unfinished = self._unfinished, b""
         if unfinished:
@@ -159,7 +159,7 @@ class LineParser:
         rest = following[closed.end() :].split(b"\n", 1)[0].removesuffix(b"\r")
         if self._rest.fullmatch(rest):
             raise DataError(
-                f"a quoted field goes on in the next line: {printable(line)}",
+                f"a quoted field continues on the next line: {printable(line)}",
                 where=self._where,
                 remedy='remove the line breaks from the fields, or set data.quote = ""',
             )

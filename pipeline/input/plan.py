@@ -122,7 +122,10 @@ def plan_input(job: Job, known: Sequence[str] = (), *, only_known: bool = False)
 
 
 def require_fixed_input(job: Job) -> None:
-    """Raise JobFileError for a job that follows its input, where it must end by itself."""
+    """Raise JobFileError for a job that follows its input.
+
+    For uses where the job must end by itself.
+    """
     if job.data.follow:
         raise JobFileError(
             "data.follow: true given; such a job does not end by itself", remedy="add --set data.follow=false"

@@ -224,7 +224,7 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
         if lists >= 0.2 * len(split) and split.explode().n_unique() < distinct:
             return _bag(name, split.explode(), delimiter, f"texts with {delimiter!r} in them", sample)
     if distinct > 0.95 * len(known) and len(known) >= 1000:
-        return DraftColumn(name, "", "", "another value in almost every row: nothing can be learned of it")
+        return DraftColumn(name, "", "", "another value in almost every row: nothing can be learned from it")
     return _categorical(name, distinct, sample)
 
 

@@ -31,6 +31,7 @@ PATHS = ("path", "validation_path", "eval_path")
 REMOVED_KEYS = {
     "trainer.cache_rows": "was removed in 0.2: delete the key",
     "trainer.cache_staleness": "was removed in 0.2 with trainer.cache_rows: delete the key",
+    "network.emulation": "was removed in 0.2, since only the relay emulates a slow network: delete the key",
 }
 """Keys of earlier versions, and what to do about each.
 

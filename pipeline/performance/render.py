@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..atomic_file import atomic_file
-from ..text.format import count, data_rate, duration, number, percent
+from ..text.format import count, counted, data_rate, duration, number, percent
 from ..text.markdown import markdown_table, plain
 from .document import PROFILE_JSON, PROFILE_MARKDOWN, PROFILE_PICTURE, TRACE_JSON, Profile
 from .measurements import NodeMeasurements
@@ -143,8 +143,8 @@ def _summary(profile: Profile) -> str:
     measured = profile.measured
     trainers = len(measured.of("trainer"))
     return (
-        f"{duration(measured.seconds)} of training by {trainers} trainer{'s' * (trainers != 1)} with"
-        f" {measured.workers} worker{'s' * (measured.workers != 1)} each:"
+        f"{duration(measured.seconds)} of training by {counted(trainers, 'trainer')} with"
+        f" {counted(measured.workers, 'worker')} each:"
         f" {count(profile.examples_per_second)} examples/s."
     )
 

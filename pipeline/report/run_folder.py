@@ -80,4 +80,4 @@ def resume_hint(run_folder: Path) -> str:
         open_checkpoint(run_folder)
     except CheckpointError:
         return ""
-    return f"; go on from its last checkpoint with `shadowsync resume {shown(run_folder)}`"
+    return f"; continue from its last checkpoint with `shadowsync resume {shown(run_folder)}`"

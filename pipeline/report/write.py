@@ -13,7 +13,7 @@ from typing import Final
 
 from ..atomic_file import atomic_file
 from ..jobfile.extras import missing_modules
-from ..memory import total_memory_bytes
+from ..performance.memory import total_memory_bytes
 from .markdown import render_markdown
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Hardware, Report
 

@@ -10,9 +10,9 @@ import socket
 import sys
 
 from ..errors import ClusterError, JobFileError
+from ..types import MAX_PORT
 
 WILDCARDS = ("0.0.0.0", "*", "::", "[::]")
-MAX_PORT = 65_535
 AUTO = "auto"
 # An address reserved for documentation (RFC 5737), to which only the default route leads.
 _ELSEWHERE = "192.0.2.1"

@@ -42,6 +42,8 @@ class RetransmitPolicy:
 
 # Small requests on an idle link, answered in milliseconds; a person may be waiting for the reply.
 CONTROL = RetransmitPolicy(1.0)
+# A request that a node must get, repeated when an attempt has failed: it may be back, or able, by then.
+REISSUE = RetransmitPolicy(0.1)
 # Large messages to busy threads: a queue of them may take a second, and a repeat costs as much again.
 LOOKUP = RetransmitPolicy(3.0)
 DELIVERY = RetransmitPolicy(3.0)

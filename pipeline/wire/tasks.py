@@ -1,10 +1,10 @@
-"""Background tasks of an owner or a block; races of awaitables."""
+"""Background tasks of an owner or a block, races of awaitables, work for another thread's loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -72,6 +72,15 @@ async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[Start
     except BaseExceptionGroup as errors:
         failed = errors.exceptions[0]
     raise failed
+
+
+def post(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+    """Have `work` run on a loop; any thread may call.
+
+    If the loop has ended, nothing happens.
+    """
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(work)
 
 
 async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:

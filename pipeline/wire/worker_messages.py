@@ -114,7 +114,7 @@ class CollectSums:
 
 @dataclass(frozen=True, slots=True)
 class GatePass:
-    """The worker at the gate may go on."""
+    """The worker at the gate may continue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,7 +286,8 @@ def test_an_embedding_node_dies_and_the_run_goes_on_from_its_last_checkpoint(
     own.nodes["embedding"][1].kill()
     assert own.wait(60.0) == 6, own.coordinator.text()
     first = RunFolder(own.run.folder.resolve())
-    assert "rows are lost; go on from its last checkpoint with `shadowsync resume" in own.coordinator.text()
+    hint = "rows are lost; continue from its last checkpoint with `shadowsync resume"
+    assert hint in own.coordinator.text()
     again = cluster(going_on(settings, first)).start()
     assert again.wait(120.0) == 0, again.coordinator.text()
     second = RunFolder(again.run.folder.resolve())
@@ -315,7 +316,7 @@ def test_a_killed_coordinator_leaves_what_can_be_gone_on_with(
     coordinator.kill()
     wait_until(lambda: job.process.poll() is not None, "the job ends")
     first = RunFolder(job.run.folder.resolve())
-    assert job.last_line().endswith("go on from its last checkpoint with `shadowsync resume runs/small`")
+    assert job.last_line().endswith("continue from its last checkpoint with `shadowsync resume runs/small`")
     settings: Changed = {
         "data": {"epochs": 8},
         "trainer": {"count": 1},

@@ -13,7 +13,7 @@ from shadowsync.tests.support.supervised import Supervised
 
 @pytest.mark.matrix
 def test_a_killed_relay_stops_the_job(supervise: Callable[..., Supervised]) -> None:
-    job = supervise({"network": {"delay": "5ms", "emulation": "relay"}})
+    job = supervise({"network": {"delay": "5ms"}})
     job.wait_for_batches(10)
     (relay,) = (
         child

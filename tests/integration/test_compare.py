@@ -37,7 +37,7 @@ def compared(starting: Starting, click_log: Path, tmp_path_factory: pytest.TempP
     folder = tmp_path_factory.mktemp("compare")
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), {})
     with starting(folder) as starter:
-        options = ["--algorithms", ALGORITHMS, "--seeds", "1", "--delay", "10ms", "--emulation", "relay"]
+        options = ["--algorithms", ALGORITHMS, "--seeds", "1", "--delay", "10ms"]
         first = starter.spawn("compare", str(job), *options)
         wait_until(lambda: "1/3" in first.text() or first.poll() is not None, "a run is made")
         first.signal(signal.SIGINT)

@@ -29,7 +29,7 @@ NEUTRAL: Settings = {
     # Little is under way, so that a worker soon feels what stops.
     "trainer": {"count": 1, "workers": 2, "batch": 256, "credit": 2},
 }
-SLOW = {"network": {"delay": "50ms", "delay_links": "all", "emulation": "relay"}}
+SLOW = {"network": {"delay": "50ms", "delay_links": "all"}}
 Profiled = Callable[..., Process]
 
 

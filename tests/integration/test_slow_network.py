@@ -28,9 +28,7 @@ def report(starter: Starter, job_file: JobMaker, tmp_path: Path, request: pytest
     return found
 
 
-ALL_BY_RELAY = [
-    *("--delay", "5ms", "--delay-links", "all", "--emulation", "relay", "--set", "network.transport=tcp")
-]
+ALL_BY_RELAY = [*("--delay", "5ms", "--delay-links", "all", "--set", "network.transport=tcp")]
 
 
 @pytest.mark.parametrize("report", [ALL_BY_RELAY], indirect=True)

@@ -21,7 +21,7 @@ import zmq
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.main import run_coordinator
 from shadowsync.nodes.launch import make_role
-from shadowsync.nodes.runtime.main_loop import run_steadily
+from shadowsync.nodes.runtime.main_loop import run_pause_aware
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.nodes.runtime.process import JsonLines, ProcessHooks
 from shadowsync.nodes.runtime.settings import NodeSettings
@@ -280,7 +280,7 @@ class InProcess(ABC, ProcessHooks):
     def _run(self) -> None:
         _CURRENT.set(self)
         try:
-            code, self._text = run_steadily(self._noted())
+            code, self._text = run_pause_aware(self._noted())
             self.code = int(code)
         except ShadowSyncError as error:
             self.code, self._text = int(error.exit_code), str(error)

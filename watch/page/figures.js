@@ -17,7 +17,7 @@ export function showHeader(status) {
   at("run").textContent = status.run;
   at("phase").textContent = status.ended ? "ended" : status.phase;
   at("phase").className = `pill ${status.phase === "training" && !status.ended ? "training" : ""}`;
-  const ways = { shadow: "in the shadow", fixed: "at a fixed rate" };
+  const ways = { shadow: "in the background", fixed: "at a fixed rate" };
   at("way").textContent = ways[status.mode] ? `${status.algorithm} ${ways[status.mode]}` : "no synchronization";
   at("elapsed").textContent = duration(status.seconds);
   const fraction = progress.total ? Math.min(1, progress.distinct / progress.total) : null;

@@ -214,13 +214,13 @@ class CheckpointManager:
             await self._end_pause(number)
 
     async def _end_pause(self, number: int) -> None:
-        """Have all trainers go on."""
+        """Resume all trainers."""
 
         def wanted() -> bool:
             return self._state.stop is None
 
         trainers, go_on = self._state.members.alive("trainer"), PauseTraining(number, False)
-        unable = "could not go on after a pause"
+        unable = "could not resume after a pause"
         await asyncio.gather(
             *(self._server.call_until_answered(trainer, go_on, unable, wanted) for trainer in trainers)
         )

@@ -154,7 +154,7 @@ def _short(value: Any) -> str:
 
 
 def files_before(job: Job) -> tuple[str, ...]:
-    """Return the files of the resumed run if the job follows its input, in the order of its spans.
+    """Return the resumed run's files in span order, if the job follows its input.
 
     Raises CheckpointError.
     """

@@ -23,6 +23,7 @@ from ....pipeline.errors import ClusterError, ResourceError
 from ....pipeline.text.format import data_size, duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
+from ....pipeline.wire.tasks import post
 from ....sync_algos.model_origin import ModelOrigin
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
@@ -234,7 +235,7 @@ class RunningCheckpoint:
         self._new_bytes = sum(entry.bytes for entry in manifest.files if entry not in self._files)
         self._files = frozenset(manifest.files)
         # Counted here, since the coroutine that awaits this thread may be cancelled.
-        self._loop.call_soon_threadsafe(self._count)
+        post(self._loop, self._count)
 
     def _count(self) -> None:
         self._state.checkpoint_written()

@@ -15,7 +15,7 @@ from ....pipeline.config.sections import SyncSection
 from ....pipeline.report.adaptation import Control
 from ....pipeline.types import Float32Array
 from .divergence import squared_distances
-from .sync_law import ControlSample, SyncController, SyncSettings
+from .sync_law import ControlSample, SyncLaw, SyncSettings
 
 HORIZON_ITERATIONS: Final = 20
 """Iterations of a trainer over which the mean's movement is compared with the replicas' distance.
@@ -31,7 +31,7 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class SampledReplica:
+class ReplicaPoint:
     """A sample of a replica, float32 [n], with its iterations and rounds."""
 
     values: Float32Array
@@ -77,7 +77,7 @@ class SyncControl:
     """
 
     def __init__(self, sync: SyncSection, elastic: tuple[float, float] | None) -> None:
-        self._controller = SyncController(sync, elastic)
+        self._controller = SyncLaw(sync, elastic)
         self._motion = ReplicaMotion()
         self._names: set[str] = set()
         self._last = (0.0, 0.0)
@@ -88,7 +88,7 @@ class SyncControl:
         """The settings that trainers and sync nodes should have now."""
         return self._controller.settings
 
-    def add(self, seconds: float, replicas: Mapping[str, SampledReplica]) -> bool:
+    def add(self, seconds: float, replicas: Mapping[str, ReplicaPoint]) -> bool:
         """Add samples of all replicas, by trainer; return whether the settings have changed.
 
         Also sets `pause_seconds`, the time until the next samples are wanted.

@@ -94,7 +94,7 @@ class Limit:
             self._patience = min(2 * self._patience, LONGEST_PATIENCE_WINDOWS)
 
 
-class SyncController:
+class SyncLaw:
     """Controller that keeps the ratio within a bound.
 
     A window is a few samples under one setting. Its median decides:

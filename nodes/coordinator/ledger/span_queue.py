@@ -9,7 +9,9 @@ from ....pipeline.data.spans import Span, span_order
 
 
 class SpanQueue:
-    """Spans of the training part, and those that are not handed out yet. Owned by the coordinator's loop.
+    """The spans of the training part, and those not handed out yet.
+
+    Owned by the coordinator's loop.
 
     Args:
         spans: the plan, numbered from 0. There are `epochs` passes over it, each in an order drawn from

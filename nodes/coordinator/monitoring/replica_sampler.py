@@ -8,7 +8,7 @@ import numpy as np
 
 from ....pipeline.wire.control.orders import SampleReplica, SetSync
 from ..control.divergence import SAMPLED_ELEMENTS, Divergence
-from ..control.sync_control import SampledReplica
+from ..control.sync_control import ReplicaPoint
 from ..control.sync_law import SyncSettings
 from ..server import CoordinatorServer
 
@@ -52,18 +52,18 @@ class ReplicaSampler:
                 control.add(now, replicas)
                 await self._order(control.settings)
 
-    async def _sample(self, stride: int) -> dict[str, SampledReplica]:
+    async def _sample(self, stride: int) -> dict[str, ReplicaPoint]:
         """Return the replicas by trainer; none unless all replied."""
         trainers = self._state.members.alive("trainer")
         replies = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
         if len(replies) < max(2, len(trainers)):
             return {}
         return {
-            name: SampledReplica(np.frombuffer(one.values, dtype=np.float32), one.iterations, one.rounds)
+            name: ReplicaPoint(np.frombuffer(one.values, dtype=np.float32), one.iterations, one.rounds)
             for name, one in replies.items()
         }
 
-    def _add_point(self, replicas: dict[str, SampledReplica]) -> None:
+    def _add_point(self, replicas: dict[str, ReplicaPoint]) -> None:
         sums = Divergence(len(replicas))
         if replicas:
             sums.add([replica.values for replica in replicas.values()])

@@ -30,7 +30,8 @@ from ..state.job import JobState
 from ..state.membership import Member
 from ..state.phases import JobPhase
 
-SELF = "coordinator-0"
+# The coordinator in the table of rates, beside the nodes.
+RATES_KEY = "coordinator"
 
 
 def status_body(state: JobState, request: GetStatus) -> dict[str, Any]:
@@ -164,14 +165,14 @@ def _sum(members: Iterable[Member], key: str) -> int:
 
 def _myself(state: JobState, now: float) -> NodeStatus:
     metrics = process_metrics()
-    state.rates.record_heartbeat(SELF, now, metrics)
+    state.rates.record_heartbeat(RATES_KEY, now, metrics)
     return NodeStatus(
         name="coordinator",
         role="coordinator",
         index=0,
         host=socket.gethostname(),
         pid=os.getpid(),
-        cpu=state.rates.of(SELF, "cpu_seconds", now),
+        cpu=state.rates.of(RATES_KEY, "cpu_seconds", now),
         cpu_seconds=metrics["cpu_seconds"],
         memory_bytes=metrics.get("memory_bytes"),
         peak_memory_bytes=metrics["peak_memory_bytes"],

@@ -22,20 +22,20 @@ class TakeoverClock:
     """Clock for the replay of a journal."""
 
     def __init__(self) -> None:
-        self._stands_at = 0.0
+        self._frozen_at = 0.0
         self._zero: float | None = None
 
     def __call__(self) -> float:
         """Return the seconds since the job's start."""
-        return self._stands_at if self._zero is None else time.monotonic() - self._zero
+        return self._frozen_at if self._zero is None else time.monotonic() - self._zero
 
-    def stand_at(self, seconds: float) -> None:
-        """Stand at the moment of a change."""
-        self._stands_at = seconds
+    def freeze_at(self, seconds: float) -> None:
+        """Freeze the clock at a change."""
+        self._frozen_at = seconds
 
-    def go_on(self, seconds: float) -> None:
+    def resume(self, seconds: float) -> None:
         """Resume the clock, not before the last change."""
-        self._zero = time.monotonic() - max(seconds, self._stands_at)
+        self._zero = time.monotonic() - max(seconds, self._frozen_at)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Takeover:
     def replay(self, state: JobState) -> None:
         """Replay the journal into a new state, whose clock must be `self.clock`."""
         for entry in self.store.entries():
-            self.clock.stand_at(entry.seconds)
+            self.clock.freeze_at(entry.seconds)
             change = _change_of(entry)
             if type(change) not in REQUESTS:
                 DECISIONS[type(change)](state, change)
@@ -90,7 +90,7 @@ class Takeover:
             for token, replies in self.replies.items()
             if (member := state.members.find(token)) is not None and member.alive
         }
-        self.clock.go_on(time.time() - self.began.unix_seconds)
+        self.clock.resume(time.time() - self.began.unix_seconds)
 
 
 def _change_of(entry: JournalEntry) -> Any:

@@ -127,7 +127,7 @@ class SpansReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class SpansAdded:
-    """Spans of new files, and the classes of the ids that all files so far have."""
+    """Spans of new files, with the id classes of all files so far."""
 
     spans: Annotated[tuple[Span, ...], Items(MAX_SPANS)]
     id_classes: dict[str, IdClass]

@@ -108,7 +108,7 @@ class JobState:
         self.takeovers = 0
         self.lost_dense_updates = 0
         self.left_counts: dict[str, Counts] = {}  # Counts of trainers that left, by name.
-        # Malformed messages of each node; those of other senders under their role.
+        # Malformed messages by node; those of unknown senders together, under STRANGERS.
         self.refused_messages: dict[str, int] = {}
         self.refused_connections = 0  # Refused by the coordinator for their key.
         self._synced_iterations: dict[str, int] = {}
@@ -136,7 +136,10 @@ class JobState:
         self.phase = phase
 
     def add_spans(self, spans: Sequence[Span], id_classes: Mapping[str, IdClass]) -> None:
-        """Append spans of new files to the input; `id_classes` are those of all files so far."""
+        """Append the spans of new files to the input.
+
+        `id_classes` are those of all files so far.
+        """
         self.ledger.queue.add(spans)
         self.input = replace(self.input, id_classes=id_classes)
 

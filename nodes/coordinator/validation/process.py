@@ -25,7 +25,7 @@ def main() -> None:
     """Reply to requests until standard input closes."""
     os.nice(NICE)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # What a user's own model prints is no reply.
+    # Keep what a user's model prints out of the replies.
     os.dup2(2, 1)
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), name="stdin", daemon=True).start()

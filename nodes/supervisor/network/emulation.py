@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from ....pipeline.config.job import Job
 from ....pipeline.config.network import SlowNetwork
-from ....pipeline.errors import ClusterError, ExitCode, JobFileError
+from ....pipeline.errors import ClusterError, ExitCode
 from ....pipeline.report.model import EmulatedNetwork
 from ....pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
 from ...runtime.process import RELAY, exit_status_text
@@ -29,20 +29,12 @@ class Emulation:
 
     A relay listens in the place of every node whose links are emulated: the node advertises the relay's
     endpoint to the others. Runs on the supervisor's loop.
-
-    Raises:
-        JobFileError: the job requests a means that does not exist any more.
     """
 
     def __init__(self, job: Job) -> None:
         self.relay: Child | None = None
         self._network = job.network
         self._slow = job.network.slow
-        if self._slow is not None and job.network.emulation == "tc":
-            raise JobFileError(
-                'network.emulation: "tc" given; the kernel\'s traffic control is no longer used',
-                remedy='give "relay" or leave it out',
-            )
         self._nodes: list[NodeKey] = []
         if self._slow is not None:
             roles = job.expected if self._slow.every_link else dict.fromkeys(("trainer", "sync"))

@@ -9,7 +9,7 @@ import torch
 
 from ...config.tables import TableSettings
 from ...errors import ResourceError
-from ...memory import available_memory_bytes
+from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import Float32Array, Int32Array
 from ..lookup.request import NO_BAG_LENGTHS

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ResourceError
-from ...memory import available_memory_bytes
+from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import BatchId, Float32Array, Int32Array
 from ..lookup.request import NO_BAG_LENGTHS, bank_shares, count_floats

@@ -265,7 +265,7 @@ class ScaleReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class EndInput(Request[Done]):
-    """The job looks for no more files, and ends when it has trained those it has."""
+    """Look for no more files: the job ends when it has trained those it has."""
 
 
 @dataclass(frozen=True, slots=True)

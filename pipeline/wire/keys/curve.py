@@ -22,6 +22,7 @@ from ...errors import JobFileError
 from ..endpoints import host_of, is_loopback_host
 from ..refusals import Refusals
 from ..socket_events import SocketTurns
+from ..tasks import post
 from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
@@ -149,7 +150,7 @@ class ZapAuthenticator:
         self._events.append(events)
         socket.monitor(address, int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
         events.connect(address)
-        self._loop.call_soon_threadsafe(self._follow, events)
+        post(self._loop, partial(self._follow, events))
 
     def close(self) -> None:
         """Close the authenticator, after all listening sockets.

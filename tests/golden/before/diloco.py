@@ -38,7 +38,7 @@ class DiLoCo(Algorithm):
     """
 
     name = "diloco"
-    summary = "an outer Nesterov step over the mean of the replicas, which go on from there"
+    summary = "an outer Nesterov step over the mean of the replicas, which continue from there"
     needs_peers = True
     model = ModelOrigin.GLOBAL
     state_names = ("outer", "momentum")

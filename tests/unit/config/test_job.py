@@ -123,7 +123,6 @@ OTHER: dict[str, Any] = {
     "network.delay": "50ms",
     "network.bandwidth": "100mbit",
     "network.delay_links": "all",
-    "network.emulation": "relay",
     "start.checkpoint": "/other",
     "start.which": "best",
     "start.dense": "all",

@@ -24,7 +24,7 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         (
             "[network]\nspeed = 2",
             "network.speed: unknown key; known here: advertise, bandwidth, bind, delay, delay_links, "
-            "emulation, shared_memory, transport",
+            "shared_memory, transport",
         ),
         (
             "[qqq]\nx = 2",
@@ -160,7 +160,11 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
             "'100mbps' given; write a number and its unit: 100mbit, 2.5gbit or 800kbit (bits per second)",
         ),
         ("network.delay_links", '"some"', "'some' given; input should be 'sync' or 'all'"),
-        ("network.emulation", '"netem"', "'netem' given; input should be 'auto', 'relay' or 'tc'"),
+        (
+            "network.emulation",
+            '"tc"',
+            "was removed in 0.2, since only the relay emulates",
+        ),
         ("network.transport", '"udp"', "'udp' given; input should be 'auto', 'tcp' or 'ipc'"),
     ],
 )

@@ -84,12 +84,12 @@ BROKEN = b'1,2,3\n4,"5\n6",7\n8,9,0\n'
 
 
 def test_a_quoted_field_that_goes_on_in_the_next_line_is_refused() -> None:
-    with pytest.raises(DataError, match=r"a quoted field goes on in the next line: 4,\"5; remove the line"):
+    with pytest.raises(DataError, match=r"a quoted field continues on the next line: 4,\"5; remove the line"):
         _parse(BROKEN)
-    with pytest.raises(DataError, match="goes on in the next line"):
+    with pytest.raises(DataError, match="continues on the next line"):
         _parse(b'1,"2\r\n\r\nand ""more"" of it",3\r\n')
     # Two fields of a row with a line break each.
-    with pytest.raises(DataError, match="goes on in the next line"):
+    with pytest.raises(DataError, match="continues on the next line"):
         _parse(b'1,"2\n2","3\n3"\n')
     # The control: these are as many quotes, and no field that goes on.
     assert _rows(_parse(b'1,2,3\n4,"5\n6,"7",8\n8,9,0\n')) == [
@@ -108,7 +108,7 @@ def test_it_is_noticed_where_blocks_or_spans_meet(cut: bytes) -> None:
     with pytest.raises(DataError, match=r"^a\.csv: a quoted field goes on"):
         parser.parse(_block(text[len(cut) :]))
     parser.parse(_block(cut))
-    with pytest.raises(DataError, match="goes on in the next line"):
+    with pytest.raises(DataError, match="continues on the next line"):
         parser.finish(text[len(cut) :])
     # The control: what follows has no such end, or there is nothing.
     for following in (b"", b'6,7\n8,"9",0\n'):

@@ -21,7 +21,7 @@ def test_a_line_break_in_quotes_is_refused_wherever_spans_are_cut(tmp_path: Path
     job, size = schema_job(path), path.stat().st_size
     for cut in range(len(HEADER) + 2, size):
         spans = [Span(0, str(path), "bytes", 0, cut), Span(1, str(path), "bytes", cut, size)]
-        with pytest.raises(DataError, match=r"log\.csv: a quoted field goes on in the next line: 1,,\"b"):
+        with pytest.raises(DataError, match=r"log\.csv: a quoted field continues on the next line: 1,,\"b"):
             read_spans(job, spans, BadRows(10))
     # The control: without the line break all of them are read.
     path = write_lines(path, *LINES, '1,,"bob",,86400,0.5', *LINES)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from shadowsync.nodes.supervisor.child import Child
+from shadowsync.nodes.supervisor.job_exit import JobExit, job_exit
 from shadowsync.nodes.supervisor.network.emulation import Emulation
-from shadowsync.nodes.supervisor.outcome import Outcome, job_outcome
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
@@ -23,9 +23,9 @@ class Killed:
     code = KILLED
 
 
-def outcome(folder: Path, *, interrupted: bool = False) -> Outcome:
+def outcome(folder: Path, *, interrupted: bool = False) -> JobExit:
     job = Job.model_validate({"data": {"format": "criteo_tsv", "path": ["part.tsv"]}})
-    return job_outcome(cast(Child, Killed()), folder, Emulation(job), interrupted=interrupted)
+    return job_exit(cast(Child, Killed()), folder, Emulation(job), interrupted=interrupted)
 
 
 def test_the_report_that_is_there_counts(full_report: Report, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(tmp_path: Path) -> Non
     assert resume_hint(tmp_path) == ""
     commit(begin(tmp_path), manifest_of_files([]))
     hint = resume_hint(tmp_path)
-    assert hint.startswith("; go on from its last checkpoint with `shadowsync resume ")
+    assert hint.startswith("; continue from its last checkpoint with `shadowsync resume ")
     # Killed between the two renames of the next one, it is found under its other name.
     (tmp_path / "checkpoint").rename(tmp_path / "checkpoint.old")
     assert resume_hint(tmp_path) == hint

@@ -36,7 +36,7 @@ def test_the_table_fits_and_has_the_figures(width: int) -> None:
     assert max(len(line) for line in lines) <= width
     text = "\n".join(lines)
     for figure in (
-        *("a-job", "training", "easgd in the shadow", "25%", "12,288 of 50,000 examples", "30 s left"),
+        *("a-job", "training", "easgd, in the background", "25%", "12,288 of 50,000 examples", "30 s left"),
         *("31,000, mean 30,000", "0.8000, now 0.7000", "2.5, open 3", "0.0200", "2.00 MB/s out"),
         *("trainer-1", "90%", "300 MB", "15,000", "20 rounds", "4 batches queued", "60 lookups/s"),
         "http://127.0.0.1:8080/",

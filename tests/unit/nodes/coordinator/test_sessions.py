@@ -8,7 +8,7 @@ from typing import Any
 
 from shadowsync.lab.virtual.clock import VirtualTimeSelector
 from shadowsync.nodes.coordinator.sessions import FORGET_SECONDS, PRESENT_SECONDS, SessionRegistry
-from shadowsync.nodes.runtime.main_loop import SteadyLoop
+from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
 from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import NodeLost
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
@@ -53,7 +53,7 @@ def test_a_coordinator_that_stood_still_calls_nobody_dead(tmp_path: Path) -> Non
     stood_seconds = [0.0]
     limit = 4.0
     virtual = VirtualTimeSelector()
-    loop = SteadyLoop(virtual, lambda: virtual.now + stood_seconds[0])
+    loop = PauseAwareLoop(virtual, lambda: virtual.now + stood_seconds[0])
     now = loop.time
 
     async def main() -> None:

@@ -9,7 +9,7 @@ from shadowsync.nodes.coordinator.control.sync_control import (
     LONGEST_PAUSE_SECONDS,
     SHORTEST_PAUSE_SECONDS,
     ReplicaMotion,
-    SampledReplica,
+    ReplicaPoint,
     SyncControl,
     control_of,
 )
@@ -54,10 +54,10 @@ def test_far_back_samples_are_dropped() -> None:
     assert len(motion._means) == HORIZON_ITERATIONS + 1
 
 
-def samples(trainers: int, at: int) -> dict[str, SampledReplica]:
+def samples(trainers: int, at: int) -> dict[str, ReplicaPoint]:
     distances = np.linspace(-3.0, 3.0, trainers)
     values = replicas(float(at), *distances)
-    return {f"trainer-{n}": SampledReplica(one, at, at) for n, one in enumerate(values)}
+    return {f"trainer-{n}": ReplicaPoint(one, at, at) for n, one in enumerate(values)}
 
 
 def test_a_trainer_that_is_gone_is_no_movement() -> None:

@@ -15,7 +15,7 @@ from shadowsync.nodes.coordinator.control.sync_law import (
     MAX_DECISIONS,
     RATIO_POWER,
     ControlSample,
-    SyncController,
+    SyncLaw,
     SyncSettings,
 )
 from shadowsync.pipeline.config.sections import SyncSection
@@ -29,7 +29,7 @@ Ratio = Callable[[SyncSettings], float]
 class SimulatedJob:
     """A job whose ratio follows from the settings, and whose rounds come no faster than its link allows."""
 
-    def __init__(self, controller: SyncController, ratio: Ratio, *, fastest_gap: float = 0.0) -> None:
+    def __init__(self, controller: SyncLaw, ratio: Ratio, *, fastest_gap: float = 0.0) -> None:
         self.controller = controller
         self.ratio = ratio
         self.fastest_gap = fastest_gap
@@ -59,8 +59,8 @@ class SimulatedJob:
         return [one.gap for one in self.settings]
 
 
-def controller(elastic: tuple[float, float] | None = None, **sync: object) -> SyncController:
-    return SyncController(SyncSection.model_validate({"control": "auto", **sync}), elastic)
+def controller(elastic: tuple[float, float] | None = None, **sync: object) -> SyncLaw:
+    return SyncLaw(SyncSection.model_validate({"control": "auto", **sync}), elastic)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from shadowsync.nodes.runtime import main_loop
 from shadowsync.nodes.runtime.main_loop import (
     LONGEST_STEP_SECONDS,
     LOOK_SECONDS,
-    SteadyClock,
-    SteadyLoop,
+    PauseAwareClock,
+    PauseAwareLoop,
     run_interruptible,
-    run_steadily,
+    run_pause_aware,
 )
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -53,14 +53,14 @@ async def give(value: int) -> int:
 def interrupted_before_the_loop(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """A `run_steadily` that is interrupted when it has the coroutine and no task yet."""
-    run = run_steadily
+    """A `run_pause_aware` that is interrupted when it has the coroutine and no task yet."""
+    run = run_pause_aware
 
     def interrupted(main: Coroutine[Any, Any, Any]) -> Any:
         signal.raise_signal(number)
         return run(main)
 
-    monkeypatch.setattr(main_loop, "run_steadily", interrupted)
+    monkeypatch.setattr(main_loop, "run_pause_aware", interrupted)
     return interrupted
 
 
@@ -163,7 +163,7 @@ class Real:
 
 def test_it_goes_as_the_real_one_while_somebody_looks() -> None:
     real = Real()
-    clock = SteadyClock(1.0, real)
+    clock = PauseAwareClock(1.0, real)
     began = clock.now()
     for _ in range(50):
         real.seconds += 0.5
@@ -173,7 +173,7 @@ def test_it_goes_as_the_real_one_while_somebody_looks() -> None:
 
 def test_a_pause_counts_for_one_step() -> None:
     real = Real()
-    clock = SteadyClock(1.0, real)
+    clock = PauseAwareClock(1.0, real)
     began = clock.now()
     real.seconds += 3600.0
     assert clock.now() - began == pytest.approx(1.0)
@@ -189,7 +189,7 @@ def test_an_answer_that_waited_through_a_pause_is_in_time(steady: bool) -> None:
     def real() -> float:
         return time.monotonic() + pauses[0]
 
-    loop = SteadyLoop(real=real) if steady else asyncio.SelectorEventLoop()
+    loop = PauseAwareLoop(real=real) if steady else asyncio.SelectorEventLoop()
     if not steady:
         loop.time = real  # type: ignore[method-assign]
 
@@ -220,13 +220,13 @@ def test_timers_come_in_time_where_nothing_stands_still() -> None:
     async def main() -> None:
         await asyncio.sleep(seconds)
 
-    with asyncio.Runner(loop_factory=lambda: SteadyLoop(virtual, lambda: virtual.now)) as runner:
+    with asyncio.Runner(loop_factory=lambda: PauseAwareLoop(virtual, lambda: virtual.now)) as runner:
         runner.run(main())
     assert seconds <= virtual.now <= seconds + LOOK_SECONDS
 
 
 def test_a_coroutine_is_run_on_such_a_loop() -> None:
     async def main() -> bool:
-        return isinstance(asyncio.get_running_loop(), SteadyLoop)
+        return isinstance(asyncio.get_running_loop(), PauseAwareLoop)
 
-    assert run_steadily(main())
+    assert run_pause_aware(main())

@@ -12,9 +12,7 @@ import pytest
 from shadowsync.nodes.supervisor.network.emulation import Emulation
 from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.errors import ExitCode, JobFileError
-
-RELAY = {"emulation": "relay"}
+from shadowsync.pipeline.errors import ExitCode
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def test_without_a_slow_network_there_is_nothing(emulation: Callable[..., Emulat
 
 
 def test_those_who_synchronize_listen_behind_the_relay(emulation: Callable[..., Emulation]) -> None:
-    own = emulation(delay="5ms", **RELAY)
+    own = emulation(delay="5ms")
 
     async def work() -> None:
         reported = set()
@@ -117,7 +115,7 @@ def test_the_relay_is_told_the_delay_and_the_rate(
     emulation: Callable[..., Emulation], network: dict[str, str], reported: tuple[float, float | None]
 ) -> None:
     """And no others are in the report."""
-    own, starter = emulation(**network, **RELAY), RecordingStarter()
+    own, starter = emulation(**network), RecordingStarter()
 
     async def work() -> None:
         (arguments,) = starter.arguments
@@ -131,7 +129,7 @@ def test_the_relay_is_told_the_delay_and_the_rate(
 
 
 def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) -> None:
-    own = emulation(bandwidth="8mbit", delay_links="all", **RELAY)
+    own = emulation(bandwidth="8mbit", delay_links="all")
 
     async def work() -> None:
         for role in ("coordinator", "reader", "embedding", "trainer", "sync"):
@@ -144,7 +142,7 @@ def test_all_links_are_those_of_every_node(emulation: Callable[..., Emulation]) 
 
 
 def test_tcp_is_relayed_to_ports_of_its_own(emulation: Callable[..., Emulation]) -> None:
-    own = emulation(delay="5ms", transport="tcp", bind="0.0.0.0", **RELAY)
+    own = emulation(delay="5ms", transport="tcp", bind="0.0.0.0")
 
     async def work() -> None:
         ends = [options(own, role, at)[key] for role in ("trainer", "sync") for at in (0, 1) for key in KEYS]
@@ -159,7 +157,7 @@ KEYS = ("--bind", "--advertise")
 
 
 def test_a_relay_that_dies_is_told(emulation: Callable[..., Emulation]) -> None:
-    own = emulation(delay="5ms", **RELAY)
+    own = emulation(delay="5ms")
 
     async def work() -> None:
         assert own.relay is not None
@@ -175,10 +173,3 @@ def test_a_relay_that_dies_is_told(emulation: Callable[..., Emulation]) -> None:
     note = own.report_entry()
     assert note is not None
     assert note.relay_cpu_seconds is None
-
-
-def test_traffic_control_is_refused_where_it_would_be_used(emulation: Callable[..., Emulation]) -> None:
-    """Old jobs that name it without a slow network, and those of saved models, can be read."""
-    with pytest.raises(JobFileError, match=r'"tc" given; .*; give "relay" or leave it out'):
-        emulation(delay="5ms", emulation="tc")
-    assert emulation(emulation="tc").report_entry() is None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from shadowsync.pipeline.memory import available_memory_bytes, group_limits, total_memory_bytes
+from shadowsync.pipeline.performance.memory import available_memory_bytes, group_limits, total_memory_bytes
 
 MACHINE_FREE, MACHINE = 8_000_000, 10_000_000
 NO_LIMIT_V1 = 9_223_372_036_854_771_712

@@ -13,13 +13,11 @@ from ..runtime.process import exit_status_text
 from .child import Child
 from .network.emulation import Emulation
 
-Outcome: TypeAlias = tuple[ExitCode, str, Report | None]
+JobExit: TypeAlias = tuple[ExitCode, str, Report | None]
 """The exit code, one line for the user if it isn't 0, and any report."""
 
 
-def job_outcome(
-    coordinator: Child, folder: Path | None, emulation: Emulation, *, interrupted: bool
-) -> Outcome:
+def job_exit(coordinator: Child, folder: Path | None, emulation: Emulation, *, interrupted: bool) -> JobExit:
     """Return the outcome of a job whose coordinator has ended.
 
     The emulated network is added to the report. `folder` is the run's, None if it has none.
@@ -37,7 +35,7 @@ def job_outcome(
     return coordinator.exit_code, coordinator.last_line(), report
 
 
-def _of_a_death(code: int, folder: Path | None, report: Report | None, *, interrupted: bool) -> Outcome:
+def _of_a_death(code: int, folder: Path | None, report: Report | None, *, interrupted: bool) -> JobExit:
     text = "interrupted" if interrupted else f"the coordinator died ({exit_status_text(code)})"
     if report is not None and folder is not None:
         # The job had ended, and nothing was left to do but to draw it.
