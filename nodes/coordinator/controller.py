@@ -7,8 +7,7 @@ import logging
 import time
 from functools import cached_property
 
-from ...pipeline.data.span import to_runs
-from ...pipeline.data.spans import Span
+from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import duration

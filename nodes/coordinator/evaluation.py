@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from ...pipeline.data.spans import Span
+from ...pipeline.data.span import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.report.quality import Progressive

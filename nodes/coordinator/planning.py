@@ -17,7 +17,7 @@ from ...pipeline.config.data import SplitSection
 from ...pipeline.config.job import Job
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.parquet import row_groups
-from ...pipeline.data.spans import Span
+from ...pipeline.data.span import Span
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.embedding.placement.row_costs import (
     CountedRowCosts,

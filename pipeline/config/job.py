@@ -96,6 +96,11 @@ class Job(Section):
                     'sync.mode: "shadow" given; run.deterministic = true needs "fixed", '
                     'or sync.algorithm = "none"'
                 )
+            if self.data.follow:
+                raise ValueError(
+                    "data.follow: true given; when files come is not the same in each run, so"
+                    " run.deterministic = true needs false"
+                )
         if self.model.loss == "focal" and self.data.negative_share != 1.0:
             raise ValueError(
                 f"data.negative_share: {self.data.negative_share:g} given; scores of the focal loss cannot "

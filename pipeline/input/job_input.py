@@ -17,7 +17,7 @@ from ..data.records import RecordChunk, read_records
 from ..data.schema import ColumnTap, FeatureShape
 from ..data.shuffle import SortedRows, WindowMemory
 from ..data.span import Span
-from ..data.spans import plan_spans
+from ..data.span_plan import plan_spans
 from ..data.split import rows_of_part, rows_of_range
 from .prepared import PreparedInput
 

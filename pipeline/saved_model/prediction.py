@@ -17,7 +17,7 @@ from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
 from ..data.parquet import IdClass, check_parquet
-from ..data.spans import plan_spans
+from ..data.span_plan import plan_spans
 from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns

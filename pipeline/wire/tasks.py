@@ -1,4 +1,4 @@
-"""Background tasks of an owner or a block, races of awaitables, work for another thread's loop."""
+"""Background tasks, races of awaitables, and work for another thread's loop."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from shadowsync.nodes.coordinator.state.progress import Origin
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ShadowSyncError
 from shadowsync.pipeline.wire.control.base import Reply, ReplyType, Request
 from shadowsync.pipeline.wire.control.messages import NodeFacts

@@ -15,7 +15,7 @@ from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.coordinator.state.progress import Origin
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.report.ledger import Ledger
 from shadowsync.pipeline.report.model import ExampleCounts
 from shadowsync.pipeline.types import BatchId

@@ -51,7 +51,7 @@ def test_only_run_can_slow_a_network(refuse: Callable[..., str], role: str) -> N
     """A node that is started by itself would have ignored it without a word."""
     join = [] if role == "coordinator" else ["--join", "tcp://127.0.0.1:1"]
     assert refuse(2, role, "job.toml", *join, "--set", "network.delay=5ms") == (
-        "job.toml: network.delay and network.bandwidth work with `shadowsync run` only; "
+        "job.toml: network.delay and network.bandwidth need a supervisor: run, profile or compare; "
         "remove them to start a node by itself"
     )
 

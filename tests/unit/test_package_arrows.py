@@ -54,8 +54,9 @@ COORDINATOR: Graph = {
     "requests": {"state", "server", "monitoring", "recovery", "admission", "departure", "scaling"},
     "evaluation": {"state", "server"},
     "shutdown": {"state", "control", "server", "checkpoint"},
+    "input_follower": {"state", "server", "recovery"},
     "controller": {
-        "state", "ledger", "server", "checkpoint", "monitoring", "evaluation", "shutdown",
+        "state", "ledger", "server", "checkpoint", "monitoring", "evaluation", "shutdown", "input_follower",
     },
     "report": {"state", "ledger", "audit", "evaluation", "held_out"},
     "main": {

@@ -11,7 +11,7 @@ from typing import Any
 
 from ....pipeline.checkpoint.best import BEST, BestNote, adopt_best, drop, drop_all, pin, promote
 from ....pipeline.checkpoint.manifest import CheckpointManifest
-from ....pipeline.data.spans import Span
+from ....pipeline.data.span import Span
 from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics.ranking import metrics_of, ranking_metrics
 from ....pipeline.wire.control.orders import PauseTraining

@@ -13,7 +13,7 @@ from typing import Any
 from ....pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.config.job import Job
-from ....pipeline.data.spans import Span
+from ....pipeline.data.span import Span
 from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.embedding.placement.ranges import Range, find_split_fault
 from ....pipeline.embedding.storage.saved_tables import SavedTables

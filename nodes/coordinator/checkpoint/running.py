@@ -18,7 +18,7 @@ from typing import Any
 from ....pipeline.checkpoint.files import FileEntry
 from ....pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
-from ....pipeline.data.spans import Span
+from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError, ResourceError
 from ....pipeline.text.format import data_size, duration
 from ....pipeline.wire.control.base import Request

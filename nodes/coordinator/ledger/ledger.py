@@ -13,8 +13,7 @@ from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
-from ....pipeline.data.span import to_runs
-from ....pipeline.data.spans import Span
+from ....pipeline.data.span import Span, to_runs
 from ....pipeline.types import BatchId
 from .owed_batches import OwedBatches
 from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, OpenSpan, Replay, UnreadSpan

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
-from ....pipeline.data.spans import Span
+from ....pipeline.data.span import Span
 from ....pipeline.errors import ResourceError
 from ....pipeline.types import BatchId
 from .records import Acknowledged, JournalEntry, LeftOut

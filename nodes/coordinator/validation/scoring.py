@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ....pipeline.data.spans import Span
+from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError
 from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.wire.field_checks import values_of

@@ -265,7 +265,7 @@ class ScaleReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class EndInput(Request[Done]):
-    """Look for no more files: the job ends when it has trained those it has."""
+    """Look for no more files; the job ends once it has trained its own."""
 
 
 @dataclass(frozen=True, slots=True)

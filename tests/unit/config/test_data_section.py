@@ -178,6 +178,13 @@ def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -
             ("data.order=time", "data.columns.at=ignored"),
             'data.order: "time" given; it needs a column of kind',
         ),
+        (("data.follow=true", "data.epochs=2"), "data.epochs: does not go with data.follow; leave it at 1"),
+        (("data.follow=true", "data.order=time"), "data.order: does not go with data.follow; leave it at"),
+        (("data.follow=true", "data.prepared=x"), "data.prepared: does not go with data.follow; give the"),
+        (
+            ("data.follow=true", "data.split.by=fraction", "data.split.test=0.1"),
+            "data.split: does not go with data.follow; give data.validation_path and eval_path",
+        ),
         (("data.split.test=0.1",), "data.split.by: not given, but data.split has parts; give"),
         (
             ("data.split.by=fraction",),

@@ -47,6 +47,8 @@ OTHER: dict[str, Any] = {
     "data.order": "time",
     "data.sort_limit_bytes": 1 << 20,
     "data.epochs": 2,
+    "data.follow": True,
+    "data.follow_seconds": 1.0,
     "data.shuffle_window": 1,
     "data.max_bad_rows": 1,
     "data.negative_share": 0.5,
@@ -237,6 +239,15 @@ def test_deterministic_needs_one_of_each(refusal: Callable[..., str], load: Load
     assert refusal(text, *DETERMINISTIC, f"{key}=2") == f"{key}: 2 given; run.deterministic = true needs 1"
     assert load("", *DETERMINISTIC).run.deterministic
     assert not load("", f"{key}=2").run.deterministic
+
+
+def test_deterministic_needs_an_input_that_is_there(refusal: Callable[..., str], load: Load) -> None:
+    text = '[data]\nformat = "parquet"\npath = "x"\n'
+    assert refusal(text, *DETERMINISTIC, "data.follow=true") == (
+        "data.follow: true given; when files come is not the same in each run, so"
+        " run.deterministic = true needs false"
+    )
+    assert load("", "data.follow=true").data.follow
 
 
 def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Load) -> None:

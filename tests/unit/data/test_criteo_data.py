@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.schema import FeatureShape
-from shadowsync.pipeline.data.spans import plan_spans
+from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.tests.support.span_batches import cut_batches
 
 FOLDER = os.environ.get("SHADOWSYNC_DATA")

@@ -15,7 +15,8 @@ from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.criteo_tsv import read_tsv
 from shadowsync.pipeline.data.hashing import hash_bytes
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
-from shadowsync.pipeline.data.spans import Span, plan_spans
+from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
 
 GOOD = "1\t-4\t\t68fd1e64\t\tx"

@@ -14,7 +14,8 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.cutter import read_examples
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
-from shadowsync.pipeline.data.spans import Span, plan_spans
+from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree

@@ -17,7 +17,7 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.batch import Batch
 from shadowsync.pipeline.data.paths import open_raw
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
-from shadowsync.pipeline.data.spans import plan_spans
+from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.data.text import BLOCK_BYTES
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.input.plan import plan_input
@@ -164,7 +164,7 @@ def test_a_window_and_a_block_are_in_memory_and_not_the_file(
 
 def test_a_reader_needs_no_torch() -> None:
     names = [
-        *("data.criteo_tsv", "data.cutter", "data.parquet", "data.spans", "data.batch", "data.records"),
+        *("data.criteo_tsv", "data.cutter", "data.parquet", "data.span_plan", "data.batch", "data.records"),
         "input.job_input",
     ]
     assert first_with_torch([f"shadowsync.pipeline.{name}" for name in names]) is None

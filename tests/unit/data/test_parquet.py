@@ -17,7 +17,8 @@ from shadowsync.pipeline.data.fields import hash_ids
 from shadowsync.pipeline.data.hashing import hash_bytes
 from shadowsync.pipeline.data.parquet import read_parquet
 from shadowsync.pipeline.data.schema import Examples, FeatureShape
-from shadowsync.pipeline.data.spans import Span, plan_spans
+from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
 
 NAMES = ["label", "I1", "I2", "C1", "C2", "C3"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.schema import Examples
 from shadowsync.pipeline.data.shuffle import permutation, row_order, windows
-from shadowsync.pipeline.data.spans import span_order
+from shadowsync.pipeline.data.span_plan import span_order
 
 
 def _examples(first: int, count: int) -> Examples:

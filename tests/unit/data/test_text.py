@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.data.text import MAX_LINE_BYTES, count_newlines, line_blocks
 from shadowsync.pipeline.errors import DataError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from shadowsync.pipeline.data.parquet import IdClass
-from shadowsync.pipeline.data.spans import plan_spans
+from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.saved_model.input_rows import (

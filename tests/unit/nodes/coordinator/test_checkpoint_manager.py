@@ -16,7 +16,7 @@ from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.checkpoint.best import CANDIDATE, BestNote, promote, read_note
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.wire.control.base import Reply

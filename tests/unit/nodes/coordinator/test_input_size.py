@@ -10,7 +10,7 @@ from shadowsync.nodes.coordinator.planning import estimate_input
 from shadowsync.nodes.coordinator.state.progress import Expected
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.data.generator.generator import generate_log
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.tests.support.http_files import http_files
 
 EXAMPLES = 3000

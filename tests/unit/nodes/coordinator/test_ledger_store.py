@@ -20,7 +20,7 @@ from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.records import Acknowledged, LeftOut
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.tests.support.batches import batch_id
 

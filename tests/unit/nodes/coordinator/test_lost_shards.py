@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.batches import batch_id
 

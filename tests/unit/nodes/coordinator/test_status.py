@@ -23,7 +23,7 @@ from shadowsync.nodes.supervisor.starter import SpawnStarter
 from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.types import BatchId

@@ -36,7 +36,7 @@ from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.coordinator.state.progress import InputFacts, InputSize
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.data.spans import Span
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.data.schema import FeatureShape
-from shadowsync.pipeline.data.spans import Span, plan_spans
+from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
 
 

@@ -16,8 +16,6 @@ from .shuffle import SPANS, permutation
 from .span import Span
 from .text import compression_of, line_blocks
 
-__all__ = ["Span", "plan_spans", "span_order"]
-
 _PEEK_BYTES = 1 << 16
 Shape: TypeAlias = FeatureShape | RecordSchema | None
 _SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
