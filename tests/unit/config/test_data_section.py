@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.config.data import seconds_of
+from pydantic import ValidationError
+from shadowsync.pipeline.config.data import DataSection, seconds_of
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 
@@ -180,7 +181,6 @@ def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -
         ),
         (("data.follow=true", "data.epochs=2"), "data.epochs: does not go with data.follow; leave it at 1"),
         (("data.follow=true", "data.order=time"), "data.order: does not go with data.follow; leave it at"),
-        (("data.follow=true", "data.prepared=x"), "data.prepared: does not go with data.follow; give the"),
         (
             ("data.follow=true", "data.split.by=fraction", "data.split.test=0.1"),
             "data.split: does not go with data.follow; give data.validation_path and eval_path",
@@ -247,3 +247,12 @@ def test_moments(moment: str | float, seconds: float) -> None:
 
 def test_a_port_needs_no_quotes(load: Load) -> None:
     assert _job(load, "watch.web=8098").watch.web == _job(load, 'watch.web="8098"').watch.web == "8098"
+
+
+def test_a_prepared_folder_is_not_followed() -> None:
+    data = {"format": "parquet", "path": ["x"], "prepared": "/folder"}
+    with pytest.raises(
+        ValidationError, match=r"data\.prepared: does not go with data\.follow; give the files"
+    ):
+        DataSection.model_validate(data | {"follow": True})
+    assert DataSection.model_validate(data).prepared == "/folder"
