@@ -185,6 +185,7 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
         else None,
         rows_warmup_examples=state.job.rows_warmup_examples,
         dense_updates=_dense_updates(trainers) if state.job.trainer.balance == "updates" else {},
+        hours=state.training_metrics.hours(),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from ..codecs.choices import CHOOSABLE
 from ..text.markdown import markdown_table, plain
 from . import wording
@@ -104,9 +106,29 @@ def _quality(report: Report) -> list[str]:
         "",
         note,
         "",
+        *_hours(report),
         *_calibration_curve(report),
         picture,
     ]
+
+
+def _hours(report: Report) -> list[str]:
+    """Return quality in training by the hour, if there are several."""
+    hours = report.train.hours
+    if len(hours) < 2:
+        return []
+    began = datetime.fromisoformat(report.started_at).astimezone(UTC)
+    rows = [
+        (
+            (began + timedelta(hours=one.hour)).strftime("%Y-%m-%d %H:%M"),
+            wording.count(one.examples),
+            wording.number(one.ne),
+            wording.number(one.label_rate),
+        )
+        for one in hours
+    ]
+    head = ("hour from (UTC)", "examples trained", "NE, before each step", "mean label")
+    return ["By the hour:", "", *markdown_table(head, rows), ""]
 
 
 def _calibration_curve(report: Report) -> list[str]:

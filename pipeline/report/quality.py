@@ -30,6 +30,20 @@ class Progressive(ResultModel):
     logloss: NonNegativeFloat | None
 
 
+class TrainedHour(ResultModel):
+    """The training of one hour of the job, scored before each step.
+
+    Attributes:
+        hour: number of the hour since the job's start, from 0.
+        ne: None if all labels of the hour are the same.
+    """
+
+    hour: NonNegativeInt
+    examples: NonNegativeInt
+    ne: NonNegativeFloat | None
+    label_rate: NonNegativeFloat | None
+
+
 class Train(ResultModel):
     """Quality in training. Figures of quality are weighted by sample weights, counts are not.
 
@@ -38,12 +52,14 @@ class Train(ResultModel):
         progressive: quality on the job's progressive part.
         rows_warmup_examples: see `Job`.
         dense_updates: number of dense updates by trainer, with `trainer.balance`.
+        hours: the hours in which something was trained; reports of earlier versions lack them.
     """
 
     ne_progressive: NonNegativeFloat | None
     progressive: Progressive | None = None
     rows_warmup_examples: NonNegativeInt = 0
     dense_updates: dict[str, NonNegativeInt] = {}
+    hours: list[TrainedHour] = []
 
 
 class CalibrationPart(ResultModel):

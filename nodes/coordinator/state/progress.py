@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from ....pipeline.data.parquet import IdClass
 from ....pipeline.metrics.buckets import Buckets
+from ....pipeline.report.quality import TrainedHour
 from ....pipeline.types import BatchId
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
 WINDOW_SECONDS: Final = 5.0
+HOUR_SECONDS: Final = 3600
 STALE_SECONDS: Final = 3.0
 
 
@@ -53,6 +55,8 @@ class TrainingMetrics:
         self._gap: dict[str, Buckets] = {}
         self._gap_seen: dict[str, tuple[int, int]] = {}
         self._examples_of: dict[str, int] = {}
+        # (examples, loss sum, positives, weight) of each hour since the start.
+        self._hours: dict[int, tuple[int, float, float, float]] = {}
 
     def trained(
         self,
@@ -77,6 +81,14 @@ class TrainingMetrics:
         self.first_seconds = seconds if self.first_seconds is None else min(self.first_seconds, seconds)
         self.last_seconds = seconds if self.last_seconds is None else max(self.last_seconds, seconds)
         self._throughput.setdefault(trainer, Buckets(0.5, 1)).add(max(0.0, seconds), examples)
+        hour = int(max(0.0, seconds) // HOUR_SECONDS)
+        before = self._hours.get(hour, (0, 0.0, 0.0, 0.0))
+        self._hours[hour] = (
+            before[0] + examples,
+            before[1] + loss_sum,
+            before[2] + positives,
+            before[3] + weight,
+        )
 
     def heartbeat(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
         """Add a trainer's heartbeat: iterations per round since the last one."""
@@ -113,6 +125,18 @@ class TrainingMetrics:
         if self.seconds <= 0:
             return {}
         return {trainer: count / self.seconds for trainer, count in sorted(self._examples_of.items())}
+
+    def hours(self) -> list[TrainedHour]:
+        """Return the hours in which batches were trained, in order."""
+        return [
+            TrainedHour(
+                hour=hour,
+                examples=examples,
+                ne=normalized_entropy(weight, loss_sum, positives),
+                label_rate=positives / weight if weight else None,
+            )
+            for hour, (examples, loss_sum, positives, weight) in sorted(self._hours.items())
+        ]
 
     def ne_curve(self) -> list[tuple[float, float]]:
         """Return (examples so far, NE of those since the last point)."""

@@ -6,7 +6,7 @@ import re
 
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Event, Report
-from shadowsync.pipeline.report.quality import CalibrationPart
+from shadowsync.pipeline.report.quality import CalibrationPart, TrainedHour
 
 
 def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None:
@@ -112,6 +112,22 @@ def test_ranking_and_calibration_of_the_last_and_of_the_best(full_report: Report
     assert "Calibration of the best one, held-out:" in text
     assert "| 50,000 | 0.0123 | 0.0171 |" in text
     assert "| 50,000 | 0.0123 | 0.0319 |" in text
+
+
+def test_hours_are_a_table_where_there_are_several(full_report: Report) -> None:
+    hours = [
+        TrainedHour(hour=0, examples=1_000, ne=0.9, label_rate=0.25),
+        TrainedHour(hour=30, examples=2_000, ne=None, label_rate=0.0),
+    ]
+    base = full_report.model_copy(update={"started_at": "2026-11-25T22:30:05+00:00"})
+
+    def of(count: int) -> str:
+        train = base.train.model_copy(update={"hours": hours[:count]})
+        return render_markdown(base.model_copy(update={"train": train}))
+
+    assert "| 2026-11-25 22:30 | 1,000 | 0.9000 | 0.2500 |" in of(2)
+    assert "| 2026-11-27 04:30 | 2,000 | not measured | 0.0000 |" in of(2)
+    assert "By the hour" not in of(1)
 
 
 def test_negatives_that_were_left_out_are_a_figure(full_report: Report) -> None:

@@ -105,3 +105,20 @@ def test_a_heartbeat_without_counts_is_taken() -> None:
     metrics.heartbeat("trainer-0", 0.2, {})
     metrics.heartbeat("trainer-0", 0.7, {"iterations": 5})
     assert metrics.gap_curves() == {"trainer-0": [(1.0, 0.0)]}
+
+
+def test_hours_count_from_the_start() -> None:
+    metrics = TrainingMetrics()
+    assert metrics.hours() == []
+    metrics.trained("trainer-0", 7_300.0, 100, 100 * 0.5, 25)
+    # They are told late and out of order.
+    metrics.trained("trainer-1", 3_599.9, 100, 100 * 0.6, 20)
+    metrics.trained("trainer-0", 10.0, 300, 300 * 0.4, 60)
+    metrics.trained("trainer-0", 7_200.0, 50, 1.0, 0, weight=0.0)
+    first, third = metrics.hours()
+    assert (first.hour, first.examples, first.label_rate) == (0, 400, 0.2)
+    wanted = (60 + 120) / 400 / (-(0.2 * math.log(0.2) + 0.8 * math.log(0.8)))
+    assert first.ne == pytest.approx(wanted, rel=1e-12)
+    assert (third.hour, third.examples, third.label_rate) == (2, 150, 0.25)
+    metrics.trained("trainer-0", 20_000.0, 10, 1.0, 0)
+    assert metrics.hours()[-1].ne is None, "all labels are the same"
