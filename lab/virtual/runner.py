@@ -14,7 +14,7 @@ from ...nodes.runtime.process import VIRTUAL_RUN, python
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
-from ...pipeline.input.plan import plan_input
+from ...pipeline.input.plan import plan_input, require_fixed_input
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
 from ..record import read_json
@@ -41,6 +41,7 @@ def start_virtual_comparison(
 ) -> ExitCode:
     """Start a virtual comparison in a new folder beside the job's runs."""
     plan, jobs = make_virtual_plan(base, algorithms, trainers, seeds, timing)
+    require_fixed_input(base)
     plan_input(base)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-virtual")
     write_plan(folder, plan, jobs)

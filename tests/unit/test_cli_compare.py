@@ -81,3 +81,18 @@ def test_going_on_takes_no_other_option(refuse: Callable[..., str], options: lis
         "--resume takes the job and the options from the comparison"
     )
     assert refuse(2, "compare", "--resume", "x").startswith("x/compare.json: cannot be read"), "the control"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "job.toml", "--algorithms", "none"],
+        ["compare", "job.toml", "--algorithms", "none", "--virtual"],
+        ["chaos", "job.toml", "--kills", "1", "--out", "out"],
+    ],
+    ids=["compare", "virtual", "chaos"],
+)
+def test_a_job_that_does_not_end_by_itself_is_refused(refuse: Callable[..., str], command: list[str]) -> None:
+    assert refuse(2, *command, "--set", "data.follow=true") == (
+        "data.follow: true given; such a job does not end by itself; add --set data.follow=false"
+    )
