@@ -20,7 +20,7 @@ from ...pipeline.checkpoint.manifest import sweep
 from ...pipeline.config.job import Job
 from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError
-from ...pipeline.input.plan import InputPlan, plan_input
+from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
@@ -28,7 +28,7 @@ from ...pipeline.report.write import write_report
 from ...pipeline.text.format import counted
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
-from .checkpoint.resume import RestoredRun, files_before
+from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
 from .label_rate import sampled_label_rate
 from .ledger.ledger import LedgerState
@@ -39,7 +39,7 @@ from .recovery.takeover import Takeover
 from .report import build_report, with_exits
 from .requests import RequestHandler
 from .server import CoordinatorServer
-from .state.changes import CoordinatorReplaced, JobBegan
+from .state.changes import CoordinatorReplaced, JobBegan, SpansAdded
 from .state.job import JobState
 from .state.outcome import Outcome
 from .state.placement import TablePlacement
@@ -140,10 +140,10 @@ async def run_coordinator(
 
 
 def _plan(job: Job, takeover: Takeover | None) -> InputPlan:
-    if takeover is not None and takeover.began.files:
-        # The journal has the files that came later.
-        return plan_input(job, takeover.began.files, only_known=True)
-    return plan_input(job, files_before(job))
+    if takeover is not None and job.data.follow:
+        # The journal has the spans.
+        return plan_input(job, KnownInput([], others=False))
+    return plan_input(job, known_input(job))
 
 
 async def _end(
@@ -204,8 +204,12 @@ async def make_state(
         await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
-    placement = await asyncio.to_thread(place_tables, job, plan.train, saved_plan)
-    rate = None if restored is not None else await asyncio.to_thread(sampled_label_rate, job, plan.train)
+    spans = plan.train
+    if job.data.follow and restored is not None:
+        # The files of complete spans may be gone.
+        spans = [span for span in spans if (0, span.number) not in restored.ledger.complete]
+    placement = await asyncio.to_thread(place_tables, job, spans, saved_plan)
+    rate = None if restored is not None else await asyncio.to_thread(sampled_label_rate, job, spans)
     folder = make_run_folder(settings)
     placement.record().write(folder)
     store = await asyncio.to_thread(LedgerStore, folder / LEDGER_FILE)
@@ -230,9 +234,11 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         placed.plan.to_body(),
         placed.how,
         state.input.label_rate,
-        state.ledger.queue.files if state.ledger.queue.follows else (),
     )
     await server.journal.decided(began)
+    if state.job.data.follow:
+        spans = state.ledger.queue.spans
+        await server.journal.decided(SpansAdded(spans, dict(state.input.id_classes)))
     if restored is not None:
         saved = restored.ledger
         await server.store.run(lambda store: store.restored(saved))

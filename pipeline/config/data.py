@@ -278,4 +278,4 @@ class DataSection(BaseModel):
     @property
     def spans_shuffled(self) -> bool:
         """Whether spans are read in random order, a new one in each epoch."""
-        return self.shuffle_window > 0 and self.order == "file"
+        return self.shuffle_window > 0 and self.order == "file" and not self.follow

@@ -113,24 +113,36 @@ def can_seek(path: str) -> bool:
         return True
 
 
-def match_files(patterns: Sequence[str]) -> list[str]:
+def match_files(patterns: Sequence[str], *, may_be_none: bool = False) -> list[str]:
     """Return the files that any pattern matches, sorted, each once.
 
-    Raises DataError for a pattern that matches none.
+    Raises DataError for a pattern that matches none, unless there `may_be_none`.
     """
     found: dict[str, str] = {}
     for pattern in patterns:
-        if is_url(pattern):
-            found.update((url, url) for url in _matching_urls(pattern))
-            continue
-        local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern
-        # The name of a file may contain characters of a pattern.
-        names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
-        files = [name for name in names if os.path.isfile(name)]
-        if not files:
-            raise _no_files(pattern, os.path.isdir(local))
-        found.update((os.path.abspath(name), name) for name in files)
+        try:
+            found.update(_matching(pattern))
+        except NoFileMatches:
+            if not may_be_none:
+                raise
     return [found[key] for key in sorted(found)]
+
+
+class NoFileMatches(DataError):
+    """A pattern matches no file."""
+
+
+def _matching(pattern: str) -> dict[str, str]:
+    """Return the files that match, by absolute path or URL."""
+    if is_url(pattern):
+        return {url: url for url in _matching_urls(pattern)}
+    local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern
+    # The name of a file may contain characters of a pattern.
+    names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
+    files = [name for name in names if os.path.isfile(name)]
+    if not files:
+        raise _no_files(pattern, os.path.isdir(local))
+    return {os.path.abspath(name): name for name in files}
 
 
 def _matching_urls(pattern: str) -> list[str]:
@@ -149,11 +161,9 @@ def _matching_urls(pattern: str) -> list[str]:
 
 
 def _no_files(pattern: str, folder: bool) -> DataError:
-    return DataError(
-        "is a folder" if folder else "matches no file",
-        where=pattern,
-        remedy="name its files, for example with /*" if folder else "check the path or pattern",
-    )
+    if folder:
+        return DataError("is a folder", where=pattern, remedy="name its files, for example with /*")
+    return NoFileMatches("matches no file", where=pattern, remedy="check the path or pattern")
 
 
 def _system(path: str) -> tuple[Any, str]:

@@ -27,12 +27,10 @@ def plan_spans(
     span_bytes: int,
     shape: Shape = None,
     ids: IdClasses | None = None,
-    known: Sequence[str] = (),
 ) -> list[Span]:
     """Cut all files that match into spans of about `span_bytes` on disk.
 
-    The spans of the files `known` come first, in this order, if they match; the others are in the order of
-    the files' paths. The plan depends only on the files' names, sizes and, for
+    The spans are in the order of the files' paths. The plan depends only on the files' names, sizes and, for
     Parquet, row groups.
 
     Of each file at most the first 64 KiB or 1,000 rows are read. With `shape` the columns are checked: in
@@ -45,8 +43,7 @@ def plan_spans(
     earlier file.
     """
     spans: list[Span] = []
-    found = match_files(patterns)
-    for path in dict.fromkeys([*(path for path in known if path in found), *found]):
+    for path in match_files(patterns):
         for kind, start, stop in _span_bounds(path, data_format, span_bytes, shape, ids):
             spans.append(Span(len(spans), path, kind, start, stop))
     return spans

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..data.batch import Batch
 from ..data.cutter import cut_into_batches, read_examples
 from ..data.negatives import NegativeSampler
 from ..data.parquet import IdClasses
+from ..data.paths import match_files
 from ..data.record_schema import RecordSchema
 from ..data.records import RecordChunk, read_records
 from ..data.schema import ColumnTap, FeatureShape
@@ -51,11 +52,8 @@ class JobInput:
         self._sorted: SortedRows | None = None
         self._sorted_bad = BadRows(job.data.max_bad_rows)
 
-    def plan(self, patterns: Sequence[str], known: Sequence[str] = ()) -> list[Span]:
+    def plan(self, patterns: Sequence[str]) -> list[Span]:
         """Return the spans of all files that match, checked against the schema.
-
-        The files `known`, which must match, come first, in this order; the others are in the order of their
-        paths.
 
         If the job has `data.prepared` and `patterns` are its own, these are the spans of the prepared folder.
         Raises DataError as `plan_spans` and `PreparedInput.plan`.
@@ -63,16 +61,24 @@ class JobInput:
         if self._prepared is not None and (role := self._prepared.role_of(patterns)) is not None:
             self.ids.add_known(self._prepared.id_classes, self._data.prepared)
             return self._prepared.plan(role)
-        return self.plan_raw(patterns, known)
+        return self.plan_raw(patterns)
 
-    def plan_raw(self, patterns: Sequence[str], known: Sequence[str] = ()) -> list[Span]:
+    def plan_others(self, patterns: Sequence[str], known: Collection[str]) -> list[Span]:
+        """Return the spans of the files that match and are not `known`; perhaps none.
+
+        Raises DataError as `plan_spans`.
+        """
+        files = [path for path in match_files(patterns, may_be_none=True) if path not in known]
+        return self.plan_raw(files) if files else []
+
+    def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
         """Return the spans of the files themselves, not of a folder prepared from them.
 
         The files may be parts of `data.prepared`. Raises DataError as `plan_spans` and `PreparedInput.parts`.
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
-        return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids, known)
+        return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
 
     def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         """Yield the rows of a span's part and range, in order.

@@ -89,11 +89,23 @@ class InputPlan:
     id_classes: Mapping[str, IdClass] = field(default_factory=dict)
 
 
-def plan_input(job: Job, known: Sequence[str] = (), *, only_known: bool = False) -> InputPlan:
-    """Return the plan of a job's input.
+@dataclass(frozen=True)
+class KnownInput:
+    """What a job that follows its input has planned before.
 
-    With `data.follow` the files `known`, which the job has already planned, come first, in this order, and
-    with `only_known` no other file is planned.
+    Attributes:
+        spans: spans numbered from 0; their files need not be there any more.
+        id_classes: classes of the ids in their files.
+        others: whether to plan the other files, too.
+    """
+
+    spans: Sequence[Span]
+    id_classes: Mapping[str, IdClass] = field(default_factory=dict)
+    others: bool = True
+
+
+def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
+    """Return the plan of a job's input; `known` spans come first.
 
     The plan depends only on the job file and the input files. The first rows of each file are read; with
     `data.order = "time"` or `data.split.progressive` all of `data.path` is read once. Raises DataError for
@@ -101,7 +113,7 @@ def plan_input(job: Job, known: Sequence[str] = (), *, only_known: bool = False)
     file and integers in another; JobFileError for a schema that cannot be used.
     """
     source, data = JobInput(job), job.data
-    files = source.plan(known if only_known else data.path, known)
+    files = source.plan(data.path) if known is None else _after(known, source, data.path)
     validation, test = (
         source.plan(paths) if paths else [] for paths in (data.validation_path, data.eval_path)
     )
@@ -119,6 +131,13 @@ def plan_input(job: Job, known: Sequence[str] = (), *, only_known: bool = False)
         return given
     count = count_rows(source, train, BadRows(data.max_bad_rows))
     return _with_progressive(train, count.of_span, count.rows, data, given)
+
+
+def _after(known: KnownInput, source: JobInput, patterns: Sequence[str]) -> list[Span]:
+    """Return the known spans, then those of all other files."""
+    source.ids.add_known(known.id_classes, "the files before")
+    others = source.plan_others(patterns, {span.path for span in known.spans}) if known.others else []
+    return [*known.spans, *(replace(span, number=len(known.spans) + span.number) for span in others)]
 
 
 def require_fixed_input(job: Job) -> None:

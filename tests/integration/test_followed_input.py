@@ -94,8 +94,9 @@ def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     wait_for(first, 2 * OF_A_FILE)
     first.coordinator.interrupt()
     assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
-    # By its path it is the first; the two before it keep their numbers.
+    # By its path it is the first; the two before it keep their numbers, though one of them is gone.
     arrive(click_log, incoming, "a.parquet")
+    (incoming / "m.parquet").unlink()
     second = in_process(going_on(changes(incoming), first.run)).start()
     wait_for(second, OF_A_FILE)
     stop(second)
@@ -103,6 +104,7 @@ def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     report = second.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == OF_A_FILE
+    assert report.restored_examples == 2 * OF_A_FILE
     assert [Path(path).name for (path,) in second.run.query("SELECT path FROM spans")] == ["a.parquet"]
 
 

@@ -17,11 +17,13 @@ from ....pipeline.data.span import Span
 from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.embedding.placement.ranges import Range, find_split_fault
 from ....pipeline.embedding.storage.saved_tables import SavedTables
-from ....pipeline.errors import DataError, JobFileError
+from ....pipeline.errors import CheckpointError, DataError, JobFileError
+from ....pipeline.input.plan import KnownInput
 from ....pipeline.jobfile.load import validate_saved_job
 from ....pipeline.types import BatchId
+from ....pipeline.wire.field_checks import record_of
 from ..state.progress import Origin
-from .running import describe_input, input_differences
+from .running import changed_files, describe_input, input_differences
 
 # Batches and the restored state are functions of these sections. Everything else may change.
 FIXED_SECTIONS = ("data", "model", "tables")
@@ -153,24 +155,34 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def files_before(job: Job) -> tuple[str, ...]:
-    """Return the resumed run's files in span order, if the job follows its input.
+def known_input(job: Job) -> KnownInput | None:
+    """Return what the resumed run had planned, if the job follows its input.
 
     Raises CheckpointError.
     """
     if not (job.data.follow and job.start.resume and job.start.checkpoint):
-        return ()
-    _, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
-    saved = manifest.ledger["input"]
-    # Without an order it was a job that did not follow its input.
-    return tuple(saved.get("order", sorted(saved["files"])))
+        return None
+    folder, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
+    known = manifest.ledger["input"].get("known")
+    if known is None:
+        # Its input was fixed, so the same files give the same spans.
+        return None
+    try:
+        spans = [record_of(Span, values) for values in known]
+    except ValueError as error:
+        raise CheckpointError(
+            f"its input cannot be read: {error}", where=str(folder), remedy="use another checkpoint"
+        ) from error
+    tables = manifest.plan["tables"]
+    return KnownInput(spans, {name: table["ids"] for name, table in tables.items() if table.get("ids")})
 
 
 def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span], *, follows: bool) -> None:
     saved = manifest.ledger["input"]
-    # Files that have come since then are new.
-    same = [span for span in spans if not follows or span.path in saved["files"]]
-    found = input_differences(saved, describe_input(same))
+    found = input_differences(saved, describe_input(spans))
+    if follows and "known" in saved:
+        # The spans are those of the checkpoint. Files may have come, and complete ones may be gone.
+        found = changed_files(saved, describe_input(spans))
     if found:
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise DataError(

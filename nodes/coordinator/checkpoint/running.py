@@ -23,6 +23,7 @@ from ....pipeline.errors import ClusterError, ResourceError
 from ....pipeline.text.format import data_size, duration
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
+from ....pipeline.wire.field_checks import values_of
 from ....pipeline.wire.tasks import post
 from ....sync_algos.model_origin import ModelOrigin
 from ...runtime.threads import run_in_thread_uncancellable
@@ -83,10 +84,10 @@ def manifest_of(
 
 
 def _input_of(state: JobState) -> dict[str, Any]:
-    queue = state.ledger.queue
-    described = describe_input(queue.spans)
-    # Files that came while the job trained are not in the order of their paths.
-    return described | {"order": list(queue.files)} if state.job.data.follow else described
+    spans = state.ledger.queue.spans
+    described = describe_input(spans)
+    # They cannot be planned again: files came while the job trained, and may be gone.
+    return described | {"known": [values_of(span) for span in spans]} if state.job.data.follow else described
 
 
 def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
@@ -129,6 +130,17 @@ def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
         elif old[path] != new[path]:
             found.append(f"{path} is cut into {new[path]['spans']} spans instead of {old[path]['spans']}")
     return found or ["the spans are cut differently"]
+
+
+def changed_files(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Describe the files of both inputs whose sizes differ."""
+    old, new = saved["files"], now["files"]
+    return [
+        f"{path} has {new[path]['bytes']} bytes instead of {old[path]['bytes']}"
+        for path in old
+        if path in new and None not in (old[path]["bytes"], new[path]["bytes"])
+        if old[path]["bytes"] != new[path]["bytes"]
+    ]
 
 
 def _size(path: str) -> int | None:

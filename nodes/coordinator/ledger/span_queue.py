@@ -51,11 +51,6 @@ class SpanQueue:
         """All spans of one epoch."""
         return tuple(self._spans.values())
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files of the spans, in their order."""
-        return tuple(dict.fromkeys(span.path for span in self._spans.values()))
-
     def __len__(self) -> int:
         return len(self._spans)
 

@@ -35,18 +35,13 @@ from .outcome import Scored, Stop
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """The coordinator started, with its address, table plan and label rate.
-
-    Attributes:
-        files: the files that it planned, in order, if the job follows its input.
-    """
+    """The coordinator started, with its address, table plan and label rate."""
 
     unix_seconds: Seconds
     bound: str
     plan: dict[str, Any]
     how: str
     label_rate: Real | None = None
-    files: Annotated[tuple[str, ...], Items(MAX_SPANS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +122,10 @@ class SpansReadAgain:
 
 @dataclass(frozen=True, slots=True)
 class SpansAdded:
-    """Spans of new files, with the id classes of all files so far."""
+    """Spans of new files, with the id classes of all files so far.
+
+    A job that follows its input begins with one of these.
+    """
 
     spans: Annotated[tuple[Span, ...], Items(MAX_SPANS)]
     id_classes: dict[str, IdClass]

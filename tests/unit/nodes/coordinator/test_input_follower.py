@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from shadowsync.nodes.coordinator.input_follower import GrowingInput, NewFiles, Version
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import DataError
-from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.pipeline.input.plan import KnownInput, plan_input
 
 ONE: Version = (10, 1)
 OTHER: Version = (20, 2)
@@ -72,8 +73,8 @@ def write(folder: Path, name: str, rows: int = 3, head: str = "clicked,ad") -> P
     return path
 
 
-def growing(job: Job, known: tuple[str, ...] = ()) -> GrowingInput:
-    return GrowingInput(job, tuple(plan_input(job, known).train), {})
+def growing(job: Job) -> GrowingInput:
+    return GrowingInput(job, tuple(plan_input(job).train), {})
 
 
 def test_spans_of_new_files_go_on_with_the_numbers(tmp_path: Path) -> None:
@@ -88,12 +89,24 @@ def test_spans_of_new_files_go_on_with_the_numbers(tmp_path: Path) -> None:
     assert found.files == 2
     assert [(span.number, Path(span.path).name) for span in found.spans] == [(1, "a.csv"), (2, "z.csv")]
     assert own.look().spans == ()
-    # Planned anew in this order, as by a resumed run, each span has the same number.
-    known = tuple(str(tmp_path / name) for name in ("m.csv", "a.csv", "z.csv"))
-    write(tmp_path, "0.csv")
-    again = plan_input(job, known).train
-    assert tuple(again[1:3]) == found.spans
-    assert [Path(span.path).name for span in again] == ["m.csv", "a.csv", "z.csv", "0.csv"]
+
+
+def test_known_spans_come_first_and_their_files_may_be_gone(tmp_path: Path) -> None:
+    paths = [write(tmp_path, name) for name in ("m.csv", "z.csv")]
+    job = job_of(tmp_path)
+    known = [Span(number, str(path), "bytes", 0, 21) for number, path in enumerate(reversed(paths))]
+    assert plan_input(job, KnownInput(known)).train == known
+    write(tmp_path, "a.csv")
+    paths[1].unlink()
+    assert plan_input(job, KnownInput(known, others=False)).train == known
+    *before, added = plan_input(job, KnownInput(known)).train
+    assert before == known
+    assert (added.number, added.path) == (2, str(tmp_path / "a.csv"))
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert plan_input(job, KnownInput(known)).train == known
+    with pytest.raises(DataError, match="matches no file"):
+        plan_input(job)
 
 
 def test_another_name_of_a_known_file_is_not_new(tmp_path: Path) -> None:

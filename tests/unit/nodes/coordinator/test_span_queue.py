@@ -91,12 +91,6 @@ def test_what_a_resumed_run_has_trained_is_not_handed_out() -> None:
     assert found == [1, 2, 4]
 
 
-def test_its_files_are_in_the_order_of_their_coming() -> None:
-    queue = followed(1)
-    queue.add([Span(1, "a", "bytes", 0, 1), Span(2, "a", "bytes", 1, 2), Span(3, "0", "bytes", 0, 1)])
-    assert queue.files == ("part-0.tsv", "a", "0")
-
-
 def test_a_ledger_is_complete_only_when_the_input_has_ended() -> None:
     ledger = LedgerState(spans(0, 1), epochs=1, seed=SEED, shuffled=False, follows=True)
     assert ledger.grant("reader-0") is not None
