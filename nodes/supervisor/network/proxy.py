@@ -2,6 +2,7 @@
 
 Bytes are delayed, rate-limited, and held back or cut off on request. Messages are not parsed. Each direction
 of a listening node is one `ThrottledLink`, shared by all connections to that node, as a network card is.
+Written by hand: toxiproxy is a binary of its own, and relays TCP only.
 """
 
 from __future__ import annotations
