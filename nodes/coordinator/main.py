@@ -173,7 +173,8 @@ async def make_state(
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
     """Create the job's state and ledger, or take over those of a dead coordinator."""
     job = settings.job
-    restored = await asyncio.to_thread(RestoredRun.open, job, plan.train)
+    in_journal = takeover is not None and job.data.follow
+    restored = await asyncio.to_thread(RestoredRun.open, job, None if in_journal else plan.train)
     ledger = make_ledger(settings, plan.train, restored)
     data = job.data
     size = InputSize.unknown()
@@ -204,10 +205,9 @@ async def make_state(
         await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
-    spans = plan.train
-    if job.data.follow and restored is not None:
-        # The files of complete spans may be gone.
-        spans = [span for span in spans if (0, span.number) not in restored.ledger.complete]
+    # If the input was followed, the files of complete spans may be gone.
+    complete = restored.ledger.complete if restored is not None else {}
+    spans = [span for span in plan.train if (0, span.number) not in complete] or plan.train
     placement = await asyncio.to_thread(place_tables, job, spans, saved_plan)
     rate = None if restored is not None else await asyncio.to_thread(sampled_label_rate, job, spans)
     folder = make_run_folder(settings)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.faults.conftest import AnyCluster
 from shadowsync.tests.integration.test_followed_input import OF_A_FILE, arrive, changes, incoming, trained  # noqa: F401
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import going_on
 from shadowsync.watch.stop import end_input
 
 
@@ -37,3 +41,29 @@ def test_another_coordinator_goes_on_with_the_files_in_their_order(
     assert report.examples.distinct == 3 * OF_A_FILE
     files = own.run.query("SELECT path FROM spans ORDER BY span")
     assert [Path(path).name for (path,) in files] == ["m.parquet", "z.parquet", "a.parquet"]
+
+
+@pytest.mark.matrix
+def test_a_run_of_fixed_input_is_resumed_with_more_and_its_coordinator_is_replaced(
+    in_process: Callable[..., InProcessCluster],
+    click_log: Path,
+    incoming: Path,  # noqa: F811
+) -> None:
+    fixed = changes(incoming)
+    fixed["data"]["follow"] = False
+    first = in_process(fixed).start()
+    assert first.wait(90.0) == ExitCode.OK, first.coordinator.text()
+    more: dict[str, dict[str, Any]] = {"data": {"follow": True}, "run": {"node_timeout_seconds": 2.0}}
+    second = in_process(going_on(fixed, first.run, more)).start()
+    arrive(click_log, incoming, "a.parquet")
+    _wait_for(second, OF_A_FILE)
+    second.coordinator.kill()
+    (incoming / "m.parquet").unlink()
+    second.take_over()
+    arrive(click_log, incoming, "b.parquet")
+    _wait_for(second, 2 * OF_A_FILE)
+    asyncio.run(end_input(second.endpoint))
+    assert second.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, second.coordinator.text()
+    report = second.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert (report.examples.distinct, report.restored_examples) == (2 * OF_A_FILE, OF_A_FILE)

@@ -108,6 +108,24 @@ def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     assert [Path(path).name for (path,) in second.run.query("SELECT path FROM spans")] == ["a.parquet"]
 
 
+def test_one_is_resumed_with_the_files_of_now_and_then_ends(
+    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+) -> None:
+    first = in_process(changes(incoming)).start()
+    arrive(click_log, incoming, "z.parquet")
+    wait_for(first, 2 * OF_A_FILE)
+    first.coordinator.interrupt()
+    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
+    arrive(click_log, incoming, "a.parquet")
+    (incoming / "z.parquet").unlink()
+    fixed = {"data": {"follow": False}}
+    second = in_process(going_on(changes(incoming), first.run, fixed)).start()
+    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
+    report = second.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert (report.examples.distinct, report.restored_examples) == (OF_A_FILE, 2 * OF_A_FILE)
+
+
 def test_a_file_that_cannot_be_trained_on_stops_the_job_and_is_named(
     in_process: Callable[..., InProcessCluster], incoming: Path
 ) -> None:

@@ -57,11 +57,12 @@ class RestoredRun:
     plan: TablePlan | None
 
     @classmethod
-    def open(cls, job: Job, spans: Sequence[Span]) -> RestoredRun | None:
+    def open(cls, job: Job, spans: Sequence[Span] | None) -> RestoredRun | None:
         """Read the checkpoint that `job.start` names, and check it against job and input.
 
-        Returns None if the job resumes no run. Raises CheckpointError for a truncated or altered file,
-        JobFileError for a job that cannot continue from it, DataError for another input.
+        `spans` are the plan of the input; None if it was compared before. Returns None if the job resumes no
+        run. Raises CheckpointError for a truncated or altered file, JobFileError for a job that cannot
+        continue from it, DataError for another input.
         """
         if not job.start.checkpoint:
             return None
@@ -69,7 +70,8 @@ class RestoredRun:
         if not job.start.resume:
             return None
         _require_same_job(job, validate_saved_job(manifest.job, where=str(folder)))
-        _require_same_input(manifest, spans, follows=job.data.follow)
+        if spans is not None:
+            _require_same_input(manifest, spans)
         ledger = SavedLedger.read(folder, manifest.files)
         early = _applied_early(folder, manifest, ledger)
         if (plan := _saved_plan(job, SavedTables(folder, manifest))) is not None:
@@ -156,16 +158,16 @@ def _short(value: Any) -> str:
 
 
 def known_input(job: Job) -> KnownInput | None:
-    """Return what the resumed run had planned, if the job follows its input.
+    """Return what the resumed run had planned, if it followed its input.
 
     Raises CheckpointError.
     """
-    if not (job.data.follow and job.start.resume and job.start.checkpoint):
+    if not (job.start.resume and job.start.checkpoint):
         return None
     folder, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
     known = manifest.ledger["input"].get("known")
     if known is None:
-        # Its input was fixed, so the same files give the same spans.
+        # The same files give the same spans.
         return None
     try:
         spans = [record_of(Span, values) for values in known]
@@ -177,12 +179,11 @@ def known_input(job: Job) -> KnownInput | None:
     return KnownInput(spans, {name: table["ids"] for name, table in tables.items() if table.get("ids")})
 
 
-def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span], *, follows: bool) -> None:
+def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> None:
     saved = manifest.ledger["input"]
-    found = input_differences(saved, describe_input(spans))
-    if follows and "known" in saved:
-        # The spans are those of the checkpoint. Files may have come, and complete ones may be gone.
-        found = changed_files(saved, describe_input(spans))
+    # If it followed its input, files may have come since then, and those of complete spans may be gone.
+    compare = changed_files if "known" in saved else input_differences
+    found = compare(saved, describe_input(spans))
     if found:
         more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise DataError(
