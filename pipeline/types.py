@@ -20,6 +20,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 IndexArray: TypeAlias = Int64Array
 
 MAX_PORT: Final = 65_535
+# Paths of Kafka topics begin with it.
+TOPIC_PREFIX: Final = "kafka://"
 """Positions in another array."""
 
 

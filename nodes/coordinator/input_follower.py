@@ -12,6 +12,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.data.parquet import IdClass
 from ...pipeline.data.paths import file_identity, file_size_bytes, is_url, match_files, read_errors
 from ...pipeline.data.span import Span
+from ...pipeline.data.topic import is_topic, offset_spans, offsets_of
 from ...pipeline.errors import DataError, ExitCode, ShadowSyncError
 from ...pipeline.input.job_input import JobInput
 from ...pipeline.text.format import counted
@@ -65,13 +66,13 @@ class FoundSpans:
     Attributes:
         files: number of the new files.
         id_classes: the classes of the ids of all files so far.
-        changed: known files that have changed since they were planned.
+        notes: what will not be trained on, as events.
     """
 
     files: int
     spans: tuple[Span, ...]
     id_classes: Mapping[str, IdClass]
-    changed: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 class GrowingInput:
@@ -91,25 +92,48 @@ class GrowingInput:
         others = match_files([*job.data.validation_path, *job.data.eval_path])
         self._new = NewFiles(file_identity(path) for path in (*others, *(span.path for span in spans)))
         self._count = len(spans)
+        # Of each partition of a topic, the offset after the last planned one.
+        self._planned: dict[str, int] = {}
+        for span in spans:
+            if span.kind == "offsets":
+                self._planned[span.path] = max(span.stop, self._planned.get(span.path, 0))
 
     def look(self) -> FoundSpans:
         """Return the spans of new files, with the next numbers.
 
         Raises DataError for a file that does not fit the job.
         """
+        spans: list[Span] = []
+        notes: list[str] = []
+        files = 0
         try:
             paths = {file_identity(path): path for path in match_files(self._patterns)}
-            new, changed = self._new.look({file: _version(path) for file, path in paths.items()})
+            for path in filter(is_topic, paths.values()):
+                new, lost = self._messages(path, self._count + len(spans))
+                spans += new
+                notes += lost
+            now = {file: _version(path) for file, path in paths.items() if not is_topic(path)}
+            whole, changed = self._new.look(now)
         except DataError as error:
-            # A file that went away, or a file system that does not answer, may be there at the next look.
+            # What went away, or does not answer, may be there at the next look.
             log.warning("new files could not be looked for: %s", error)
-            new, changed = [], []
-        spans: list[Span] = []
-        for file in new:
+            whole, changed = [], []
+        for file in changed:
+            notes.append(f"{file} has changed since it was planned: rows that were added are not trained on")
+        for file in whole:
+            files += 1
             for span in self._source.plan_raw([paths[file]]):
                 spans.append(replace(span, number=self._count + len(spans)))
         self._count += len(spans)
-        return FoundSpans(len(new), tuple(spans), self._source.ids.by_column, tuple(changed))
+        return FoundSpans(files, tuple(spans), self._source.ids.by_column, tuple(notes))
+
+    def _messages(self, path: str, number: int) -> tuple[list[Span], list[str]]:
+        """Return the spans of a partition's new messages, and notes of lost ones."""
+        first, end = offsets_of(path)
+        start = self._planned.get(path, first)
+        self._planned[path] = max(start, end)
+        gone = f"messages {start} to {first - 1} of {path} are gone: they are not trained on"
+        return offset_spans(path, number, max(start, first), end), [gone] if first > start else []
 
 
 def _version(path: str) -> Version:
@@ -141,9 +165,8 @@ class InputFollower:
             )
             while state.ledger.queue.follows:
                 found = await asyncio.to_thread(growing.look)
-                for file in found.changed:
-                    text = f"{file} has changed since it was planned: rows that were added are not trained on"
-                    self._server.event("coordinator", text)
+                for note in found.notes:
+                    self._server.event("coordinator", note)
                 if found.spans and state.ledger.queue.follows:
                     await self._add(found)
                 await asyncio.sleep(state.job.data.follow_seconds)
@@ -154,6 +177,5 @@ class InputFollower:
     async def _add(self, found: FoundSpans) -> None:
         self._state.add_spans(found.spans, found.id_classes)
         await self._server.journal.decided(SpansAdded(found.spans, dict(found.id_classes)))
-        spans = counted(len(found.spans), "span")
-        log.info("%s more, %s, are trained on", counted(found.files, "file"), spans)
+        log.info("%s more, of %s", counted(len(found.spans), "span"), counted(found.files, "new file"))
         await offer_spans(self._server)

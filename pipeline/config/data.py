@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
+from ..types import TOPIC_PREFIX
 from .columns import ColumnSection, check_columns
 from .sections import STRICT, Fraction, Positive
 from .tables import TableColumn
@@ -91,7 +92,8 @@ class DataSection(BaseModel):
     """The input files, their contents, and how they are read.
 
     Paths are one or more globs, relative to the folder of the job file, or URLs of any file system that
-    fsspec supports ("s3://bucket/day-*.csv.gz").
+    fsspec supports ("s3://bucket/day-*.csv.gz"), or Kafka topics ("kafka://host:9092/clicks"), whose messages
+    are rows of text.
 
     "csv" and "tsv" need `columns`; so does "parquet", unless its columns are those of Criteo. Text may be
     compressed (.gz, .zst). A quoted field may contain the delimiter; one that contains a line break stops the
@@ -205,6 +207,7 @@ class DataSection(BaseModel):
     def _consistent(self) -> DataSection:
         self._check_columns()
         self._check_parts()
+        self._check_topics()
         self._check_follow()
         return self
 
@@ -226,6 +229,15 @@ class DataSection(BaseModel):
             )
         if self.order == "time" and self.readers != 1:
             raise ValueError(f'data.readers: {self.readers} given; data.order = "time" needs 1')
+
+    def _check_topics(self) -> None:
+        paths = (*self.path, *self.validation_path, *self.eval_path)
+        if not any(path.startswith(TOPIC_PREFIX) for path in paths):
+            return
+        if self.format == "parquet":
+            raise ValueError('data.format: "parquet" given; messages of a topic are text, "csv" or "tsv"')
+        if self.header and self.format != "criteo_tsv":
+            raise ValueError("data.header: is true; messages of a topic have no header, so give false")
 
     def _check_follow(self) -> None:
         split = self.split

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from ..errors import DataError, ShadowSyncError
+from .topic import is_topic, partitions_of
 
 _LOCAL = ("file://", "local://")
 
@@ -134,6 +135,8 @@ class NoFileMatches(DataError):
 
 def _matching(pattern: str) -> dict[str, str]:
     """Return the files that match, by absolute path or URL."""
+    if is_topic(pattern):
+        return {path: path for path in partitions_of(pattern)}
     if is_url(pattern):
         return {url: url for url in _matching_urls(pattern)}
     local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern

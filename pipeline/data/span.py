@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-SpanKind: TypeAlias = Literal["bytes", "stream", "row_groups", "sorted"]
+SpanKind: TypeAlias = Literal["bytes", "stream", "row_groups", "offsets", "sorted"]
 PartName: TypeAlias = Literal["", "train", "validation", "test"]
 
 
@@ -18,10 +18,10 @@ class Span:
         number: index of the span in the plan, from 0.
         path: the file; for the kind "sorted" the first file.
         kind: "bytes", the lines that begin in a byte range of a plain text file; "stream", a whole text file
-            that is compressed or cannot be read in parts; "row_groups" of a Parquet file; "sorted", rows of
-            the whole input sorted by time.
-        start: first byte, row group or row, by `kind`; 0 for "stream".
-        stop: one past the last byte (of the file as it is on disk), row group or row.
+            that is compressed or cannot be read in parts; "row_groups" of a Parquet file; "offsets",
+            messages of a Kafka topic's partition; "sorted", rows of the whole input sorted by time.
+        start: first byte, row group, offset or row, by `kind`; 0 for "stream".
+        stop: one past the last byte (of the file as it is on disk), row group, offset or row.
         part: the part of a split (`data.split`) whose rows are used; "" for all rows.
         first, last: only good rows first to last - 1 of the piece are used; last is -1 for all from `first`.
         prepared: digest of the prepared folder's manifest, or ""; a reader refuses spans of another folder.

@@ -15,10 +15,11 @@ from .schema_check import check_groups, check_text
 from .shuffle import SPANS, permutation
 from .span import Span
 from .text import compression_of, line_blocks
+from .topic import is_topic, offset_spans, offsets_of
 
 _PEEK_BYTES = 1 << 16
 Shape: TypeAlias = FeatureShape | RecordSchema | None
-_SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
+_SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups", "offsets"], int, int]
 
 
 def plan_spans(
@@ -61,6 +62,10 @@ def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
 def _span_bounds(
     path: str, data_format: str, span_bytes: int, shape: Shape, ids: IdClasses | None
 ) -> Iterator[_SpanBounds]:
+    if is_topic(path):
+        # Not checked here: rows that do not fit are bad rows.
+        yield from (("offsets", span.start, span.stop) for span in offset_spans(path, 0, *offsets_of(path)))
+        return
     if data_format == "parquet":
         yield from _row_group_bounds(path, span_bytes, shape, ids)
         return

@@ -15,6 +15,7 @@ from ..types import Uint8Array
 from .hashing import PADDING_BYTES
 from .paths import open_raw, read_errors, suffix_of
 from .span import Span
+from .topic import open_offsets
 
 BLOCK_BYTES = 1 << 19
 MAX_LINE_BYTES = 1 << 20
@@ -92,8 +93,8 @@ def line_blocks(
 ) -> Iterator[LineBlock]:
     """Yield the lines of a text span as UTF-8, in blocks of about `block_bytes`.
 
-    The span is of kind "bytes" or "stream". Blocks have whole lines; a last line without a newline gets one.
-    A line belongs to the byte range that has its first byte. Blocks of UTF-8 share one buffer of
+    The span is of kind "bytes", "stream" or "offsets". Blocks have whole lines; a last line without a newline
+    gets one. A line belongs to the byte range that has its first byte. Blocks of UTF-8 share one buffer of
     `block_bytes` + MAX_LINE_BYTES; text in another `encoding` is converted into new memory.
 
     Raises DataError for a file that cannot be read or decompressed, or became shorter, for a line that does
@@ -174,9 +175,11 @@ def first_line(path: str, encoding: Encoding = "utf-8") -> bytes:
 def line_numbers(span: Span) -> Callable[[int], int]:
     """Return a function that turns a line's index into its number.
 
-    The index counts the lines of the span from 0, the number those of the file from 1. The function may read
-    the file up to the span.
+    The index counts the lines of the span from 0, the number those of the file from 1. In a topic the number
+    is the message's offset, if no message is missing. The function may read the file up to the span.
     """
+    if span.kind == "offsets":
+        return lambda index: span.start + index
     before: list[int] = []
 
     def line_number(index: int) -> int:
@@ -259,6 +262,10 @@ class _ByteRange:
 
 @contextmanager
 def _open_span(span: Span) -> Iterator[_Readable]:
+    if span.kind == "offsets":
+        with open_offsets(span) as reader:
+            yield reader
+        return
     compression = compression_of(span.path)
     with open_raw(span.path, forward=span.kind != "bytes") as file:
         if span.kind == "bytes":

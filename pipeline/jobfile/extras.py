@@ -19,6 +19,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "lab": ("jinja2", "matplotlib", "scipy"),
     "tensorboard": ("tensorboard",),
     "onnx": ("onnxscript",),
+    "kafka": ("confluent_kafka",),
 }
 
 

@@ -49,6 +49,7 @@ PICKLING_CALLS = {
 # Distributions whose import name is another, and what comes with one of them.
 IMPORT_NAMES = {
     "prometheus-client": {"prometheus_client"},
+    "confluent-kafka": {"confluent_kafka"},
     "pyzmq": {"zmq"},
     "pydantic": {"pydantic", "pydantic_core"},
 }

@@ -1,0 +1,96 @@
+"""Jobs that train on a Kafka topic, followed and fixed; the broker is in the test's process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.integration.test_followed_input import stop, trained
+from shadowsync.tests.support.broker import Broker, running_broker
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import going_on
+
+SECONDS = 120.0
+COLUMNS = {"clicked": "label", "ad": "categorical", "place": "categorical", "price": "dense"}
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with running_broker() as one:
+        yield one
+
+
+def rows(seed: int, count: int) -> list[str]:
+    draw = random.Random(seed)
+    return [
+        f"{draw.randrange(2)},a{draw.randrange(50)},p{draw.randrange(5)},{draw.random():.3f}"
+        for _ in range(count)
+    ]
+
+
+def changes(broker: Broker, **data: Any) -> dict[str, dict[str, Any]]:
+    section = {
+        "format": "csv",
+        "header": False,
+        "path": broker.url("clicks"),
+        "columns": COLUMNS,
+        "eval_path": None,
+        "follow": True,
+        "follow_seconds": 0.1,
+    }
+    return {"data": section | data}
+
+
+def wait_for(own: InProcessCluster, examples: int) -> None:
+    """Wait until so many are trained, while the job goes on."""
+    wait_until(
+        lambda: trained(own.run) >= examples or own.coordinator.poll() is not None, f"{examples} are trained"
+    )
+    assert own.coordinator.poll() is None, own.coordinator.text()
+
+
+def test_messages_are_trained_on_as_they_come_and_a_resumed_run_goes_on(
+    in_process: Callable[..., InProcessCluster], broker: Broker
+) -> None:
+    broker.write("clicks", rows(1, 1_000), partition=0)
+    broker.write("clicks", rows(2, 500), partition=2)
+    first = in_process(changes(broker)).start()
+    wait_for(first, 1_500)
+    broker.write("clicks", rows(3, 700), partition=2)
+    wait_for(first, 2_200)
+    first.coordinator.interrupt()
+    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
+    assert first.run.report.ledger.adds_up, first.run.report.ledger.identities
+    broker.write("clicks", rows(4, 300), partition=1)
+    second = in_process(going_on(changes(broker), first.run)).start()
+    wait_for(second, 300)
+    stop(second)
+    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
+    report = second.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert (report.examples.distinct, report.restored_examples) == (300, 2_200)
+    # Each offset of each partition is in one span.
+    read: dict[str, list[tuple[int, int]]] = {}
+    for run in (first.run, second.run):
+        for path, start, end in run.query("SELECT path, start, stop FROM spans ORDER BY start"):
+            read.setdefault(path.rpartition("/")[2], []).append((start, end))
+    assert read["0"] == [(0, 1_000)]
+    assert read["1"] == [(0, 300)]
+    ends = [0, *(end for _, end in read["2"])]
+    assert ends[-1] == 1_200
+    assert [start for start, _ in read["2"]] == ends[:-1]
+
+
+def test_a_fixed_input_is_what_the_topic_has_at_the_start(
+    in_process: Callable[..., InProcessCluster], broker: Broker
+) -> None:
+    broker.write("clicks", [*rows(1, 999), "1,a,b,no number"], partition=3)
+    own = in_process(changes(broker, follow=False)).start()
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert (report.examples.distinct, report.examples.bad_rows) == (999, 1)
