@@ -107,7 +107,8 @@ class GrowingInput:
         notes: list[str] = []
         files = 0
         try:
-            paths = {file_identity(path): path for path in match_files(self._patterns)}
+            found = match_files(self._patterns, may_be_none=True)
+            paths = {file_identity(path): path for path in found}
             for path in filter(is_topic, paths.values()):
                 new, lost = self._messages(path, self._count + len(spans))
                 spans += new

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shadowsync.nodes.coordinator import input_follower
 from shadowsync.nodes.coordinator.input_follower import GrowingInput, NewFiles, Version
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
@@ -145,8 +146,26 @@ def test_without_any_file_for_a_moment_it_looks_again(
     aside = tmp_path / "aside"
     os.rename(path, aside)
     assert own.look().spans == ()
-    assert "new files could not be looked for" in caplog.text
     os.rename(aside, path)
     shutil.copy(path, tmp_path / "n.csv")
     own.look()
+    assert [Path(span.path).name for span in own.look().spans] == ["n.csv"]
+    assert caplog.text == "", "files that were trained on may go"
+
+
+def test_where_it_cannot_look_it_says_so_and_looks_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m.csv")
+    own = growing(job_of(tmp_path))
+    shutil.copy(tmp_path / "m.csv", tmp_path / "n.csv")
+    own.look()
+
+    def fails(*_: Any, **__: Any) -> list[str]:
+        raise DataError("does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(input_follower, "match_files", fails)
+        assert own.look().spans == ()
+    assert "new files could not be looked for: does not answer" in caplog.text
     assert [Path(span.path).name for span in own.look().spans] == ["n.csv"]
