@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from ..errors import DataError
+from ..text.format import duration
 from ..types import TOPIC_PREFIX
 from .span import Span
 
@@ -125,7 +126,9 @@ class TopicReader:
         while not (messages := self._consumer.consume(wanted, timeout=_POLL_SECONDS)):
             if time.monotonic() > deadline:
                 raise DataError(
-                    f"no message came within {_REPLY_SECONDS:g} s", where=self._span.path, remedy=_REMEDY
+                    f"no message came within {duration(_REPLY_SECONDS)}",
+                    where=self._span.path,
+                    remedy=_REMEDY,
                 )
         lines = []
         for message in messages:

@@ -105,7 +105,7 @@ def test_it_is_noticed_where_blocks_or_spans_meet(cut: bytes) -> None:
     parser = LineParser(NAMES, NAMES, ",", '"', "a.csv")
     assert _rows(parser.parse(_block(cut))) == [("1", "2", "3")]
     assert parser.unfinished
-    with pytest.raises(DataError, match=r"^a\.csv: a quoted field goes on"):
+    with pytest.raises(DataError, match=r"^a\.csv: a quoted field continues"):
         parser.parse(_block(text[len(cut) :]))
     parser.parse(_block(cut))
     with pytest.raises(DataError, match="continues on the next line"):
