@@ -159,8 +159,11 @@ class CommandedService(Service):
             try:
                 return result.result(POLL_MILLISECONDS / 1000)
             except TimeoutError:
+                if result.done():
+                    # It came just now, or `work` itself raised this error.
+                    return result.result()
                 # An ended thread never runs the commands left in its queue.
-                if not self.is_alive and not result.done():
+                if not self.is_alive:
                     raise ClusterError(f"the thread {self._thread.name!r} ended before its work") from None
 
 

@@ -117,3 +117,13 @@ def test_a_mistake_of_ours_ends_it_and_is_told(
     assert echo.join(60.0)
     assert [str(error) for error in found] == ["a mistake of ours"]
     assert echo.listener.socket.closed
+
+
+def test_a_thread_that_waits_gets_the_result_or_the_error(echo: Echo) -> None:
+    assert echo.run_blocking(threading.current_thread).name == "echo"
+
+    def fails() -> None:
+        raise TimeoutError("of the work itself")
+
+    with pytest.raises(TimeoutError, match="of the work itself"):
+        echo.run_blocking(fails)
