@@ -139,9 +139,13 @@ async def run_coordinator(
         await store.close()
 
 
+def _spans_in_journal(job: Job, takeover: Takeover | None) -> bool:
+    """Return whether a replay of the journal gives the ledger its spans."""
+    return takeover is not None and job.data.follow
+
+
 def _plan(job: Job, takeover: Takeover | None) -> InputPlan:
-    if takeover is not None and job.data.follow:
-        # The journal has the spans.
+    if _spans_in_journal(job, takeover):
         return plan_input(job, KnownInput([], others=False))
     return plan_input(job, known_input(job))
 
@@ -173,8 +177,8 @@ async def make_state(
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
     """Create the job's state and ledger, or take over those of a dead coordinator."""
     job = settings.job
-    in_journal = takeover is not None and job.data.follow
-    restored = await asyncio.to_thread(RestoredRun.open, job, None if in_journal else plan.train)
+    planned = None if _spans_in_journal(job, takeover) else plan.train
+    restored = await asyncio.to_thread(RestoredRun.open, job, planned)
     ledger = make_ledger(settings, plan.train, restored)
     data = job.data
     size = InputSize.unknown()

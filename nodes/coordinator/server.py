@@ -212,8 +212,7 @@ class CoordinatorServer(JobWaits):
     ) -> None:
         """Repeat a request until a node replies or dies, while it is `wanted`.
 
-        A node without a session gets the request when it is back. One that refuses is declared dead, because
-        it was `unable`.
+        A node without a session gets it when it is back. One that refuses is declared dead: it was `unable`.
         """
         while member.alive and wanted():
             try:

@@ -56,11 +56,8 @@ def offsets_of(path: str) -> tuple[int, int]:
 
     Raises DataError without an answer.
     """
-    from confluent_kafka import TopicPartition
-
     with _consumer(path) as consumer:
-        first, end = consumer.get_watermark_offsets(TopicPartition(*_partition(path)), timeout=_REPLY_SECONDS)
-    return int(first), int(end)
+        return _watermarks(consumer, path)
 
 
 def offset_spans(path: str, number: int, start: int, stop: int) -> list[Span]:
@@ -82,9 +79,8 @@ def open_offsets(span: Span) -> Iterator[TopicReader]:
     """
     from confluent_kafka import TopicPartition
 
-    topic, number = _partition(span.path)
     with _consumer(span.path) as consumer:
-        first, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_REPLY_SECONDS)
+        first, _ = _watermarks(consumer, span.path)
         if first > span.start:
             raise DataError(
                 f"messages {span.start} to {min(first, span.stop) - 1} are gone, and"
@@ -92,7 +88,7 @@ def open_offsets(span: Span) -> Iterator[TopicReader]:
                 where=span.path,
                 remedy="let the topic retain messages until they are trained on and in a checkpoint",
             )
-        consumer.assign([TopicPartition(topic, number, span.start)])
+        consumer.assign([TopicPartition(*_partition(span.path), span.start)])
         yield TopicReader(consumer, span)
 
 
@@ -169,6 +165,13 @@ def _consumer(path: str) -> Iterator[Any]:
         raise DataError(f"cannot be read ({error.args[0].str()})", where=path, remedy=_REMEDY) from error
     finally:
         consumer.close()
+
+
+def _watermarks(consumer: Any, path: str) -> tuple[int, int]:
+    from confluent_kafka import TopicPartition
+
+    first, end = consumer.get_watermark_offsets(TopicPartition(*_partition(path)), timeout=_REPLY_SECONDS)
+    return int(first), int(end)
 
 
 def _partition(path: str) -> tuple[str, int]:

@@ -86,14 +86,22 @@ def test_files_are_trained_on_as_they_come(
     assert report.eval is not None
 
 
+def interrupted(
+    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+) -> InProcessCluster:
+    """A job that was interrupted after it had trained m.parquet and z.parquet, which came later."""
+    own = in_process(changes(incoming)).start()
+    arrive(click_log, incoming, "z.parquet")
+    wait_for(own, 2 * OF_A_FILE)
+    own.coordinator.interrupt()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    return own
+
+
 def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
 ) -> None:
-    first = in_process(changes(incoming)).start()
-    arrive(click_log, incoming, "z.parquet")
-    wait_for(first, 2 * OF_A_FILE)
-    first.coordinator.interrupt()
-    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
+    first = interrupted(in_process, click_log, incoming)
     # By its path it is the first; the two before it keep their numbers, though one of them is gone.
     arrive(click_log, incoming, "a.parquet")
     (incoming / "m.parquet").unlink()
@@ -111,11 +119,7 @@ def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
 def test_one_is_resumed_with_the_files_of_now_and_then_ends(
     in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
 ) -> None:
-    first = in_process(changes(incoming)).start()
-    arrive(click_log, incoming, "z.parquet")
-    wait_for(first, 2 * OF_A_FILE)
-    first.coordinator.interrupt()
-    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
+    first = interrupted(in_process, click_log, incoming)
     arrive(click_log, incoming, "a.parquet")
     (incoming / "z.parquet").unlink()
     fixed = {"data": {"follow": False}}

@@ -102,7 +102,9 @@ def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
     for span in spans:
         place = span.number, span.path, span.kind, span.start, span.stop, span.part, span.first, span.last
         digest.update(repr(place).encode())
-        known = files.setdefault(span.path, {"spans": 0, "stop": 0, "bytes": _size(span.path)})
+        if span.path not in files:
+            files[span.path] = {"spans": 0, "stop": 0, "bytes": _size(span.path)}
+        known = files[span.path]
         known["spans"] += 1
         known["stop"] = max(known["stop"], span.stop)
         if span.prepared:
@@ -126,7 +128,7 @@ def input_differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if old[path].get("prepared") != new[path].get("prepared"):
             found.append(f"{path} was prepared again")
         elif old[path]["bytes"] != new[path]["bytes"]:
-            found.append(f"{path} has {new[path]['bytes']} bytes instead of {old[path]['bytes']}")
+            found.append(_other_size(path, old, new))
         elif old[path] != new[path]:
             found.append(f"{path} is cut into {new[path]['spans']} spans instead of {old[path]['spans']}")
     return found or ["the spans are cut differently"]
@@ -136,11 +138,15 @@ def changed_files(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Describe the files of both inputs whose sizes differ."""
     old, new = saved["files"], now["files"]
     return [
-        f"{path} has {new[path]['bytes']} bytes instead of {old[path]['bytes']}"
+        _other_size(path, old, new)
         for path in old
         if path in new and None not in (old[path]["bytes"], new[path]["bytes"])
         if old[path]["bytes"] != new[path]["bytes"]
     ]
+
+
+def _other_size(path: str, old: dict[str, Any], new: dict[str, Any]) -> str:
+    return f"{path} has {new[path]['bytes']} bytes instead of {old[path]['bytes']}"
 
 
 def _size(path: str) -> int | None:
