@@ -27,11 +27,19 @@ from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, JobMaker, Set
 
 # Several tests run at once, and threads of torch that wait for each other do so on a core.
 torch.set_num_threads(1)
-# What a machine is busy with besides decides no test.
+# What a machine is busy with besides decides no test, nor does chance: each run draws the same examples.
 settings.register_profile(
-    "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "repeatable",
+    settings(),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
 )
-settings.load_profile("any machine")
+# By hand: pytest --hypothesis-profile=searching.
+settings.register_profile(
+    "searching", settings.get_profile("repeatable"), derandomize=False, max_examples=1000
+)
+settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

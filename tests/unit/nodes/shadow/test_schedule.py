@@ -58,7 +58,8 @@ seconds = st.floats(0.0, 10.0)
 rounds = st.builds(Ended, st.booleans(), seconds, seconds, st.integers(0, 1 << 30))
 
 
-@given(st.lists(st.tuples(rounds, seconds, st.integers(0, 50)), max_size=20), st.none() | st.just(1e6))
+# Each round has new iterations to send; without any, a trainer takes part once a second.
+@given(st.lists(st.tuples(rounds, seconds, st.integers(1, 50)), max_size=20), st.none() | st.just(1e6))
 def test_without_a_gap_only_the_last_round_counts(
     history: list[tuple[Ended, float, int]], link: float | None
 ) -> None:
@@ -129,6 +130,11 @@ def test_a_trainer_with_nothing_new_to_send_takes_part_once_a_second(gap: int | 
     assert not own.is_due(within, 3)
     assert own.is_due(within, 3, wanted=True), "another one waits for it"
     assert own.is_due(late + STALLED_SECONDS, 3)
+    # Nor is an incomplete round tried again sooner.
+    play(own, late + STALLED_SECONDS, 3, Ended(complete=False))
+    assert own.earliest_seconds < late + STALLED_SECONDS * 1.99
+    assert not own.is_due(late + STALLED_SECONDS * 1.99, 3)
+    assert own.is_due(late + STALLED_SECONDS * 2, 3)
 
 
 def test_an_incomplete_round_is_tried_again_without_another_gap() -> None:
