@@ -61,16 +61,17 @@ class Slices:
 def score_slices(model: ScoringModel, patterns: Sequence[str], column: str) -> Slices:
     """Score files by the values of any of their columns.
 
-    Rows without a label or a score are left out; sample weights are not used. Memory: about 20 bytes a row,
-    besides the values. Raises DataError if no row is left or a file lacks the column, and as `score_files`.
+    Of several labels it is the quality of the first. Rows without a label or a score are left out; sample
+    weights are not used. Memory: about 20 bytes a row, besides the values. Raises DataError if no row is left
+    or a file lacks the column, and as `score_files`.
     """
     chunks = []
     for rows, logits in score_files(model, patterns, [column]):
         chunk = pl.DataFrame(
             {
                 "value": pl.Series(rows.kept[column].to_pylist(), dtype=pl.String, strict=False),
-                "label": rows.labels,
-                "logit": logits,
+                "label": rows.labels[0],
+                "logit": logits if logits.ndim == 1 else logits[:, 0],
             }
         )
         chunks.append(chunk.filter(pl.col("label").is_finite() & pl.col("logit").is_finite()))

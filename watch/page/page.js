@@ -24,6 +24,11 @@ function merge(part) {
   if (part.validation_metric === "ne" && part.validation.length) {
     curves.set("validation", part.validation.map((point) => [point.examples, point.value]));
   }
+  // Those of further labels, by name.
+  for (const key of Object.keys(part.validation.at(-1)?.metrics ?? {}).filter((name) => name.startsWith("ne/"))) {
+    const points = part.validation.filter((point) => key in point.metrics);
+    curves.set(`validation/${key.slice(3)}`, points.map((point) => [point.examples, point.metrics[key]]));
+  }
   status = part;
 }
 

@@ -71,7 +71,7 @@ def test_bad_rows_have_their_places_and_the_others_keep_theirs(tmp_path: Path) -
     assert "3 columns, not 4" in rows.why[1]
     assert "price 'cheap'" in rows.why[2]
     assert "quotes" in rows.why[4]
-    np.testing.assert_array_equal(rows.labels, [1, np.nan, 0, np.nan, np.nan])
+    np.testing.assert_array_equal(rows.labels[0], [1, np.nan, 0, np.nan, np.nan])
     assert rows.kept["price"].to_pylist() == ["1", None, "cheap", "4", None]
 
 
@@ -94,7 +94,7 @@ def test_without_a_header_the_label_may_be_absent(tmp_path: Path) -> None:
         (rows,) = read(file, schema)
         found.append((rows.examples.rows.tolist(), rows.examples.dense.tolist()))
         assert rows.numbers.tolist() == [1]
-        assert np.isnan(rows.labels[0]) == (text.count(",") == 4)
+        assert np.isnan(rows.labels[0, 0]) == (text.count(",") == 4)
     assert found[0] == found[1]
     file.write_text("1,u1,x,3\n")
     assert "4 columns, not 6" in read(file, schema)[0].why[0], "the control"
