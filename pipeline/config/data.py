@@ -282,7 +282,7 @@ class DataSection(BaseModel):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """Names of the labels, in the order of the model's logits; the first is the headline."""
+        """Names of the labels, in the order of the model's logits, headline first."""
         labels = (name for name, column in self.columns.items() if column.kind == "label")
         return tuple(labels) if self.columns else ("label",)
 

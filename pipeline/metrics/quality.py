@@ -268,7 +268,7 @@ class QualitySums:
 
     @classmethod
     def _first_of(cls, array: Float64Array, bins: int) -> tuple[QualitySums, Float64Array]:
-        """Return the sums at the beginning of an array, without others, and the rest of it."""
+        """Return the sums at the beginning of an array, and its rest."""
         if array.dtype != np.float64 or array.ndim != 1 or len(array) < _HEADER:
             raise ValueError(f"quality sums are float64 [7 + 3K], not {array.dtype} {array.shape}")
         if not np.isfinite(array).all() or (array < 0.0).any() or array[1] > _MOST_EXAMPLES:

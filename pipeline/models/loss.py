@@ -70,7 +70,7 @@ def _weighted_mean(each: torch.Tensor, weights: torch.Tensor | None) -> torch.Te
 
 
 def focal_loss(logits: torch.Tensor, labels: torch.Tensor, gamma: float) -> torch.Tensor:
-    """Return each example's focal loss, in the logits' shape; with gamma 0 the log loss."""
+    """Return the focal loss of each logit; with gamma 0 the log loss."""
     towards = torch.where(labels == 1.0, logits, -logits)
     # (1 - p_t)^gamma is computed by its logarithm, because 1 - p_t may round to 0, where the power has no
     # slope.

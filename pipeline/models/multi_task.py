@@ -21,7 +21,10 @@ def _towers(width: int, top: Sequence[int], tasks: int) -> nn.ModuleList:
 
 
 def _logits(towers: nn.ModuleList, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return [B, T], or [B] of one tower; `inputs` has the input of each tower, [B, width]."""
+    """Return the towers' outputs, [B, T], or [B] of one tower.
+
+    `inputs` has the input of each tower, [B, width].
+    """
     columns = [tower(x) for tower, x in zip(towers, inputs, strict=True)]
     return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1)
 

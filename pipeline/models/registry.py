@@ -157,7 +157,7 @@ def log_odds(rate: float) -> float:
 
 
 def _tasks_of(job: Job, maker: Callable[..., nn.Module]) -> dict[str, int]:
-    """Return the argument with the number of labels, for a model of several labels that takes it."""
+    """Return the argument with the number of labels, where a model takes it."""
     count = len(job.data.label_names)
     takes = _TASKS in inspect.signature(maker).parameters
     # With one label the option is the model's own business, except for a built-in model.

@@ -32,7 +32,7 @@ def tables_by_label(report: Report) -> list[str]:
 
 
 def labels_in_words(report: Report) -> str:
-    """Return NE and AUC of each label on the held-out files; "" for one label."""
+    """Describe each label on the held-out files; "" for one label."""
     evaluation = report.eval_best or report.eval
     if evaluation is None or not evaluation.labels:
         return ""

@@ -114,7 +114,7 @@ class SavedModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the labels, in the order of the logits; the first is the headline."""
+        """Names of the labels, in the order of the logits, headline first."""
         return self.job.data.label_names
 
     @property
@@ -127,9 +127,10 @@ class SavedModel:
         return f"{self.manifest.model}, {trained}, the best by validation ({note.metric} {note.value:.4f})"
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Compute the logits of a batch, float32 [B], or [B, T] of T labels, without its labels.
+        """Compute the logits of a batch, float32 [B], without its labels.
 
-        The logits are calibrated if training left out negatives or weighted positives.
+        With several labels they are [B, T], in the order of `labels`. The logits are calibrated if training
+        left out negatives or weighted positives.
         """
         with torch.inference_mode():
             embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)

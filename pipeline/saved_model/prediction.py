@@ -70,9 +70,11 @@ class Predicted:
 
 
 def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
-    """Compute probabilities, float32 [n], of n rows in memory, or [n, T] of T labels.
+    """Compute probabilities, float32 [n], of n rows in memory.
 
-    A row without a score has NaN. If training read texts in a column, as it always does from text files,
+    With T labels they are [n, T]. A row without a score has NaN.
+
+    If training read texts in a column, as it always does from text files,
     integers are converted to their decimal digits. If training read no value in a column, texts and integers
     are used as they are.
 
@@ -203,9 +205,9 @@ def probability_of(logits: Float32Array) -> Float32Array:
 
 
 def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
-    """Compute logits, float32 [n], or [n, T] of T labels; NaN for a row without a score.
+    """Compute logits, float32 [n]; NaN for a row without a score.
 
-    Such a row cannot be read, or one of its logits is not finite.
+    With T labels they are [n, T]. Such a row cannot be read, or one of its logits is not finite.
     """
     labels = len(model.job.data.label_names)
     shape = (len(rows.numbers), labels) if labels > 1 else (len(rows.numbers),)
