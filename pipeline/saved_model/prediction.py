@@ -72,11 +72,9 @@ class Predicted:
 def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     """Compute probabilities, float32 [n], of n rows in memory.
 
-    With T labels they are [n, T]. A row without a score has NaN.
-
-    If training read texts in a column, as it always does from text files,
-    integers are converted to their decimal digits. If training read no value in a column, texts and integers
-    are used as they are.
+    With T labels they are [n, T]. A row without a score has NaN. If training read texts in a column, as it
+    always does from text files, integers are converted to their decimal digits. If training read no value in
+    a column, texts and integers are used as they are.
 
     Args:
         model: the model.

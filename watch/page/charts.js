@@ -19,6 +19,19 @@ const label = (name) => {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// NE of the scored checkpoints by curve; of a further label the curve is "validation/LABEL".
+export function validationCurves({ validation, validation_metric: metric }) {
+  const found = new Map();
+  const add = (name, examples, value) => found.set(name, [...(found.get(name) ?? []), [examples, value]]);
+  for (const { examples, value, metrics } of validation) {
+    if (metric === "ne") add("validation", examples, value);
+    for (const [key, one] of Object.entries(metrics)) {
+      if (key.startsWith("ne/")) add(`validation/${key.slice(3)}`, examples, one);
+    }
+  }
+  return found;
+}
+
 // Before training there is nothing, not a line at zero.
 function begun(points) {
   const first = points.findIndex((point) => point[1] !== 0);

@@ -1,6 +1,6 @@
 // Takes the coordinator's events and shows them. After the job's end everything stays as it was.
 
-import { Charts } from "./charts.js";
+import { Charts, validationCurves } from "./charts.js";
 import { showFigures, showHeader, showIncidents, showLedger, showNodes, showNotice } from "./figures.js";
 import { showTopology } from "./topology.js";
 
@@ -21,14 +21,7 @@ function merge(part) {
     curves.set(name, [...before, ...points]);
   }
   for (const incident of part.incidents) incidents.set(incident.number, incident);
-  if (part.validation_metric === "ne" && part.validation.length) {
-    curves.set("validation", part.validation.map((point) => [point.examples, point.value]));
-  }
-  // Those of further labels, by name.
-  for (const key of Object.keys(part.validation.at(-1)?.metrics ?? {}).filter((name) => name.startsWith("ne/"))) {
-    const points = part.validation.filter((point) => key in point.metrics);
-    curves.set(`validation/${key.slice(3)}`, points.map((point) => [point.examples, point.metrics[key]]));
-  }
+  for (const [name, points] of validationCurves(part)) curves.set(name, points);
   status = part;
 }
 
