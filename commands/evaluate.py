@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     "--by", default="", metavar="COLUMN", help="Also the quality by the values of this column, and GAUC."
 )
 @click.option(
+    "--label", default="", metavar="LABEL", help="With --by: one of several labels; by default the first."
+)
+@click.option(
     "--slices", default=20, show_default=True, type=click.IntRange(1), help="Values shown with --by."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
 def evaluate(
-    run_folder: Path, data: tuple[str, ...], by: str, slices: int, as_json: bool, which: Which
+    run_folder: Path, data: tuple[str, ...], by: str, label: str, slices: int, as_json: bool, which: Which
 ) -> None:
     """Score the model that RUN saved on data files, without a cluster.
 
@@ -48,10 +51,12 @@ def evaluate(
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.slices import score_slices
 
+    if label and not by:
+        raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
     patterns = [absolute_path(pattern) for pattern in data]
     model = SavedModel.open(run_folder, which)
     scores = evaluate_model(model, patterns)
-    found = score_slices(model, patterns, by) if by else None
+    found = score_slices(model, patterns, by, label) if by else None
     if as_json:
         click.echo(json.dumps(scores if found is None else {**scores, "by": found.as_dict(slices)}))
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ from shadowsync.tests.support.resumed import check_trained_once, going_on, same,
 from shadowsync.tests.support.runs import RunFolder, Settings, small_job, write_job
 
 ClusterMaker = Callable[..., InProcessCluster]
+HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnxscript", "onnxruntime"))
 EXAMPLES = 16_000
 COLUMNS: dict[str, Any] = {
     "clicked": {"kind": "label", "source": "label"},
@@ -264,17 +266,39 @@ def test_served_and_exported(model: SavedModel, run: RunFolder, log: Path, tmp_p
     dense = torch.randn(5, model.job.model_inputs[0])
     embeddings = [torch.randn(5, table.dim) for table in model.tables.values()]
     torch.testing.assert_close(program(dense, embeddings), model.dense(dense, embeddings))
+    if not HAS_ONNX:
+        return
+    from onnxruntime import InferenceSession
+
+    export_model(model, tmp_path / "onnx", "onnx", "none")
+    session = InferenceSession(tmp_path / "onnx" / "dense.onnx")
+    names = [given.name for given in session.get_inputs()]
+    values = {name: one.numpy() for name, one in zip(names, (dense, *embeddings), strict=True)}
+    (scored,) = session.run(["logits"], values)
+    torch.testing.assert_close(torch.from_numpy(scored), model.dense(dense, embeddings))
 
 
-def test_slices_are_of_the_headline(run: RunFolder, log: Path) -> None:
+def test_slices_of_each_label(run: RunFolder, log: Path, truth: NDArray[np.float64]) -> None:
     files = str(log / "eval-*.parquet")
-    done = CliRunner().invoke(main, ["eval", str(run.folder), "--data", files, "--by", "C3", "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
-    rates = sum(one["rate"] * one["examples"] for one in found["by"]["slices"])
-    clicks = float(pl.read_parquet(files)["label"].to_numpy().sum())
-    assert 0 < rates <= clicks + 1e-6
-    assert found["by"]["gauc"] is not None
+    command = ["eval", str(run.folder), "--data", files, "--json", "--slices", "100000"]
+
+    def by_value(*options: str) -> dict[str, Any]:
+        done = CliRunner().invoke(main, [*command, "--by", "C3", *options])
+        assert done.exit_code == 0, done.output
+        found: dict[str, Any] = json.loads(done.output)["by"]
+        return found
+
+    found = {label: by_value("--label", label) for label in ("clicked", "bought")}
+    for at, one in enumerate(found.values()):
+        positives = sum(value["rate"] * value["examples"] for value in one["slices"])
+        assert positives == pytest.approx(truth[:, at].sum())
+    assert by_value() == found["clicked"]
+    assert found["clicked"]["gauc"] != found["bought"]["gauc"]
+    wrong = CliRunner().invoke(main, [*command, "--by", "C3", "--label", "bougth"])
+    assert "there is no label 'bougth'; did you mean 'bought'?" in wrong.output
+    alone = CliRunner().invoke(main, [*command, "--label", "bought"])
+    assert alone.exit_code == 2
+    assert "--label goes with --by" in alone.output
 
 
 @pytest.mark.parametrize("name", ["shared_bottom", "mmoe"])
