@@ -109,13 +109,14 @@ class Job(Section):
             )
         if self.trainer.balance == "updates":
             self._require_balanceable()
-        if len(self.data.label_names) > 1:
-            self._require_several_labels()
         return self
 
-    def _require_several_labels(self) -> None:
+    @model_validator(mode="after")
+    def _several_labels(self) -> Job:
         """Raise ValueError for what has a meaning for one label only."""
         names = self.data.label_names
+        if len(names) == 1:
+            return self
         labels = f"data.columns has {len(names)} labels ({', '.join(names)})"
         if self.model.name in ONE_LABEL_MODELS:
             raise ValueError(
@@ -132,6 +133,7 @@ class Job(Section):
                 f"data.negative_share: {self.data.negative_share:g} given, and {labels}: without negatives of"
                 " one, the scores of the others cannot be calibrated back; leave it out"
             )
+        return self
 
     def _require_balanceable(self) -> None:
         """Raise ValueError where parts of batches have no defined meaning."""

@@ -17,6 +17,8 @@ import torch
 from click.testing import CliRunner
 from numpy.typing import NDArray
 from shadowsync.cli import main
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.timing import Timing
 from shadowsync.nodes.coordinator.validation.process import score
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.generator.generator import generate_log
@@ -336,7 +338,9 @@ def test_a_resumed_run_ends_as_one_that_was_never_stopped(cluster: ClusterMaker,
     assert not same(tensors(first), tensors(second)), "the control"
 
 
-def test_prepared_input_gives_the_same_model(cluster: ClusterMaker, log: Path, tmp_path: Path) -> None:
+def test_prepared_input_and_the_virtual_lab_give_the_same_model(
+    cluster: ClusterMaker, log: Path, tmp_path: Path
+) -> None:
     source = finished_run(cluster, alone(log, "source"))
     job: Job = load_job(source_job(log, tmp_path))
     prepare_folder(job, tmp_path / "prepared")
@@ -347,6 +351,8 @@ def test_prepared_input_gives_the_same_model(cluster: ClusterMaker, log: Path, t
     assert prepared.report.eval is not None
     assert source.report.eval is not None
     assert prepared.report.eval.labels == source.report.eval.labels
+    emulated = run_virtual(job, Timing(step_seconds=0.5))
+    assert source.report.eval.ne == pytest.approx(emulated.ne, abs=1e-12)
 
 
 def source_job(log: Path, folder: Path) -> Path:
