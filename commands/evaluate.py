@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
     "--by", default="", metavar="COLUMN", help="Also the quality by the values of this column, and GAUC."
 )
 @click.option(
+    "--label", default="", metavar="LABEL", help="With --by: one of several labels; by default the first."
+)
+@click.option(
     "--slices", default=20, show_default=True, type=click.IntRange(1), help="Values shown with --by."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
 def evaluate(
-    run_folder: Path, data: tuple[str, ...], by: str, slices: int, as_json: bool, which: Which
+    run_folder: Path, data: tuple[str, ...], by: str, label: str, slices: int, as_json: bool, which: Which
 ) -> None:
     """Score the model that RUN saved on data files, without a cluster.
+
+    Of a job with several labels the figures are those of the first, with those of each label after them.
 
     With --by COLUMN, also score each value of that column, worst first (by excess logloss over a constant
     prediction).
@@ -46,17 +51,21 @@ def evaluate(
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.slices import score_slices
 
+    if label and not by:
+        raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
     patterns = [absolute_path(pattern) for pattern in data]
     model = SavedModel.open(run_folder, which)
     scores = evaluate_model(model, patterns)
-    found = score_slices(model, patterns, by) if by else None
+    found = score_slices(model, patterns, by, label) if by else None
     if as_json:
         click.echo(json.dumps(scores if found is None else {**scores, "by": found.as_dict(slices)}))
         return
-    curve = scores.pop("calibration_curve")
+    curve, labels = scores.pop("calibration_curve"), scores.pop("labels", {})
     for key, value in scores.items():
         click.echo(f"{key:>17}  {value:.6f}" if isinstance(value, float) else f"{key:>17}  {value}")
     _print_curve(curve)
+    if labels:
+        _print_labels(labels)
     if found is not None:
         _print_slices(found, slices)
 
@@ -68,6 +77,24 @@ def _print_curve(curve: list[dict[str, float]]) -> None:
     for part in curve:
         shown = (number(part["predicted"], 6), number(part["rate"], 6))
         click.echo(f"{count(round(part['examples'])):>17}  {shown[0]:>10}  {shown[1]:>10}")
+
+
+def _print_labels(labels: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..pipeline.report.wording import metric_name
+    from ..pipeline.text.format import number
+
+    table = Table(box=None, pad_edge=False)
+    names = [name for name in next(iter(labels.values())) if name != "calibration_curve"]
+    for name in ("label", *map(metric_name, names)):
+        table.add_column(name, justify="left" if name == "label" else "right", no_wrap=True)
+    for label, figures in labels.items():
+        table.add_row(Text(label), *(number(figures[name], 4) for name in names))
+    click.echo()
+    Console().print(table)
 
 
 def _print_slices(found: Slices, most: int) -> None:

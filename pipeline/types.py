@@ -20,6 +20,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 IndexArray: TypeAlias = Int64Array
 
 MAX_PORT: Final = 65_535
+# Of a job. The sums of their metrics must fit into one message, see `pipeline.metrics.quality`.
+MAX_LABELS: Final = 8
 # Paths of Kafka topics begin with it.
 TOPIC_PREFIX: Final = "kafka://"
 """Positions in another array."""

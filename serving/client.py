@@ -47,6 +47,8 @@ class ScoringClient:
     def score(self, rows: Rows | Columns, context: Mapping[str, Any] | None = None) -> Float32Array:
         """Return the probabilities of rows, float32 [n]; NaN for a row without a score.
 
+        Of a model with several labels they are [n, T], in the order of the labels.
+
         `rows` is a list of objects, one for each row, or an object of columns. `context` has the columns
         whose value all rows share, such as those of the user and the page.
 
@@ -58,7 +60,10 @@ class ScoringClient:
         else:
             body["rows"] = [dict(row) for row in rows]
         reply = self._request("POST", "/score", json.dumps(body, allow_nan=False))
-        return np.array([np.nan if p is None else p for p in reply["probabilities"]], np.float32)
+        found = reply["probabilities"]
+        if isinstance(found, dict):
+            return np.stack([_array(values) for values in found.values()], axis=1)
+        return _array(found)
 
     def model(self) -> dict[str, Any]:
         """Return the run, trained examples and columns of the served model."""
@@ -86,3 +91,7 @@ class ScoringClient:
             raise ClusterError(f"replied {response.status}: {text.strip()[:200]}", where=self.url)
         found: dict[str, Any] = json.loads(text)
         return found
+
+
+def _array(probabilities: list[float | None]) -> Float32Array:
+    return np.array([np.nan if p is None else p for p in probabilities], np.float32)

@@ -12,7 +12,13 @@ from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.errors import DataError
 from ..pipeline.saved_model.input_rows import InputSchema, input_schema
 from ..pipeline.saved_model.model import SavedModel
-from ..pipeline.saved_model.prediction import NOT_FINITE, logits_of, probability_of, rows_of_table
+from ..pipeline.saved_model.prediction import (
+    NOT_FINITE,
+    has_scores,
+    logits_of,
+    probability_of,
+    rows_of_table,
+)
 from ..pipeline.types import Float32Array
 from .rows import BadRequest, RowColumns, arrow_table
 
@@ -24,11 +30,14 @@ class Scores:
     """The scores of one request's rows.
 
     Attributes:
-        probabilities: float32 [n], in the order of the rows; NaN for a row without a score.
+        labels: names of the model's labels.
+        probabilities: float32 [n], in the order of the rows, or [n, T] of T labels; NaN for a row without a
+            score.
         why: the reason for each row without a score, by index.
         manifest: the manifest of the checkpoint that scored all of the rows.
     """
 
+    labels: tuple[str, ...]
     probabilities: Float32Array
     why: dict[int, str]
     manifest: CheckpointManifest
@@ -67,8 +76,8 @@ class ServedModel:
         found, start = [], 0
         for request in requests:
             own = probabilities[start : start + request.count]
-            without = np.flatnonzero(np.isnan(own)).tolist()
+            without = np.flatnonzero(~has_scores(own)).tolist()
             why = {at: rows.why.get(start + at, NOT_FINITE) for at in without}
-            found.append(Scores(own, why, self.model.manifest))
+            found.append(Scores(self.model.labels, own, why, self.model.manifest))
             start += request.count
         return found

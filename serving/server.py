@@ -13,6 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
+from ..pipeline.types import Float32Array
 from ..pipeline.wire.keys.http_token import required_token
 from ..watch.listening import HEALTH_PATH, HttpServer, listen
 from ..watch.token_guard import TokenGuard
@@ -107,11 +108,19 @@ def _version(manifest: CheckpointManifest) -> dict[str, Any]:
 
 
 def _reply(scores: Scores) -> dict[str, Any]:
+    found = scores.probabilities
+    several = found.ndim > 1
     return {
-        "probabilities": [None if math.isnan(p) else p for p in scores.probabilities.tolist()],
+        "probabilities": {name: _plain(found[:, at]) for at, name in enumerate(scores.labels)}
+        if several
+        else _plain(found),
         "faults": [{"row": at, "why": why} for at, why in sorted(scores.why.items())],
         "model": _version(scores.manifest),
     }
+
+
+def _plain(probabilities: Float32Array) -> list[float | None]:
+    return [None if math.isnan(p) else p for p in probabilities.tolist()]
 
 
 async def serve_model(

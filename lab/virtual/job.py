@@ -11,7 +11,7 @@ import torch
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS, SAMPLED_ELEMENTS, Divergence
 from ...nodes.coordinator.control.sync_control import ReplicaPoint, control_of
 from ...nodes.coordinator.control.update_balancer import UpdateBalancer, UpdateCounts
-from ...nodes.coordinator.label_rate import sampled_label_rate
+from ...nodes.coordinator.label_rate import sampled_label_rates
 from ...nodes.coordinator.ledger.records import LeftOut
 from ...nodes.coordinator.state.bad_batches import BadBatchCounter
 from ...nodes.runtime.process import HEARTBEAT_SECONDS
@@ -51,7 +51,7 @@ class VirtualJob:
         self._tables = VirtualTables(job, timing)
         self._bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         # No time limit: the rate is of all rows of the sample, and so the same in every run.
-        label_rate = sampled_label_rate(job, self._source.plan.train, seconds=None)
+        label_rates = sampled_label_rates(job, self._source.plan.train, seconds=None)
         self._trainers = [
             VirtualTrainer(
                 index,
@@ -59,7 +59,7 @@ class VirtualJob:
                 timing,
                 self._source,
                 self._tables,
-                label_rate,
+                label_rates,
                 self._algorithm(),
                 self._count,
                 self._leave_out,

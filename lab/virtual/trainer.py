@@ -56,13 +56,13 @@ class VirtualTrainer:
         timing: Timing,
         source: BatchSource,
         tables: VirtualTables,
-        label_rate: float | None,
+        label_rates: tuple[float, ...],
         algorithm: Algorithm,
         trained: Callable[[Float32Array, float], None],
         left_out: Callable[[LeftOut], None],
     ) -> None:
         self.index = index
-        self.context = TrainerContext.build(job, tables.plan, label_rate=label_rate)
+        self.context = TrainerContext.build(job, tables.plan, label_rates=label_rates)
         self.algorithm = algorithm
         self.rounds = RoundCounter(self.context.total_iterations)
         self.progressive = QualitySums()

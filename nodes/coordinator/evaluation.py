@@ -6,12 +6,12 @@ In progressive validation, batches are scored before their training step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ...pipeline.data.span import Span
 from ...pipeline.errors import ClusterError
 from ...pipeline.metrics.quality import QualitySums
-from ...pipeline.report.quality import Progressive
+from ...pipeline.report.quality import Progressive, ProgressiveLabel
 from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
@@ -115,7 +115,7 @@ def sum_progressive(parts: Iterable[bytes]) -> QualitySums:
     return total
 
 
-def progressive_report(sums: QualitySums | None, trained: int) -> Progressive:
+def progressive_report(sums: QualitySums | None, trained: int, labels: Sequence[str]) -> Progressive:
     """Build the report's part for `trained` distinct examples; without sums none was scored."""
     if sums is None or not sums.examples:
         return Progressive(
@@ -129,4 +129,15 @@ def progressive_report(sums: QualitySums | None, trained: int) -> Progressive:
         auc=sums.auc,
         auc_error=sums.auc_error,
         logloss=sums.logloss,
+        labels=_by_label(sums, labels),
     )
+
+
+def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, ProgressiveLabel]:
+    """Return the figures of each of several labels, the first one's too."""
+    if not sums.others:
+        return {}
+    return {
+        name: ProgressiveLabel(ne=one.ne, auc=one.auc, auc_error=one.auc_error, logloss=one.logloss)
+        for name, one in zip(labels, (sums, *sums.others), strict=True)
+    }

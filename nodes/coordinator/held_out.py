@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...pipeline.data.generator.manifest import teacher_ne
 from ...pipeline.data.prepared.manifest import source_files
 from ...pipeline.metrics.quality import QualitySums, gain_ratio
 from ...pipeline.metrics.ranking import calibration_curve, metrics_of, ranking_metrics
-from ...pipeline.report.quality import CalibrationPart, Evaluation
+from ...pipeline.report.quality import CalibrationPart, Evaluation, LabelQuality
 from .state.outcome import Score
 
 
-def held_out_quality(score: Score | None, eval_files: list[str]) -> Evaluation | None:
-    """Return one model's sums, or the mean over replicas; None if nothing was scored."""
+def held_out_quality(score: Score | None, eval_files: list[str], labels: Sequence[str]) -> Evaluation | None:
+    """Return one model's figures, or the mean over replicas; None if nothing was scored."""
     found = [sums for sums in score.sums if sums.examples] if score is not None else []
     if score is None or not found:
         return None
     teacher = teacher_ne(source_files(eval_files))
-    each = [metrics_of(sums, ranking_metrics(sums)) for sums in found]
-    means = {name: _mean([metrics[name] for metrics in each]) for name in each[0]}
+    means = _means(found)
     others = {
         "model": score.model,
-        "auc_error": _mean([sums.auc_error for sums in found]),
-        "calibration_curve": _curve(found),
         "examples": found[0].examples,
         "teacher_ne": teacher,
         "gain_ratio": gain_ratio(means["ne"], teacher),
+        "labels": _by_label(found, labels),
     }
     return Evaluation.model_validate(means | others)
 
 
+def _by_label(found: list[QualitySums], labels: Sequence[str]) -> dict[str, LabelQuality]:
+    """Return the figures of each of several labels, the first one's too."""
+    if not found[0].others:
+        return {}
+    each = zip(*((sums, *sums.others) for sums in found), strict=True)
+    return {
+        name: LabelQuality.model_validate(_means(list(sums))) for name, sums in zip(labels, each, strict=True)
+    }
+
+
+def _means(found: list[QualitySums]) -> dict[str, Any]:
+    each = [metrics_of(sums, ranking_metrics(sums)) for sums in found]
+    return {
+        **{name: _mean([metrics[name] for metrics in each]) for name in each[0]},
+        "auc_error": _mean([sums.auc_error for sums in found]),
+        "calibration_curve": _curve(found),
+    }
+
+
 def _curve(found: list[QualitySums]) -> list[CalibrationPart]:
-    together = QualitySums()
+    together = QualitySums(found[0].bins)
     for sums in found:
         together.merge(sums)
     return [CalibrationPart(**part._asdict()) for part in calibration_curve(*together.histogram())]

@@ -1,4 +1,4 @@
-"""The label rate in a sample of the training rows.
+"""The rate of each label in a sample of the training rows.
 
 The output bias starts from it. Imports no torch.
 """
@@ -23,34 +23,40 @@ RATE_SECONDS: Final = 1.0
 log = logging.getLogger(__name__)
 
 
-def sampled_label_rate(job: Job, spans: Sequence[Span], seconds: float | None = RATE_SECONDS) -> float | None:
-    """Return the label's rate in a sample of the training rows.
+def sampled_label_rates(
+    job: Job, spans: Sequence[Span], seconds: float | None = RATE_SECONDS
+) -> tuple[float, ...]:
+    """Return each label's rate in a sample of the training rows.
 
     Examples have the weights that training gives them, and negatives count as far as training keeps them.
-    Half a positive and half a negative are added, so the rate is never 0 or 1. Returns None if
+    Half a positive and half a negative are added, so a rate is never 0 or 1. Returns () if
     `model.output_bias` does not ask for the rate, if the input is sorted in memory (a sample of it would have
     rows of the test), or if no example can be read. Reading takes at most `seconds`; None, or
     `run.deterministic`, sets no limit.
     """
     if job.model.output_bias != "label_rate":
-        return None
+        return ()
     if any(span.kind == "sorted" for span in spans):
         log.info("the output bias is drawn at random: input that is sorted in memory cannot be sampled")
-        return None
-    sums = np.zeros(3)
+        return ()
+    # For each label the weight of its examples, and that of the positives among them.
+    sums = np.zeros((2, len(job.data.label_names)))
+    counted = np.zeros(1)
 
     def add(batch: Batch) -> bool:
         weights = batch.weights if len(batch.weights) else np.ones_like(batch.labels)
-        factors = np.where(batch.labels == 1.0, job.model.positive_weight, job.data.negative_share)
-        weights = factors * weights
-        sums[:] += len(batch), weights.sum(), (weights * batch.labels).sum()
+        labels = np.vstack([batch.labels, *batch.other_labels])
+        factors = np.where(labels == 1.0, job.model.positive_weight, job.data.negative_share)
+        weighted = factors * weights
+        sums[:] += weighted.sum(axis=1), (weighted * labels).sum(axis=1)
+        counted[0] += len(batch)
         return True
 
     seconds = None if job.run.deterministic else seconds
     take_sample(job, spans, add, examples=RATE_EXAMPLES, seconds=seconds)
-    examples, weight, positives = (float(value) for value in sums)
-    if not weight:
-        return None
-    rate = (positives + 0.5) / (weight + 1.0)
-    log.info("the label rate is %.4g in a sample of %s examples", rate, count(int(examples)))
-    return rate
+    if not sums[0].all():
+        return ()
+    rates = tuple((float(positives) + 0.5) / (float(weight) + 1.0) for weight, positives in sums.T)
+    for name, rate in zip(job.data.label_names, rates, strict=True):
+        log.info("the rate of %s is %.4g in a sample of %s examples", name, rate, count(int(counted[0])))
+    return rates

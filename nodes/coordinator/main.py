@@ -30,7 +30,7 @@ from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
-from .label_rate import sampled_label_rate
+from .label_rate import sampled_label_rates
 from .ledger.ledger import LedgerState
 from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.monitoring import Monitoring
@@ -190,7 +190,7 @@ async def make_state(
     origin = restored.origin() if restored is not None else None
 
     def state_in(
-        folder: Path, placement: TablePlacement, clock: Callable[[], float], label_rate: float | None
+        folder: Path, placement: TablePlacement, clock: Callable[[], float], label_rates: tuple[float, ...]
     ) -> JobState:
         return JobState(
             job,
@@ -198,14 +198,14 @@ async def make_state(
             ledger,
             placement,
             absolute_folder=folder.resolve(),
-            input_facts=replace(facts, label_rate=label_rate),
+            input_facts=replace(facts, label_rates=label_rates),
             origin=origin,
             clock=clock,
         )
 
     if takeover is not None:
         placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
-        state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rate)
+        state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rates)
         await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
@@ -213,11 +213,11 @@ async def make_state(
     complete = restored.ledger.complete if restored is not None else {}
     spans = [span for span in plan.train if (0, span.number) not in complete] or plan.train
     placement = await asyncio.to_thread(place_tables, job, spans, saved_plan)
-    rate = None if restored is not None else await asyncio.to_thread(sampled_label_rate, job, spans)
+    rates = () if restored is not None else await asyncio.to_thread(sampled_label_rates, job, spans)
     folder = make_run_folder(settings)
     placement.record().write(folder)
     store = await asyncio.to_thread(LedgerStore, folder / LEDGER_FILE)
-    return state_in(folder, placement, time.monotonic, rate), LedgerWriter(store), restored
+    return state_in(folder, placement, time.monotonic, rates), LedgerWriter(store), restored
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
@@ -237,7 +237,7 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         server.bound,
         placed.plan.to_body(),
         placed.how,
-        state.input.label_rate,
+        state.input.label_rates,
     )
     await server.journal.decided(began)
     if state.job.data.follow:

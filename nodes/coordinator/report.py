@@ -133,8 +133,8 @@ def build_report(
         examples=examples,
         throughput=_throughput(state, outcome),
         train=_train(state, outcome, trainers),
-        eval=held_out_quality(outcome.score, eval_files),
-        eval_best=held_out_quality(outcome.best_score, eval_files),
+        eval=held_out_quality(outcome.score, eval_files, job.data.label_names),
+        eval_best=held_out_quality(outcome.best_score, eval_files, job.data.label_names),
         validation=_validation(outcome.saved_checkpoints),
         checkpoints=_checkpoints(outcome.saved_checkpoints),
         bad_batches=state.bad_batches.report(),
@@ -180,7 +180,9 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
     scored = state.input.progressive
     return Train(
         ne_progressive=state.training_metrics.ne_progressive,
-        progressive=progressive_report(outcome.progressive, state.ledger.trained_in(scored))
+        progressive=progressive_report(
+            outcome.progressive, state.ledger.trained_in(scored), state.job.data.label_names
+        )
         if scored
         else None,
         rows_warmup_examples=state.job.rows_warmup_examples,

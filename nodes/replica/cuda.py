@@ -289,7 +289,7 @@ class _CudaStream:
             tables = zip(torch.split(leaf, sizes[len(arrays) :]), embeddings, strict=True)
             views = [part.view(embedding.shape) for part, embedding in tables]
         return _PackedBatch(
-            labels=fixed[0],
+            labels=fixed[0].view(labels.shape),
             weights=None if weights is None else fixed[1],
             dense=fixed[-1].view(dense.shape),
             embeddings=views,
@@ -312,7 +312,7 @@ class _CudaStream:
     def fetch(self, staged: Staged, computed: Computed) -> PendingResult:
         """Enqueue one copy of all results into pinned memory, behind the step."""
         packed = cast(_PackedBatch, staged)
-        parts = [computed.loss.view(1), computed.norm.view(1), computed.logits]
+        parts = [computed.loss.view(1), computed.norm.view(1), computed.logits.reshape(-1)]
         shapes = []
         gradient = packed.leaves[0].grad
         if computed.gradients is not None:
@@ -325,17 +325,19 @@ class _CudaStream:
         host, done = self._streams.pinned(len(results)), self._streams.event()
         self._streams.copy(self._compute, host, results)
         done.record(self._compute)
-        return _PinnedResult(host, done, len(computed.logits), shapes)
+        return _PinnedResult(host, done, computed.logits.shape, shapes)
 
 
 class _PinnedResult:
-    def __init__(self, host: torch.Tensor, done: StreamEvent, batch: int, shapes: list[torch.Size]) -> None:
-        self._host, self._done, self._batch, self._shapes = host, done, batch, shapes
+    def __init__(
+        self, host: torch.Tensor, done: StreamEvent, logits: torch.Size, shapes: list[torch.Size]
+    ) -> None:
+        self._host, self._done, self._logits, self._shapes = host, done, logits, shapes
 
     def wait(self) -> StepResult:
         """See `PendingResult.wait`."""
         self._done.synchronize()
         sizes = [shape.numel() for shape in self._shapes]
-        loss, norm, logits, *parts = torch.split(self._host, [1, 1, self._batch, *sizes])
+        loss, norm, logits, *parts = torch.split(self._host, [1, 1, self._logits.numel(), *sizes])
         gradients = [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-        return StepResult(float(loss), float(norm), logits.numpy(), gradients or None)
+        return StepResult(float(loss), float(norm), logits.view(self._logits).numpy(), gradients or None)

@@ -21,7 +21,7 @@ class Staged:
     """A batch on the device, or being copied there.
 
     Attributes:
-        labels: float32 [B].
+        labels: float32 [B], or [B, T] of T labels.
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
         embeddings: one tensor per table, float32 [B, K_t], with autograd.
@@ -42,7 +42,7 @@ class Computed:
 
     Attributes:
         loss, norm: float32 scalars.
-        logits: float32 [B].
+        logits: float32 [B], or [B, T] of T labels.
         gradients: gradients of `Staged.embeddings`, float32 [B, K_t] each; None if the backward pass has put
             them behind the embeddings, or into the leaves.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -130,18 +131,18 @@ class TrainerContext:
         job: Job,
         plan: TablePlan,
         memory: ReplicaMemory | None = None,
-        label_rate: float | None = None,
+        label_rates: Sequence[float] = (),
     ) -> TrainerContext:
         """Build the context from the job.
 
-        `plan` is the coordinator's: which embedding node has which rows; so is `label_rate`. Replica,
+        `plan` is the coordinator's: which embedding node has which rows; so is `label_rates`. Replica,
         optimizer state and counters are placed in `memory`. In a worker process they have the values that the
         trainer and its other workers have written since. Raises JobFileError for a model that cannot be
         built, or for a missing device.
         """
         memory = memory or PrivateMemory()
         device = find_device(job.trainer.device)
-        template = build_model(job, label_rate)
+        template = build_model(job, label_rates)
         layout = FlatLayout(template)
         names = STATE_NAMES[job.trainer.optimizer]
         # Weights and state are in one buffer, so that both can be synchronized as one.

@@ -195,7 +195,7 @@ class Node:
             plan=TablePlan.from_body(job.tables, job.embedding.nodes, welcome.plan),
             fail=self.fail,
             late=welcome.late,
-            label_rate=welcome.label_rate,
+            label_rates=welcome.label_rates,
         )
         facts = await self.role.prepare(context)
         await self._serve_metrics(name, Path(welcome.folder).name)

@@ -33,7 +33,7 @@ class NodeContext:
 
     Attributes:
         late: whether it joins a running job.
-        label_rate: the rate of the label in a sample of the training rows; None if it was not needed.
+        label_rates: rate of each label in a sample of the training rows; () if they were not needed.
     """
 
     job: Job
@@ -46,7 +46,7 @@ class NodeContext:
     plan: TablePlan
     fail: Callable[[BaseException], None]
     late: bool = False
-    label_rate: float | None = None
+    label_rates: tuple[float, ...] = ()
 
     @property
     def patience_seconds(self) -> float:

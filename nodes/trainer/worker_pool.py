@@ -151,7 +151,7 @@ class WorkerPool(ABC):
 
     async def _build(self, memory: ReplicaMemory | None) -> TrainerContext:
         node = self._node
-        return await asyncio.to_thread(TrainerContext.build, self._job, node.plan, memory, node.label_rate)
+        return await asyncio.to_thread(TrainerContext.build, self._job, node.plan, memory, node.label_rates)
 
 
 class ThreadWorkerPool(WorkerPool):

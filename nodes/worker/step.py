@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from ...pipeline.config.trainer import warmup_factor
+from ...pipeline.data.batch import label_columns
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
+from ...pipeline.errors import ProtocolError
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.models.flat import BFloat16Weights
 from ...pipeline.models.layers import clip_, mean_log_loss
@@ -88,7 +90,8 @@ class Stepper:
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
         self._settings = context.job.trainer
-        self._loss = TrainingLoss(context.job.model)
+        self._label_count = len(context.job.data.label_names)
+        self._loss = TrainingLoss(context.job.model, context.job.data.loss_weights)
         self.ahead = 0 if context.job.run.deterministic else context.device.steps_ahead
         device = context.device.torch_device
         self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
@@ -179,12 +182,12 @@ class Stepper:
     def finish(self, step: Step, progressive: QualitySums | None = None) -> tuple[float, list[Float32Array]]:
         """Wait for the step's results; return its loss and each embedding node's gradients.
 
-        The loss is the batch's mean log loss before the update, weighted if the job has sample weights, with
-        the logits of true probabilities where the job weights positives. The gradients are those of the mean
-        loss that the job minimizes, float32 [N, dim]. For a batch that is left out (`step.left_out`) the loss
-        is 0, without gradients. The logits before the update, likewise of true probabilities, are added to
-        `progressive` if given. If the batch is cut, "before the update" is before each micro-batch's own
-        update.
+        The loss is the batch's mean log loss of the first label before the update, weighted if the job has
+        sample weights, with the logits of true probabilities where the job weights positives. The gradients
+        are those of the mean loss that the job minimizes, float32 [N, dim]. For a batch that is left out
+        (`step.left_out`) the loss is 0, without gradients. The logits before the update, likewise of true
+        probabilities, are added to `progressive` if given. If the batch is cut, "before the update" is before
+        each micro-batch's own update.
         """
         result = None if step.left_out else self._result(step)
         if result is None:
@@ -193,7 +196,7 @@ class Stepper:
         self.clipped_steps += limit is not None and result.norm > limit
         if progressive is not None:
             logits = result.logits + np.float32(self._loss.logit_offset)
-            progressive.add(logits, step.delivery.labels, _weights(step.delivery))
+            progressive.add(logits, self._labels(step.delivery), _weights(step.delivery))
         return result.loss, self._gradients(step, result)
 
     def train(
@@ -234,19 +237,34 @@ class Stepper:
                 logits = self._scorer(staged.dense, staged.embeddings)
                 pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
         offset = np.float32(self._context.job.logit_offset)
-        sums.add(pending.wait().logits + offset, delivery.labels, _weights(delivery))
+        sums.add(pending.wait().logits + offset, self._labels(delivery), _weights(delivery))
 
     def _losses(self, logits: torch.Tensor, inputs: Staged) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss to minimize and, without a graph, the log loss to report."""
+        """Return the loss to minimize and, without a graph, the log loss to report.
+
+        That of the first label, if there are several.
+        """
         if self._loss.is_plain:
             loss = mean_log_loss(logits, inputs.labels, inputs.weights)
             return loss, loss.detach()
-        calibrated = logits.detach() + self._loss.logit_offset
-        reported = mean_log_loss(calibrated, inputs.labels, inputs.weights)
+        calibrated, labels = logits.detach() + self._loss.logit_offset, inputs.labels
+        if labels.ndim > 1:
+            calibrated, labels = calibrated[:, 0], labels[:, 0]
+        reported = mean_log_loss(calibrated, labels, inputs.weights)
         return self._loss.mean(logits, inputs.labels, inputs.weights), reported
 
     def _stage(self, delivery: Delivery, vectors: BatchEmbeddings) -> Staged:
-        return self._stream.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)
+        labels = self._labels(delivery)
+        return self._stream.stage(labels, _weights(delivery), delivery.dense, vectors.embeddings)
+
+    def _labels(self, delivery: Delivery) -> Float32Array:
+        others, examples = self._label_count - 1, len(delivery.labels)
+        if delivery.other_labels.shape != ((others, examples) if others else (0, 0)):
+            raise ProtocolError(
+                f"batch {delivery.id} has other labels of shape {delivery.other_labels.shape}; the job has"
+                f" {self._label_count} labels, and the batch {examples} examples"
+            )
+        return label_columns(delivery.labels, delivery.other_labels)
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._rounded is None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, model_validator
 
+from ..types import MAX_LABELS
 from .sections import STRICT
 
 Kind: TypeAlias = Literal[
@@ -31,7 +32,7 @@ Each has a row of the column's table, in this order, and a missing time the row 
 _EXAMPLE_PART: Final = 'part = "hour"'
 _LABEL_RULES = ("threshold", "positive", "expression")
 _OPTIONS: dict[str, tuple[str, ...]] = {
-    "label": (*_LABEL_RULES, "negative", "type"),
+    "label": (*_LABEL_RULES, "negative", "type", "loss_weight"),
     "dense": ("transform", "shift", "scale", "format"),
     "categorical": ("part", "format"),
     "bucket": ("boundaries", "quantiles"),
@@ -71,6 +72,10 @@ class ColumnSection(BaseModel):
     )
     type: Literal["number", "text"] = Field(
         default="number", description="label: type of the column in `expression`."
+    )
+    loss_weight: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = Field(
+        default=1.0,
+        description="label, of several: factor of this label's mean loss in the sum that training minimizes.",
     )
     transform: Literal["log", "none", "time"] = Field(
         default="log",
@@ -178,6 +183,33 @@ def _check_boundaries(where: str, column: ColumnSection) -> None:
             raise ValueError(f"{where}.boundaries: {after:g} after {before:g}; give rising numbers")
 
 
+def check_labels(labels: Mapping[str, ColumnSection]) -> None:
+    """Raise ValueError, which names the columns, for labels that no job can have.
+
+    `labels` are the columns of kind "label" by name, the headline first.
+    """
+    if not 1 <= len(labels) <= MAX_LABELS:
+        problem = f"{len(labels)} columns are labels" if labels else "no column is a label"
+        raise ValueError(f'data.columns: {problem}; give 1 to {MAX_LABELS} of kind "label"')
+    if len(labels) == 1:
+        (name,) = labels
+        if labels[name].loss_weight != 1.0:
+            raise ValueError(
+                f"data.columns.{name}.loss_weight: given; it is for several labels, this is the only one"
+            )
+        return
+    if not any(column.loss_weight for column in labels.values()):
+        raise ValueError("data.columns: the loss_weight of every label is 0; give one label more")
+    known: dict[str, str] = {}
+    for name, column in labels.items():
+        rule = {"source": column.source or name, "loss_weight": 1.0}
+        same = known.setdefault(column.model_copy(update=rule).model_dump_json(), name)
+        if same != name:
+            raise ValueError(
+                f"data.columns: the labels {same} and {name} are the same column by the same rule; drop one"
+            )
+
+
 def _check_cross(name: str, columns: Mapping[str, ColumnSection]) -> None:
     where, parts = f"data.columns.{name}.columns", columns[name].columns
     if len(parts) < 2 or len(set(parts)) < len(parts):
@@ -216,10 +248,7 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
             raise ValueError(f"data.columns: a name of {len(name)} characters; give 1 to 200")
         _check_options(name, column)
         by_kind.setdefault(column.kind, []).append(name)
-    labels = by_kind.get("label", [])
-    if len(labels) != 1:
-        problem = f"columns {' and '.join(labels)} are labels" if labels else "no column is a label"
-        raise ValueError(f'data.columns: {problem}; give exactly one of kind "label"')
+    check_labels({name: columns[name] for name in by_kind.get("label", [])})
     for kind in ("timestamp", "weight"):
         if len(by_kind.get(kind, [])) > 1:
             raise ValueError(

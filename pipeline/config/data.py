@@ -281,6 +281,19 @@ class DataSection(BaseModel):
         )
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """Names of the labels, in the order of the model's logits, headline first."""
+        labels = (name for name, column in self.columns.items() if column.kind == "label")
+        return tuple(labels) if self.columns else ("label",)
+
+    @property
+    def loss_weights(self) -> tuple[float, ...]:
+        """Factor of each label's loss, in the order of `label_names`."""
+        if not self.columns:
+            return (1.0,)
+        return tuple(column.loss_weight for column in self.columns.values() if column.kind == "label")
+
+    @property
     def dense_width(self) -> int:
         """D, the number of dense values of an example."""
         if not self.columns:

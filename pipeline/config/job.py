@@ -25,6 +25,7 @@ from .sections import (
     WatchSection,
 )
 from .tables import (
+    ONE_LABEL_MODELS,
     EmbeddingSection,
     ModelSection,
     TableSection,
@@ -108,6 +109,30 @@ class Job(Section):
             )
         if self.trainer.balance == "updates":
             self._require_balanceable()
+        return self
+
+    @model_validator(mode="after")
+    def _several_labels(self) -> Job:
+        """Raise ValueError for what has a meaning for one label only."""
+        names = self.data.label_names
+        if len(names) == 1:
+            return self
+        labels = f"data.columns has {len(names)} labels ({', '.join(names)})"
+        if self.model.name in ONE_LABEL_MODELS:
+            raise ValueError(
+                f"model.name: {self.model.name!r} has one logit, and {labels}: give"
+                f' "shared_bottom", "mmoe" or your own model'
+            )
+        if not isinstance(self.model.output_bias, str):
+            raise ValueError(
+                f"model.output_bias: {self.model.output_bias:g} given, and {labels}: give"
+                ' "label_rate" or "drawn"'
+            )
+        if self.data.negative_share != 1.0:
+            raise ValueError(
+                f"data.negative_share: {self.data.negative_share:g} given, and {labels}: without negatives of"
+                " one, the scores of the others cannot be calibrated back; leave it out"
+            )
         return self
 
     def _require_balanceable(self) -> None:

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
@@ -184,13 +184,17 @@ class EmbeddingSection(Section):
     )
 
 
+ONE_LABEL_MODELS: Final = ("dcn_v2", "dlrm", "wide_deep")
+"""Built-in models with one logit."""
+
+
 class ModelSection(Section):
     """The dense model and the sizes of its tables."""
 
     name: str = Field(
         default="dlrm",
-        description='"dlrm", "wide_deep", "dcn_v2", or your own: "package.module:Class" or'
-        ' "./file.py:Class".',
+        description='"dlrm", "wide_deep" or "dcn_v2"; "shared_bottom" or "mmoe", also for several labels; or'
+        ' your own: "package.module:Class" or "./file.py:Class".',
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
     table_rows: RowsSetting | list[RowsSetting] = Field(
@@ -198,17 +202,21 @@ class ModelSection(Section):
     )
     bottom: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256, 64],
-        description="Hidden layer widths of dlrm's bottom MLP, over the dense features.",
+        description="Hidden layer widths of dlrm's bottom MLP, over the dense features; widths of"
+        " shared_bottom's shared layers, and of each of mmoe's experts.",
     )
     top: Annotated[list[Positive], Field(max_length=64)] = Field(
-        default=[512, 256], description="Hidden layer widths of the MLP that computes the logit."
+        default=[512, 256],
+        description="Hidden layer widths of the MLP that computes the logit; in shared_bottom and mmoe each"
+        " label has one.",
     )
     output_bias: Literal["label_rate", "drawn"] | OutputBias = Field(
         default="label_rate",
         description='First value of the bias of the logit: "label_rate": the log-odds of the label rate in a'
         ' sample of the training rows, the same on every node; a number: that; "drawn": drawn at random, as'
-        " the other weights. Your own model gets it by a method `set_output_bias(logit)`, and is not changed"
-        " without one. A run that resumes or starts from a checkpoint keeps the bias that it loads.",
+        " the other weights. With several labels each logit has its own, and a number is refused. Your own"
+        " model gets it by a method `set_output_bias(logit)`, and is not changed without one. A run that"
+        " resumes or starts from a checkpoint keeps the bias that it loads.",
     )
     loss: Literal["log", "focal"] = Field(
         default="log",
@@ -221,13 +229,14 @@ class ModelSection(Section):
     )
     positive_weight: Rate = Field(
         default=1.0,
-        description='loss = "log": factor of the loss of positives. Scores are calibrated back: log of it is'
-        " taken from the logit.",
+        description='loss = "log": factor of the loss of positives, of every label. Scores are calibrated'
+        " back: log of it is taken from the logit.",
     )
     options: dict[str, JsonValue] = Field(
         default={},
         description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
-        ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel").',
+        ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel"). mmoe: `experts`'
+        " (8).",
     )
 
     @model_validator(mode="after")

@@ -29,13 +29,27 @@ def no_bag_lengths() -> Int32Array:
     return np.zeros((0, 0), np.int32)
 
 
+def no_other_labels() -> Float32Array:
+    """Return float32 [0, 0]: the further labels of a job with one label."""
+    return np.zeros((0, 0), np.float32)
+
+
+def label_columns(labels: Float32Array, others: Float32Array) -> Float32Array:
+    """Return all labels of examples as a model's logits have them.
+
+    From the first label, float32 [B], and the others, [T - 1, B], they are [B, T]; without others `labels`
+    itself, [B].
+    """
+    return np.stack([labels, *others], axis=1) if len(others) else labels
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Examples as a reader sends them to a trainer.
 
     Attributes:
         id: the batch's identity.
-        labels: float32 [B], each 0.0 or 1.0.
+        labels: float32 [B], each 0.0 or 1.0; the first label of a job that has several.
         dense: float32 [B, D], transformed.
         rows: int32 [T1, B], C-contiguous: for each one-hot table, the row (0 <= row < its rows) of each
             example.
@@ -44,6 +58,7 @@ class Batch:
             those of the second table, ...
         bag_lengths: int32 [M, B], number of these rows by multi-hot table and example; 0 is an empty bag.
         replay: whether the batch was trained before, but a replaced embedding node lacks its updates.
+        other_labels: float32 [T - 1, B], each 0.0 or 1.0: the job's further labels; [0, 0] for one label.
     """
 
     id: BatchId
@@ -54,6 +69,7 @@ class Batch:
     bag_rows: Int32Array = field(default_factory=no_bag_rows)
     bag_lengths: Int32Array = field(default_factory=no_bag_lengths)
     replay: bool = False
+    other_labels: Float32Array = field(default_factory=no_other_labels)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -12,7 +12,7 @@ from ..config.columns import ColumnSection, places_of
 from ..config.data import DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
-from .batch import Bags, no_weights
+from .batch import Bags, no_other_labels, no_weights
 from .fields import (
     TextRules,
     equals_any,
@@ -91,11 +91,11 @@ class RecordSchema:
         self._tap = tap
         self.rules = TextRules(tuple(data.missing), data.strip, data.decimal)
         self._rows = dict(zip((column.name for column in data.table_columns), table_rows, strict=True))
-        self._expression: LabelExpression | None = None
+        self._expressions: dict[str, LabelExpression] = {}
         for name, column in data.columns.items():
             if column.expression:
                 try:
-                    self._expression = LabelExpression(column.expression, self.source_of(name))
+                    self._expressions[name] = LabelExpression(column.expression, self.source_of(name))
                 except ValueError as error:
                     raise JobFileError(f"data.columns.{name}.expression: {error}") from error
 
@@ -124,12 +124,12 @@ class RecordSchema:
         columns = {name: self.rules.clean(array) for name, array in raw.items()}
         count = len(next(iter(columns.values())))
         parser = _ChunkParser(self, columns, count)
-        labels = np.zeros(count)
-        dense, bag_rows, bag_lengths = [], [], []
+        labels, dense, bag_rows, bag_lengths = [], [], [], []
         weights, times = no_weights(), np.zeros(0)
         for name, section in self.data.columns.items():
             if section.kind == "label":
-                labels = parser.label(name, section, self._expression)
+                label = parser.label(name, section, self._expressions.get(name))
+                labels.append(label.astype(np.float32))
             elif section.kind == "dense":
                 dense.append(parser.dense(name, section))
             elif section.has_ids and section.in_file:
@@ -144,11 +144,12 @@ class RecordSchema:
             elif section.kind == "weight":
                 weights = parser.weights(name).astype(np.float32)
         examples = Examples(
-            labels.astype(np.float32),
+            labels[0] if labels else np.zeros(count, np.float32),
             np.stack(dense, axis=1) if dense else np.zeros((count, 0), np.float32),
             self._table_rows(parser, count),
             weights,
             Bags(np.concatenate(bag_rows), np.stack(bag_lengths)) if bag_rows else Bags(),
+            other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
         )
         faults = tuple(fault for fault in parser.faults if fault.rows.any())
         bad = np.zeros(count, np.bool_)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Float32Array, Int32Array, Mask, Uint64Array
-from .batch import Bags, no_weights
+from .batch import Bags, no_other_labels, no_weights
 
 LABEL = "label"
 
@@ -53,11 +53,12 @@ class Examples:
     """Good rows in the order of their file, or permuted.
 
     Attributes:
-        labels: float32 [n], each 0.0 or 1.0.
+        labels: float32 [n], each 0.0 or 1.0; the first label of a job that has several.
         dense: float32 [n, D], transformed.
         rows: int32 [T1, n], rows of the one-hot tables.
         weights: float32 [n], or [0] without sample weights.
         bags: bags of the multi-hot tables.
+        other_labels: float32 [T - 1, n], the job's further labels; [0, 0] for one label.
     """
 
     labels: Float32Array
@@ -65,6 +66,7 @@ class Examples:
     rows: Int32Array
     weights: Float32Array = field(default_factory=no_weights)
     bags: Bags = field(default_factory=Bags)
+    other_labels: Float32Array = field(default_factory=no_other_labels)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -77,6 +79,7 @@ class Examples:
             self.rows[:, start:stop],
             self.weights[start:stop],
             self.bags.slice(start, stop),
+            other_labels=self.other_labels[:, start:stop],
         )
 
     def take(self, indices: NDArray[np.intp]) -> Examples:
@@ -87,6 +90,9 @@ class Examples:
             self.rows.take(indices, axis=1),
             self.weights.take(indices) if len(self.weights) else self.weights,
             self.bags.take(indices) if len(self.bags.lengths) else self.bags,
+            other_labels=self.other_labels.take(indices, axis=1)
+            if len(self.other_labels)
+            else self.other_labels,
         )
 
     @staticmethod
@@ -103,6 +109,7 @@ class Examples:
             np.concatenate([part.rows for part in parts], axis=1),
             np.concatenate([part.weights for part in parts]),
             Bags.join([part.bags for part in parts]),
+            other_labels=np.concatenate([part.other_labels for part in parts], axis=1),
         )
 
     def _copy(self) -> Examples:
@@ -112,6 +119,7 @@ class Examples:
             self.rows.copy(),
             self.weights.copy() if len(self.weights) else self.weights,
             Bags.join([self.bags]) if len(self.bags.lengths) else self.bags,
+            other_labels=self.other_labels.copy(),
         )
 
 

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from ..errors import DataError
-from ..types import Float32Array, Float64Array
+from ..types import MAX_LABELS, Float32Array, Float64Array, Mask
 
 BINS: Final = 65_536
+OTHER_BINS: Final = 8_192
 _LOGIT_SCALE: Final = 3.0
 _HEADER: Final = 7
 _MOST_EXAMPLES: Final = 2**53
@@ -38,15 +39,33 @@ class QualitySums:
     weight in the losses, in the mean label, and in all pairs of the AUC. Bins then have sums of weights,
     which are exact up to float64 rounding.
 
+    Of a job with several labels all figures are of the first one; `others` has the sums of each further
+    label. Their histograms have OTHER_BINS bins, so that the sums of MAX_LABELS labels fit into a message:
+    their bins are 8 times as wide.
+
     Not thread-safe: each thread has its own object, and the objects are merged. Merging needs equal `bins`.
+
+    Attributes:
+        bins: number of bins.
+        others: sums of the further labels; empty for one label, and before the first examples.
     """
 
-    __slots__ = ("_counts", "_examples", "_loss_sum", "_probability_sum", "_weight", "_weighted", "bins")
+    __slots__ = (
+        "_counts",
+        "_examples",
+        "_loss_sum",
+        "_probability_sum",
+        "_weight",
+        "_weighted",
+        "bins",
+        "others",
+    )
 
     def __init__(self, bins: int = BINS) -> None:
         if bins < 2:
             raise ValueError(f"a histogram needs at least 2 bins, not {bins}")
         self.bins = bins
+        self.others: tuple[QualitySums, ...] = ()
         self._examples = 0
         self._weight = 0.0
         self._weighted = False
@@ -59,23 +78,34 @@ class QualitySums:
         """Add B examples.
 
         Args:
-            logits: float32 [B], finite.
-            labels: float32 [B], each 0.0 or 1.0.
+            logits: float32 [B], finite; [B, T] of T labels.
+            labels: float32, each 0.0 or 1.0, of the same shape.
             weights: sample weights, float32 [B], finite and not negative; by default 1 each.
 
         Raises:
             ValueError: a wrong shape or value; nothing is then added.
         """
-        if logits.ndim != 1 or logits.shape != labels.shape:
-            raise ValueError(f"logits {logits.shape} and labels {labels.shape} must both be [B]")
+        if logits.ndim not in (1, 2) or logits.shape != labels.shape:
+            raise ValueError(
+                f"logits {logits.shape} and labels {labels.shape} must both be [B], or [B, T] of T labels"
+            )
         z = logits.astype(np.float64)
         positive = labels == 1.0
         if not np.isfinite(z).all():
-            bad = int(np.flatnonzero(~np.isfinite(z))[0])
+            bad = int(np.argwhere(~np.isfinite(z))[0][0])
             raise ValueError(f"logit {bad} of {len(z)} is {z[bad]}: the model has diverged")
         if not (positive | (labels == 0.0)).all():
             raise ValueError("a label is neither 0 nor 1")
         weight = _checked_weights(weights, len(z))
+        if logits.ndim == 1:
+            self._require_others(0)
+            self._add(z, positive, weight, weighted=weights is not None)
+            return
+        self._require_others(logits.shape[1] - 1)
+        for at, sums in enumerate((self, *self.others)):
+            sums._add(z[:, at], positive[:, at], weight, weighted=weights is not None)
+
+    def _add(self, z: Float64Array, positive: Mask, weight: Float64Array | float, *, weighted: bool) -> None:
         magnitude = np.abs(z)
         # exp(-|z|) cannot overflow, and log1p keeps the small losses of confident, right answers.
         decay = np.exp(-magnitude)
@@ -85,24 +115,35 @@ class QualitySums:
         index = np.minimum(place.astype(np.int64), self.bins - 1) + positive * self.bins
         np.add.at(self._counts, index, weight)
         self._examples += len(z)
-        self._weight += float(np.sum(weight)) if weights is not None else len(z)
-        self._weighted |= weights is not None
+        self._weight += float(np.sum(weight)) if weighted else len(z)
+        self._weighted |= weighted
         self._loss_sum += float((loss * weight).sum())
         self._probability_sum += float((probability * weight).sum())
 
     def merge(self, other: QualitySums) -> None:
         """Add the examples of `other`, which does not change.
 
-        Raises ValueError if its number of bins differs.
+        Raises ValueError if its number of bins, or of labels, differs.
         """
         if other.bins != self.bins:
             raise ValueError(f"sums of {other.bins} bins do not add to sums of {self.bins}")
+        if other.examples:
+            self._require_others(len(other.others))
+            for mine, its in zip(self.others, other.others, strict=True):
+                mine.merge(its)
         self._counts += other._counts
         self._examples += other._examples
         self._weight += other._weight
         self._weighted |= other._weighted
         self._loss_sum += other._loss_sum
         self._probability_sum += other._probability_sum
+
+    def _require_others(self, count: int) -> None:
+        """Begin with sums of `count` further labels; raise ValueError if there are others."""
+        if not self._examples:
+            self.others = tuple(QualitySums(OTHER_BINS) for _ in range(count))
+        elif len(self.others) != count:
+            raise ValueError(f"sums of {count + 1} labels do not add to sums of {len(self.others) + 1}")
 
     @property
     def examples(self) -> int:
@@ -185,7 +226,7 @@ class QualitySums:
         return negatives[used], positives[used], probabilities
 
     def to_array(self) -> Float64Array:
-        """Return the exact sums as float64 [7 + 3K].
+        """Return the exact sums as float64 [7 + 3K], followed by those of `others`.
 
         `from_array` returns an equal object. The values are: bins, examples, loss sum, probability sum, K
         (the number of used bins), weight, whether weights were given; then the numbers, the negatives and the
@@ -195,7 +236,8 @@ class QualitySums:
         used = np.flatnonzero(negatives + positives)
         sums = (self._loss_sum, self._probability_sum, len(used), self._weight, float(self._weighted))
         header = (self.bins, self._examples, *sums)
-        return np.concatenate([np.array(header, np.float64), used, negatives[used], positives[used]])
+        own = (np.array(header, np.float64), used, negatives[used], positives[used])
+        return np.concatenate([*own, *(sums.to_array() for sums in self.others)])
 
     def to_bytes(self) -> bytes:
         """Return the bytes of `to_array`."""
@@ -212,14 +254,30 @@ class QualitySums:
 
         Raises ValueError for anything else, or for another number of bins.
         """
+        sums, rest = cls._first_of(array, bins)
+        others: list[QualitySums] = []
+        while len(rest) and len(others) + 1 < MAX_LABELS:
+            other, rest = cls._first_of(rest, OTHER_BINS)
+            if other.examples != sums.examples:
+                raise ValueError(f"quality sums of {sums.examples} and {other.examples} examples")
+            others.append(other)
+        if len(rest):
+            raise ValueError(f"quality sums of more than {MAX_LABELS} labels")
+        sums.others = tuple(others)
+        return sums
+
+    @classmethod
+    def _first_of(cls, array: Float64Array, bins: int) -> tuple[QualitySums, Float64Array]:
+        """Return the sums at the beginning of an array, and its rest."""
         if array.dtype != np.float64 or array.ndim != 1 or len(array) < _HEADER:
             raise ValueError(f"quality sums are float64 [7 + 3K], not {array.dtype} {array.shape}")
         if not np.isfinite(array).all() or (array < 0.0).any() or array[1] > _MOST_EXAMPLES:
             raise ValueError("quality sums hold a number that is negative, too large, or NaN")
         if array[0] != bins:
             raise ValueError(f"quality sums have {array[0]:.0f} bins; {bins} were expected")
-        if len(array) != _HEADER + 3 * array[4]:
+        if array[4] > bins or array[4] % 1 or len(array) < _HEADER + 3 * array[4]:
             raise ValueError(f"quality sums of {array[4]:.0f} used bins cannot be {len(array)} long")
+        array, rest = np.split(array, [_HEADER + 3 * int(array[4])])
         used, negatives, positives = array[_HEADER:].reshape(3, -1)
         weighted = bool(array[6])
         whole = used if weighted else array[_HEADER:]
@@ -237,7 +295,7 @@ class QualitySums:
         sums._weight, sums._weighted = float(array[5]), weighted
         sums._counts[used.astype(np.int64)] = negatives
         sums._counts[used.astype(np.int64) + bins] = positives
-        return sums
+        return sums, rest
 
     def _counted(self) -> float:
         if self._examples == 0:

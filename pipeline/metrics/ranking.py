@@ -5,6 +5,7 @@ All metrics count an example by its sample weight.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -63,6 +64,19 @@ def metrics_of(sums: QualitySums, ranking: RankingMetrics) -> dict[str, float | 
         "lift": ranking.lift,
         "calibration_error": ranking.calibration_error,
     }
+
+
+def metrics_by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, float | None]:
+    """Return the metrics of each label of a job in one dictionary.
+
+    Those of the first label have their own names, as in `metrics_of`; "ne/LABEL" is the NE of a further one.
+    Raises as `metrics_of`.
+    """
+    found = metrics_of(sums, ranking_metrics(sums))
+    for label, other in zip(labels[1:], sums.others, strict=True):
+        metrics = metrics_of(other, ranking_metrics(other))
+        found |= {f"{name}/{label}": value for name, value in metrics.items()}
+    return found
 
 
 def ranking_metrics(sums: QualitySums) -> RankingMetrics:

@@ -111,6 +111,15 @@ def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def set_biases_(towers: nn.ModuleList, logit: float | Sequence[float]) -> None:
+    """Set the biases of each tower's last layer, in place.
+
+    `logit` is a list, unless there is one tower.
+    """
+    for tower, value in zip(towers, [logit] if isinstance(logit, float) else logit, strict=True):
+        set_bias_(cast(nn.Sequential, tower)[-1], value)
+
+
 def set_bias_(layer: nn.Module, value: float) -> None:
     """Set all biases of a linear layer, in place."""
     with torch.no_grad():

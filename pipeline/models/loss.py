@@ -7,6 +7,8 @@ The positive weight multiplies the loss of positives, as `pos_weight` of torch d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
@@ -18,18 +20,23 @@ class TrainingLoss:
 
     Any thread may call it.
 
+    Of several labels it is the sum of their mean losses, each times its weight (Caruana, Multitask Learning,
+    1997, with weights).
+
     Args:
         model: the section [model], of which `loss`, `focal_gamma` and `positive_weight` count.
+        weights: factor of each label's loss, see `DataSection.loss_weights`.
 
     Attributes:
-        is_plain: whether this is the mean log loss, without a weight of positives.
+        is_plain: whether this is the mean log loss of one label, without a weight of positives.
         logit_offset: the number that is added to a logit to calibrate it.
     """
 
-    def __init__(self, model: ModelSection) -> None:
+    def __init__(self, model: ModelSection, weights: Sequence[float] = (1.0,)) -> None:
+        self._weights = tuple(weights)
         self._gamma = model.gamma
         self._positive_weight = model.positive_weight
-        self.is_plain = self._gamma is None and self._positive_weight == 1.0
+        self.is_plain = self._gamma is None and self._positive_weight == 1.0 and len(self._weights) == 1
         # With a weight w of positives the model learns w times the odds.
         self.logit_offset = model.logit_offset
 
@@ -38,23 +45,32 @@ class TrainingLoss:
     ) -> torch.Tensor:
         """Return the mean loss of a batch, a scalar, in nats.
 
-        Logits and labels are float32 [B]; `weights` are sample weights, float32 [B], none negative. The
-        positive weight is not in the divisor, so a batch with more positives has more weight.
+        Logits and labels are float32 [B], or [B, T] of T labels; `weights` are sample weights, float32 [B],
+        none negative. The positive weight is not in the divisor, so a batch with more positives has more
+        weight.
         """
         if self._gamma is not None:
             each = focal_loss(logits, labels, self._gamma)
         else:
             positive = logits.new_tensor(self._positive_weight)
             each = binary_cross_entropy_with_logits(logits, labels, reduction="none", pos_weight=positive)
-        if weights is None:
-            return each.mean()
-        total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
-        loss: torch.Tensor = (each * weights).sum() / total
-        return loss
+        if each.ndim == 1:
+            return _weighted_mean(each, weights)
+        # Not a product with a tensor of the factors, which would have to be copied to a GPU in each step.
+        labelled = zip(self._weights, each.unbind(dim=1), strict=True)
+        return torch.stack([factor * _weighted_mean(one, weights) for factor, one in labelled]).sum()
+
+
+def _weighted_mean(each: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    if weights is None:
+        return each.mean()
+    total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
+    loss: torch.Tensor = (each * weights).sum() / total
+    return loss
 
 
 def focal_loss(logits: torch.Tensor, labels: torch.Tensor, gamma: float) -> torch.Tensor:
-    """Return each example's focal loss, float32 [B]; with gamma 0 the log loss."""
+    """Return the focal loss of each logit; with gamma 0 the log loss."""
     towards = torch.where(labels == 1.0, logits, -logits)
     # (1 - p_t)^gamma is computed by its logarithm, because 1 - p_t may round to 0, where the power has no
     # slope.

@@ -7,15 +7,18 @@ to the job file:
         def __init__(self, dense_features: int, embedding_dims: list[int], **options): ...
         def forward(self, dense, embeddings):
             # dense: float32 [B, D]; embeddings: a list of T tensors, float32 [B, K_t]
-            # -> logits, float32 [B]
+            # -> logits, float32 [B]; [B, T] for a job with T labels, in the order of data.columns
 
 `options` are the keys of `model.options`. Parameters are float32; `__init__` may draw random numbers, from
 torch's own generator only, which is seeded from `run.seed` so that every trainer starts from the same
 weights. Each worker runs `forward` on its own module, and the modules' parameters share memory. So a module
 must keep no state between calls except its parameters (no batch normalization).
 
+For a job with several labels, an argument `tasks` of `__init__` gets their number.
+
 A model may have a method `set_output_bias(self, logit: float)`. It is called once, after `__init__`, with the
-first value of the logit's bias, see `model.output_bias`. It must draw no random numbers.
+first value of the logit's bias, see `model.output_bias`; with several labels it gets a list of their values.
+It must draw no random numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 import inspect
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,12 +36,26 @@ from ...class_loader import NoSuchFile, is_file, load_module
 from ..config.job import Job
 from ..errors import JobFileError
 from .built_in import DLRM, DCNv2, WideDeep
+from .multi_task import MMoE, SharedBottom
 
 _WHERE = "model.name"
 
-MODELS: dict[str, type[nn.Module]] = {"dcn_v2": DCNv2, "dlrm": DLRM, "wide_deep": WideDeep}
+MODELS: dict[str, type[nn.Module]] = {
+    "dcn_v2": DCNv2,
+    "dlrm": DLRM,
+    "mmoe": MMoE,
+    "shared_bottom": SharedBottom,
+    "wide_deep": WideDeep,
+}
 # The keys of [model] that are arguments of a model, beside its options.
-WIDTHS = {"dcn_v2": ("top",), "dlrm": ("bottom", "top"), "wide_deep": ("top",)}
+WIDTHS = {
+    "dcn_v2": ("top",),
+    "dlrm": ("bottom", "top"),
+    "mmoe": ("bottom", "top"),
+    "shared_bottom": ("bottom", "top"),
+    "wide_deep": ("top",),
+}
+_TASKS = "tasks"
 # All threads share torch's own generator, so the lock is held from seeding it to the last drawn weight.
 _generator_lock = threading.Lock()
 
@@ -65,11 +82,11 @@ def load_custom_model(name: str) -> Any:
         ) from error
 
 
-def build_model(job: Job, label_rate: float | None = None) -> nn.Module:
+def build_model(job: Job, label_rates: Sequence[float] = ()) -> nn.Module:
     """Return the job's dense model with its first weights, drawn from `run.seed`.
 
-    With `model.output_bias = "label_rate"`, and a `label_rate` between 0 and 1, the bias of the logit is the
-    log-odds of the rate. Any thread may call this.
+    With `model.output_bias = "label_rate"`, and a rate between 0 and 1 of each label, the bias of a logit is
+    the log-odds of its label's rate. Any thread may call this.
 
     Raises:
         JobFileError: the name is unknown or cannot be imported, or the model cannot be made or breaks the
@@ -85,6 +102,7 @@ def build_model(job: Job, label_rate: float | None = None) -> nn.Module:
         arguments[key] = getattr(job.model, key)
     maker = find_model(name)
     dense, dims = job.model_inputs
+    arguments |= _tasks_of(job, maker)
     try:
         inspect.signature(maker).bind(dense, dims, **arguments)
     except TypeError as error:
@@ -104,7 +122,7 @@ def build_model(job: Job, label_rate: float | None = None) -> nn.Module:
             ) from error
         finally:
             torch.random.set_rng_state(generator)
-    _set_output_bias(job, module, label_rate)
+    _set_output_bias(job, module, label_rates)
     _check_contract(job, module)
     return module
 
@@ -138,7 +156,21 @@ def log_odds(rate: float) -> float:
     return math.log(rate) - math.log1p(-rate)
 
 
-def _set_output_bias(job: Job, module: nn.Module, label_rate: float | None) -> None:
+def _tasks_of(job: Job, maker: Callable[..., nn.Module]) -> dict[str, int]:
+    """Return the argument with the number of labels, where a model takes it."""
+    count = len(job.data.label_names)
+    takes = _TASKS in inspect.signature(maker).parameters
+    # With one label the option is the model's own business, except for a built-in model.
+    if takes and _TASKS in job.model.options and (count > 1 or job.model.name in MODELS):
+        raise JobFileError(
+            f"given; it is the number of labels in data.columns, {count}",
+            where=f"model.options.{_TASKS}",
+            remedy="leave it out",
+        )
+    return {_TASKS: count} if takes and count > 1 else {}
+
+
+def _set_output_bias(job: Job, module: nn.Module, label_rates: Sequence[float]) -> None:
     given = job.model.output_bias
     setter = getattr(module, "set_output_bias", None)
     if not isinstance(given, str):
@@ -148,18 +180,20 @@ def _set_output_bias(job: Job, module: nn.Module, label_rate: float | None) -> N
                 where="model.output_bias",
                 remedy='add the method, or set "drawn"',
             )
-        bias = given
-    elif given == "label_rate" and label_rate is not None and setter is not None:
-        bias = log_odds(label_rate)
+        biases = [given]
+    elif given == "label_rate" and label_rates and setter is not None:
+        biases = [log_odds(rate) for rate in label_rates]
     else:
         return
     try:
-        setter(bias)
+        setter(biases if len(biases) > 1 else biases[0])
     except Exception as error:
         raise JobFileError(
             f"{job.model.name}.set_output_bias failed: {type(error).__name__}: {error}",
             where="model.name",
-            remedy="set_output_bias(logit: float) sets the bias of the logit",
+            remedy="set_output_bias(logit: float) sets the bias of the logit"
+            if len(biases) == 1
+            else "set_output_bias(logits: list[float]) sets the bias of each label's logit",
         ) from error
 
 
@@ -176,6 +210,8 @@ def _check_contract(job: Job, module: nn.Module) -> None:
             remedy="make it float32",
         )
     width, dims = job.model_inputs
+    names = job.data.label_names
+    shape = "[B]" if len(names) == 1 else f"[B, {len(names)}], a column for each of {', '.join(names)}"
     dense = torch.zeros(2, width)
     embeddings = [torch.zeros(2, dim) for dim in dims]
     try:
@@ -185,13 +221,14 @@ def _check_contract(job: Job, module: nn.Module) -> None:
         raise JobFileError(
             f"{job.model.name}.forward failed on a batch of 2 zeros: {type(error).__name__}: {error}",
             where="model.name",
-            remedy="forward(dense [B, D], embeddings: list of T [B, K_t]) must return logits [B]",
+            remedy=f"forward(dense [B, D], embeddings: list of T [B, K_t]) must return logits {shape}",
         ) from error
-    if not isinstance(logits, torch.Tensor) or logits.shape != (2,) or logits.dtype != torch.float32:
+    wanted = (2,) if len(names) == 1 else (2, len(names))
+    if not isinstance(logits, torch.Tensor) or logits.shape != wanted or logits.dtype != torch.float32:
         tensor = isinstance(logits, torch.Tensor)
         given = f"{logits.dtype} {list(logits.shape)}" if tensor else type(logits).__name__
         raise JobFileError(
             f"{job.model.name}.forward returned {given} for a batch of 2",
             where="model.name",
-            remedy="return float32 logits [B]",
+            remedy=f"return float32 logits {shape}",
         )

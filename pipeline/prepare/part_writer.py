@@ -97,12 +97,13 @@ class PartWriter:
 
     def _table(self, chunk: RecordChunk) -> Any:
         examples = chunk.examples
+        labels = iter((examples.labels, *examples.other_labels))
         dense = iter(np.ascontiguousarray(examples.dense.T))
         ids, bags = iter(examples.rows), iter(_lists(chunk))
         arrays: list[Any] = []
         for column in self._columns:
             if column.kind == "label":
-                arrays.append(examples.labels)
+                arrays.append(next(labels))
             elif column.kind == "dense":
                 arrays.append(next(dense))
             elif column.kind == "categorical":

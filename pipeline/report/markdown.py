@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from ..codecs.choices import CHOOSABLE
 from ..text.markdown import markdown_table, plain
 from . import wording
+from .by_label import tables_by_label
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
 from .quality_warnings import FIRST_ITERATIONS
@@ -106,6 +107,7 @@ def _quality(report: Report) -> list[str]:
         "",
         note,
         "",
+        *tables_by_label(report),
         *_hours(report),
         *_calibration_curve(report),
         picture,

@@ -9,6 +9,15 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from ..types import ResultModel
 
 
+class ProgressiveLabel(ResultModel):
+    """Quality of one of several labels, see `Progressive`."""
+
+    ne: NonNegativeFloat | None
+    auc: NonNegativeFloat | None
+    auc_error: NonNegativeFloat | None
+    logloss: NonNegativeFloat
+
+
 class Progressive(ResultModel):
     """Quality on the last part of training, each batch scored before its step.
 
@@ -19,6 +28,7 @@ class Progressive(ResultModel):
         trained: number of trained examples of this part in the first epoch.
         ne, auc, auc_error: None if nothing was scored or all labels are the same.
         logloss: None if nothing was scored.
+        labels: of a job with several labels, the figures of each by its name.
     """
 
     model: str
@@ -28,6 +38,7 @@ class Progressive(ResultModel):
     auc: NonNegativeFloat | None
     auc_error: NonNegativeFloat | None
     logloss: NonNegativeFloat | None
+    labels: dict[str, ProgressiveLabel] = {}
 
 
 class TrainedHour(ResultModel):
@@ -70,26 +81,35 @@ class CalibrationPart(ResultModel):
     rate: NonNegativeFloat
 
 
-class Evaluation(ResultModel):
-    """Quality on the held-out files, of the model that `model` names.
+class LabelQuality(ResultModel):
+    """Quality of one label on the held-out files.
 
     `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None if all labels are the same. `auc_error` bounds
     the error of `auc`, which comes from its histogram. `pr_auc`, `lift`, `calibration_error` and
     `calibration_curve` are those of `pipeline.metrics.ranking`; reports of earlier versions lack them.
-    `teacher_ne` and `gain_ratio` exist for generated logs only.
     """
 
-    model: str
     ne: NonNegativeFloat | None
     auc: NonNegativeFloat | None
     auc_error: NonNegativeFloat | None = None
     logloss: NonNegativeFloat
     calibration: NonNegativeFloat | None
-    examples: Annotated[int, Field(ge=1)]
     pr_auc: NonNegativeFloat | None = None
     lift: NonNegativeFloat | None = None
     calibration_error: NonNegativeFloat | None = None
     calibration_curve: list[CalibrationPart] = []
+
+
+class Evaluation(LabelQuality):
+    """Quality on the held-out files, of the model that `model` names.
+
+    Of a job with several labels it is that of the first, and `labels` has that of each label by name;
+    otherwise `labels` is empty. `teacher_ne` and `gain_ratio` exist for generated logs only.
+    """
+
+    model: str
+    examples: Annotated[int, Field(ge=1)]
+    labels: dict[str, LabelQuality] = {}
     teacher_ne: NonNegativeFloat | None = None
     gain_ratio: float | None = None
 
@@ -103,7 +123,8 @@ class Validation(ResultModel):
         waited_seconds: time for which training waited for validations.
         best: the metric's best value; None if no checkpoint could be scored.
         best_examples: number of trained examples at the best checkpoint.
-        best_metrics: all metrics of the best checkpoint, by name; reports of earlier versions lack them.
+        best_metrics: all metrics of the best checkpoint, by name, those of a further label as "ne/LABEL";
+            reports of earlier versions lack them.
         folder: where the best checkpoint is, in the run's folder.
         best_is_last: whether the last checkpoint is the best one.
     """

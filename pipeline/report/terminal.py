@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ..text.format import amount, count, data_size
 from . import wording
+from .by_label import labels_in_words
 from .model import LinkTraffic, NodeRecord, Report
 from .placement import HOW_IN_WORDS, PlacedNode, PlanRecord
 
@@ -34,6 +35,8 @@ def print_report(report: Report, console: Console) -> None:
     colour = "green" if report.exit_code == 0 else "yellow"
     console.print(Text.assemble((report.run, "bold"), ": ", (report.outcome, colour)))
     console.print(Text(wording.quality(report), style="bold"))
+    if text := labels_in_words(report):
+        console.print(Text(text))
     if report.train.progressive is not None:
         console.print(Text(wording.progressive(report)))
     console.print(Text(wording.saved(report)))

@@ -36,8 +36,12 @@ def mean_and_most(mean: str, most: str) -> str:
 
 
 def metric_name(key: str) -> str:
-    """Return a metric's name in sentences; that of the page is the same, watch/page/words.js."""
-    return _METRIC_NAMES.get(key, key)
+    """Return a metric's name in sentences, "NE of LABEL" for "ne/LABEL".
+
+    That of the page is the same, watch/page/words.js.
+    """
+    metric, _, label = key.partition("/")
+    return _METRIC_NAMES.get(metric, metric) + (f" of {label}" if label else "")
 
 
 def verdict(holds: bool) -> str:
@@ -69,6 +73,8 @@ def quality(report: Report) -> str:
         score = f"logloss {number(evaluation.logloss)} (all labels are the same, so there is no NE)"
     else:
         score = f"NE {number(evaluation.ne)}"
+    if evaluation.labels:
+        score += f" of {next(iter(evaluation.labels))}"
     text = f"{score} on {count(evaluation.examples)} held-out examples, of {evaluation.model}."
     if evaluation.gain_ratio is not None:
         text += (
@@ -178,7 +184,7 @@ def checkpoints(report: Report) -> list[str]:
         others = [
             f"{metric_name(name)} {number(value)}"
             for name, value in validation.best_metrics.items()
-            if name != validation.metric
+            if name != validation.metric and ("/" not in name or name.startswith(("ne/", "auc/")))
         ]
         if others:
             found.append(f"At the best checkpoint: {', '.join(others)}.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..data.bad_rows import BadRows
-from ..data.batch import Batch
+from ..data.batch import Batch, label_columns
 from ..data.generator.manifest import teacher_ne
 from ..data.prepared.manifest import source_files
 from ..data.span import Span
@@ -37,7 +37,8 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
     """Compute the quality of a saved model on files.
 
     The files must have the job's format. The figures are NE, AUC, logloss, calibration and `RankingMetrics`,
-    and for generated logs the teacher's NE. Raises DataError for files that cannot be used.
+    and for generated logs the teacher's NE. Of several labels they are those of the first, and `labels` has
+    those of each label by name. Raises DataError for files that cannot be used.
     """
     spans = spans_of(model, patterns)
     scores = score_spans(model, spans)
@@ -59,7 +60,17 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
         **metrics_of(sums, ranking),
         "calibration_curve": [point._asdict() for point in ranking.curve],
         **taught,
+        **({"labels": _by_label(sums, model.labels)} if sums.others else {}),
     }
+
+
+def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for name, one in zip(labels, (sums, *sums.others), strict=True):
+        ranking = ranking_metrics(one)
+        curve = [point._asdict() for point in ranking.curve]
+        found[name] = {**metrics_of(one, ranking), "calibration_curve": curve}
+    return found
 
 
 def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
@@ -82,7 +93,7 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
     for batch in batches_of(model, spans, bad_rows):
         weights = batch.weights if len(batch.weights) else None
         try:
-            sums.add(model.logits(batch), batch.labels, weights)
+            sums.add(model.logits(batch), label_columns(batch.labels, batch.other_labels), weights)
         except ValueError as error:
             raise DataError(
                 f"batch {batch.id.number} of span {batch.id.span} cannot be scored: {error}",

@@ -158,9 +158,15 @@ def _dense_entry(model: SavedModel, form: Format, names: list[str]) -> dict[str,
             for name, size in zip(names, (width, *dims), strict=True)
         ],
         "call": "forward(dense, [embedding of each table])" if form == "torch-export" else "by name",
-        "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]},
+        "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]} | _labels_of(model),
         **_probability(model),
     }
+
+
+def _labels_of(model: SavedModel) -> dict[str, Any]:
+    """Return the shape of several labels' logits, and their names in order."""
+    names = list(model.labels)
+    return {"shape": ["batch", len(names)], "labels": names} if len(names) > 1 else {}
 
 
 def _probability(model: SavedModel) -> dict[str, Any]:

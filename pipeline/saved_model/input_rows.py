@@ -40,19 +40,22 @@ class InputSchema:
 
     Attributes:
         inputs: schema of the columns that the model needs.
-        label: schema of the label column only.
-        label_source: name of the label column in files.
+        labels: name of each label column in files, and its schema, the headline first.
         file_columns: columns of a file without a header, in order.
         data: format of files: delimiter, quotes and so on.
         id_classes: type of the ids that training saw in each column of a file, if known.
     """
 
     inputs: RecordSchema
-    label: RecordSchema
-    label_source: str
+    labels: tuple[tuple[str, RecordSchema], ...]
     file_columns: list[str]
     data: DataSection
     id_classes: Mapping[str, IdClass]
+
+    @property
+    def label_sources(self) -> list[str]:
+        """Return the label columns of files, each once."""
+        return list(dict.fromkeys(source for source, _ in self.labels))
 
 
 def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
@@ -62,12 +65,14 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     cannot be used.
     """
     data = job.data if job.data.columns else _criteo_columns(job.data)
-    label = next(name for name, column in data.columns.items() if column.kind == "label")
+    labels = {name: column for name, column in data.columns.items() if column.kind == "label"}
     needed = {name: column for name, column in data.columns.items() if column.kind not in _NOT_INPUT}
     return InputSchema(
         inputs=RecordSchema(data.model_copy(update={"columns": needed}), job.table_rows),
-        label=RecordSchema(data.model_copy(update={"columns": {label: data.columns[label]}}), ()),
-        label_source=data.columns[label].source or label,
+        labels=tuple(
+            (column.source or name, RecordSchema(data.model_copy(update={"columns": {name: column}}), ()))
+            for name, column in labels.items()
+        ),
         file_columns=places_of(data.columns),
         data=data,
         id_classes={data.columns[name].source or name: found for name, found in id_classes.items()},
@@ -84,7 +89,7 @@ class InputRows:
         examples: the m rows that can be scored; their labels have no meaning.
         scored: int64 [m], indices of the scored rows among the n rows.
         why: fault of each row that cannot be scored, by index.
-        labels: float32 [n]; NaN for a row without a label.
+        labels: float32 [T, n], by label; NaN for a row without it.
         kept: the requested columns, n values each.
     """
 
@@ -123,7 +128,7 @@ def rows_of_columns(
         examples=records.good()[0],
         scored=np.flatnonzero(~records.bad),
         why=_faults(records, columns),
-        labels=_labels(columns, schema, len(numbers)),
+        labels=np.stack([_labels(columns, *label, len(numbers)) for label in schema.labels]),
         kept={name: columns[name] for name in keep},
     )
 
@@ -174,8 +179,8 @@ def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str
     at = np.searchsorted(lines, parsed.lines)
     why = {int(at[row]): text for row, text in found.why.items()}
     why |= {int(np.searchsorted(lines, line)): text for line, text in parsed.bad.items()}
-    labels = np.full(len(lines), np.nan, np.float32)
-    labels[at] = found.labels
+    labels = np.full((len(found.labels), len(lines)), np.nan, np.float32)
+    labels[:, at] = found.labels
     source = np.full(len(lines), -1)
     source[at] = np.arange(len(at))
     take = pa.array(np.where(source < 0, 0, source), mask=source < 0)
@@ -186,7 +191,7 @@ def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str
 def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
     """Find the columns of a text file, in order.
 
-    The label's column may be missing from a file without a header.
+    The labels' columns may be missing from a file without a header, all of them.
     """
     data = schema.data
     line = first_line(path, data.encoding)
@@ -196,8 +201,8 @@ def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
     except ValueError as error:
         raise DataError(f"its first line has {error}: {printable(line)}", where=path) from error
     if not data.header:
-        without_label = [name for name in schema.file_columns if name != schema.label_source]
-        return without_label if len(fields) == len(without_label) else schema.file_columns
+        without = [name for name in schema.file_columns if name not in schema.label_sources]
+        return without if len(fields) == len(without) else schema.file_columns
     return [name.strip() for name in fields] if data.strip else fields
 
 
@@ -213,14 +218,14 @@ def _wanted(path: str, schema: InputSchema, names: list[str], keep: Sequence[str
                 where=path,
                 remedy="give a file with the columns of the job's [data]; the label is not needed",
             )
-    label = [schema.label_source] if names.count(schema.label_source) == 1 else []
-    return list(dict.fromkeys([*schema.inputs.sources, *label, *keep]))
+    labels = [source for source in schema.label_sources if names.count(source) == 1]
+    return list(dict.fromkeys([*schema.inputs.sources, *labels, *keep]))
 
 
-def _labels(columns: Columns, schema: InputSchema, count: int) -> Float32Array:
-    if schema.label_source not in columns:
+def _labels(columns: Columns, source: str, label: RecordSchema, count: int) -> Float32Array:
+    if source not in columns:
         return np.full(count, np.nan, np.float32)
-    records = schema.label.records({schema.label_source: columns[schema.label_source]})
+    records = label.records({source: columns[source]})
     labels: Float32Array = np.where(records.bad, np.float32(np.nan), records.examples.labels)
     return labels
 

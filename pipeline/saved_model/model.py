@@ -64,8 +64,8 @@ class SavedModel:
             replica).
         job: the job that trained it.
         dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
-            [B, dim]) -> logits [B]`, with the embeddings in the order of `tables`. Add `job.logit_offset` to
-            calibrate its logits.
+            [B, dim]) -> logits [B]`, or `[B, T]` of T labels, with the embeddings in the order of `tables`.
+            Add `job.logit_offset` to calibrate its logits.
         tables: the embedding tables, by the name of their column.
         id_classes: whether training read texts or integers as the ids of each column, if it read any.
     """
@@ -113,6 +113,11 @@ class SavedModel:
         return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels, in the order of the logits, headline first."""
+        return self.job.data.label_names
+
+    @property
     def description(self) -> str:
         """Describe which model this is: the best by validation, or the last."""
         trained = f"after {self.manifest.examples_trained:,} examples"
@@ -124,7 +129,8 @@ class SavedModel:
     def logits(self, batch: Batch) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels.
 
-        The logits are calibrated if training left out negatives or weighted positives.
+        With several labels they are [B, T], in the order of `labels`. The logits are calibrated if training
+        left out negatives or weighted positives.
         """
         with torch.inference_mode():
             embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
@@ -134,7 +140,8 @@ class SavedModel:
     def predict(self, data: Any) -> Float32Array:
         """Compute probabilities, float32 [n], one for each row, in order.
 
-        A row that cannot be read, or whose logit is not finite, has NaN.
+        With several labels they are [n, T], in the order of `labels`. A row that cannot be read, or whose
+        logit is not finite, has NaN.
 
         Args:
             data: a file, glob or URL in the job's format; or a dict of columns, or a table of pandas, polars
@@ -147,7 +154,8 @@ class SavedModel:
 
         if isinstance(data, str | PathLike):
             chunks = list(predict_files(self, [str(data)]))
-            return np.concatenate(chunks) if chunks else np.zeros(0, np.float32)
+            several = self.labels[1:] and (0, len(self.labels))
+            return np.concatenate(chunks) if chunks else np.zeros(several or 0, np.float32)
         return predict_columns(self, data)
 
 

@@ -19,11 +19,12 @@ from ..data.batch import Batch
 from ..data.parquet import IdClass, check_parquet
 from ..data.span_plan import plan_spans
 from ..errors import CheckpointError, DataError
-from ..types import BatchId, Float32Array
+from ..types import BatchId, Float32Array, Mask
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns
 
 NOT_FINITE = "the model's logit is not finite"
-_OUTPUT_COLUMNS = ("file", "row", "probability", "logit", "label")
+_ROW_COLUMNS = ("file", "row")
+_LABEL_COLUMNS = ("probability", "logit", "label")
 
 
 class ScoringModel(Protocol):
@@ -42,7 +43,7 @@ class ScoringModel(Protocol):
         """Whether training read texts or integers as the ids of each column."""
 
     def logits(self, batch: Batch) -> Float32Array:
-        """Compute the logits of a batch, float32 [B]."""
+        """Compute the logits of a batch, float32 [B], or [B, T] of T labels."""
 
 
 @dataclass
@@ -60,8 +61,8 @@ class Predicted:
     first: list[str] = field(default_factory=list)
 
     def add(self, rows: InputRows, logits: Float32Array) -> None:
-        """Count a chunk with its logits, float32 [n]."""
-        without = np.flatnonzero(~np.isfinite(logits)).tolist()
+        """Count a chunk with its logits, float32 [n], or [n, T] of T labels."""
+        without = np.flatnonzero(~has_scores(logits)).tolist()
         self.rows += len(rows.numbers)
         self.without_score += len(without)
         for at in without[: SAMPLES_KEPT - len(self.first)]:
@@ -71,9 +72,9 @@ class Predicted:
 def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     """Compute probabilities, float32 [n], of n rows in memory.
 
-    A row without a score has NaN. If training read texts in a column, as it always does from text files,
-    integers are converted to their decimal digits. If training read no value in a column, texts and integers
-    are used as they are.
+    With T labels they are [n, T]. A row without a score has NaN. If training read texts in a column, as it
+    always does from text files, integers are converted to their decimal digits. If training read no value in
+    a column, texts and integers are used as they are.
 
     Args:
         model: the model.
@@ -144,12 +145,14 @@ def write_predictions(
     - `row`, from 1: the line in a text file, or the number of the row in Parquet;
     - `probability` and `logit`; null for a row that cannot be read or whose logit is not finite;
     - `label`; null if the row has none;
+    - of several labels instead `probability_NAME`, `logit_NAME` and `label_NAME` of each;
     - the columns `keep`.
 
     Raises DataError for files that cannot be used, ResourceError if `out` cannot be written, and
     CheckpointError if rows were scored but no logit is finite.
     """
-    taken = [name for name in keep if name in _OUTPUT_COLUMNS]
+    own = {*_ROW_COLUMNS, *(name for names in _columns_of_labels(model.job) for name in names)}
+    taken = [name for name in keep if name in own]
     if taken:
         raise DataError(
             f"already has a column {taken[0]!r}", where=str(out), remedy=f"drop --keep {taken[0]}"
@@ -161,7 +164,7 @@ def write_predictions(
         try:
             for rows, logits in score_files(model, patterns, keep):
                 done.add(rows, logits)
-                chunk = _table(logits, rows, schema)
+                chunk = _table(model.job, logits, rows, schema)
                 if writer is None:
                     schema = chunk.schema
                     writer = _open_writer(file, out, schema)
@@ -191,7 +194,7 @@ def _open_writer(file: BinaryIO, out: Path, schema: pa.Schema) -> pq.ParquetWrit
 
 
 def probability_of(logits: Float32Array) -> Float32Array:
-    """Compute 1 / (1 + exp(-logit)), float32 [n]; NaN stays NaN."""
+    """Compute 1 / (1 + exp(-logit)), float32 of the same shape; NaN stays NaN."""
     z = logits.astype(np.float64)
     decay = np.exp(-np.abs(z))
     values: Float32Array = (np.where(z >= 0, 1.0, decay) / (1.0 + decay)).astype(np.float32)
@@ -202,9 +205,11 @@ def probability_of(logits: Float32Array) -> Float32Array:
 def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
     """Compute logits, float32 [n]; NaN for a row without a score.
 
-    Such a row cannot be read, or its logit is not finite.
+    With T labels they are [n, T]. Such a row cannot be read, or one of its logits is not finite.
     """
-    logits = np.full(len(rows.numbers), np.nan, np.float32)
+    labels = len(model.job.data.label_names)
+    shape = (len(rows.numbers), labels) if labels > 1 else (len(rows.numbers),)
+    logits = np.full(shape, np.nan, np.float32)
     if len(rows.scored):
         examples = rows.examples
         batch = Batch(
@@ -215,9 +220,16 @@ def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
             bag_rows=examples.bags.rows,
             bag_lengths=examples.bags.lengths,
         )
-        found = model.logits(batch)
-        logits[rows.scored] = np.where(np.isfinite(found), found, np.float32(np.nan))
+        found = np.array(model.logits(batch))
+        found[~has_scores(found)] = np.nan
+        logits[rows.scored] = found
     return logits
+
+
+def has_scores(logits: Float32Array) -> Mask:
+    """Return which rows have finite logits, bool [n], from float32 [n] or [n, T]."""
+    finite: Mask = np.isfinite(logits)
+    return finite if finite.ndim == 1 else np.logical_and.reduce(finite, axis=1)
 
 
 class _Scorer:
@@ -228,9 +240,9 @@ class _Scorer:
         self._finite = self._not_finite = 0
 
     def logits_of(self, rows: InputRows) -> Float32Array:
-        """Compute logits, float32 [n]; NaN for a row without a score."""
+        """Compute logits as the function `logits_of`."""
         logits = logits_of(self._model, rows)
-        finite = int(np.isfinite(logits).sum())
+        finite = int(has_scores(logits).sum())
         self._finite += finite
         self._not_finite += len(rows.scored) - finite
         return logits
@@ -259,13 +271,24 @@ def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) 
         seen |= {span.path for span in spans}
 
 
-def _table(logits: Float32Array, rows: InputRows, schema: pa.Schema | None) -> pa.Table:
+def _columns_of_labels(job: Job) -> list[tuple[str, ...]]:
+    """Return the names of each label's columns in the output."""
+    names = job.data.label_names
+    if len(names) == 1:
+        return [_LABEL_COLUMNS]
+    return [tuple(f"{column}_{name}" for column in _LABEL_COLUMNS) for name in names]
+
+
+def _table(job: Job, logits: Float32Array, rows: InputRows, schema: pa.Schema | None) -> pa.Table:
+    scores: dict[str, pa.Array] = {}
+    by_label = logits.T if logits.ndim > 1 else logits[np.newaxis]
+    for names, own, labels in zip(_columns_of_labels(job), by_label, rows.labels, strict=True):
+        values = (probability_of(own), own, labels)
+        scores |= dict(zip(names, (pa.array(one, from_pandas=True) for one in values), strict=True))
     columns = {
         "file": pa.array([rows.path], pa.string()).take(pa.array(np.zeros(len(rows.numbers), np.int64))),
         "row": pa.array(rows.numbers),
-        "probability": pa.array(probability_of(logits), from_pandas=True),
-        "logit": pa.array(logits, from_pandas=True),
-        "label": pa.array(rows.labels, from_pandas=True),
+        **scores,
         **rows.kept,
     }
     try:

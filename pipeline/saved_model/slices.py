@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ..config.columns import suggest
 from ..errors import DataError
 from .prediction import ScoringModel, score_files
 
@@ -58,19 +59,24 @@ class Slices:
         return {**asdict(replace(self, slices=self.slices[:most])), "all_slices": len(self.slices)}
 
 
-def score_slices(model: ScoringModel, patterns: Sequence[str], column: str) -> Slices:
+def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, label: str = "") -> Slices:
     """Score files by the values of any of their columns.
 
-    Rows without a label or a score are left out; sample weights are not used. Memory: about 20 bytes a row,
-    besides the values. Raises DataError if no row is left or a file lacks the column, and as `score_files`.
+    `label` is the name of the label, by default the first. Rows without a label or a score are left out;
+    sample weights are not used. Memory: about 20 bytes a row, besides the values. Raises DataError for a
+    label that the model does not have, if no row is left or a file lacks the column, and as `score_files`.
     """
+    names = list(model.job.data.label_names)
+    if label and label not in names:
+        raise DataError(f"there is no label {label!r}", where="--label", remedy=suggest(label, names))
+    at = names.index(label) if label else 0
     chunks = []
     for rows, logits in score_files(model, patterns, [column]):
         chunk = pl.DataFrame(
             {
                 "value": pl.Series(rows.kept[column].to_pylist(), dtype=pl.String, strict=False),
-                "label": rows.labels,
-                "logit": logits,
+                "label": rows.labels[at],
+                "logit": logits if logits.ndim == 1 else logits[:, at],
             }
         )
         chunks.append(chunk.filter(pl.col("label").is_finite() & pl.col("logit").is_finite()))

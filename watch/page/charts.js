@@ -4,14 +4,33 @@ import { count, mark, number } from "./words.js";
 
 const HEIGHT = 210;
 const CHARTS = {
-  ne: { curves: (name) => name === "ne" || name === "validation", x: "examples", digits: 4, zero: false },
+  ne: { curves: (name) => name === "ne" || isValidation(name), x: "examples", digits: 4, zero: false },
   throughput: { curves: (name) => name.startsWith("throughput/"), x: "s", digits: 0, zero: true },
   gap: { curves: (name) => name.startsWith("gap/"), x: "s", digits: 1, zero: true },
   divergence: { curves: (name) => name === "divergence", x: "s", digits: 4, zero: true },
 };
 const NAMES = { ne: "training", validation: "validation", divergence: "divergence" };
 
+const isValidation = (name) => name.split("/")[0] === "validation";
+const label = (name) => {
+  const [first, ...rest] = name.split("/");
+  return NAMES[name] ?? (isValidation(name) ? `${first} of ${rest.join("/")}` : rest[0]);
+};
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// NE of the scored checkpoints by curve; of a further label the curve is "validation/LABEL".
+export function validationCurves({ validation, validation_metric: metric }) {
+  const found = new Map();
+  const add = (name, examples, value) => found.set(name, [...(found.get(name) ?? []), [examples, value]]);
+  for (const { examples, value, metrics } of validation) {
+    if (metric === "ne") add("validation", examples, value);
+    for (const [key, one] of Object.entries(metrics)) {
+      if (key.startsWith("ne/")) add(`validation/${key.slice(3)}`, examples, one);
+    }
+  }
+  return found;
+}
 
 // Before training there is nothing, not a line at zero.
 function begun(points) {
@@ -25,10 +44,10 @@ function options(chart, names, width) {
     font: "11px system-ui, sans-serif", values: (_, marks) => marks.map(mark),
   };
   const series = names.map((name, place) => ({
-    label: NAMES[name] ?? name.split("/")[1],
+    label: label(name),
     stroke: colour(`--c${place % 8}`),
-    width: name === "validation" ? 0 : 1.5,
-    points: name === "validation" ? { show: true, size: 7, fill: colour(`--c${place % 8}`) } : { show: false },
+    width: isValidation(name) ? 0 : 1.5,
+    points: isValidation(name) ? { show: true, size: 7, fill: colour(`--c${place % 8}`) } : { show: false },
     spanGaps: true,
     value: (_, value) => number(value, chart.digits),
   }));

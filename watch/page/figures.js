@@ -1,6 +1,6 @@
 // Everything that is text: the header, the figures, the ledger, incidents, and the table of processes.
 
-import { count, duration, metricName, number, rate, share, size } from "./words.js";
+import { count, duration, isShown, metricName, number, rate, share, size } from "./words.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -40,7 +40,7 @@ export function showFigures(status) {
   const { speed, quality, sync, embedding } = status;
   const last = status.validation.at(-1);
   const metric = status.validation_metric;
-  const others = Object.entries(last?.metrics ?? {}).filter(([name]) => name !== metric);
+  const others = Object.entries(last?.metrics ?? {}).filter(([name]) => name !== metric && isShown(name));
   const validated = others.map(([name, value]) => `${metricName(name)} ${number(value)}`).join(", ");
   const target = sync.gap_target == null ? "" : `; target ${count(sync.gap_target)}`;
   const cells = [

@@ -1,6 +1,6 @@
 // Takes the coordinator's events and shows them. After the job's end everything stays as it was.
 
-import { Charts } from "./charts.js";
+import { Charts, validationCurves } from "./charts.js";
 import { showFigures, showHeader, showIncidents, showLedger, showNodes, showNotice } from "./figures.js";
 import { showTopology } from "./topology.js";
 
@@ -21,9 +21,7 @@ function merge(part) {
     curves.set(name, [...before, ...points]);
   }
   for (const incident of part.incidents) incidents.set(incident.number, incident);
-  if (part.validation_metric === "ne" && part.validation.length) {
-    curves.set("validation", part.validation.map((point) => [point.examples, point.value]));
-  }
+  for (const [name, points] of validationCurves(part)) curves.set(name, points);
   status = part;
 }
 

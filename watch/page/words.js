@@ -13,7 +13,12 @@ export const share = (value) => (value == null ? UNKNOWN : `${Math.round(value *
 
 // As metric_name in pipeline/report/wording.py.
 const METRICS = { ne: "NE", auc: "AUC", pr_auc: "PR-AUC", calibration_error: "calibration error" };
-export const metricName = (name) => METRICS[name] ?? name;
+export const metricName = (name) => {
+  const [metric, ...label] = name.split("/");
+  return `${METRICS[metric] ?? metric}${label.length ? ` of ${label.join("/")}` : ""}`;
+};
+// Of a further label only these have room.
+export const isShown = (name) => !name.includes("/") || /^(ne|auc)\//.test(name);
 
 export function size(value) {
   if (value == null) return UNKNOWN;

@@ -13,7 +13,7 @@ from ....pipeline.checkpoint.best import BEST, BestNote, adopt_best, drop, drop_
 from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ShadowSyncError
-from ....pipeline.metrics.ranking import metrics_of, ranking_metrics
+from ....pipeline.metrics.ranking import metrics_by_label
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
@@ -280,7 +280,8 @@ class CheckpointManager:
         try:
             score = await self._scorer.score(candidate, self._spans)
             sums = score.sums
-            metrics = metrics_of(sums, ranking_metrics(sums)) if sums.examples else {}
+            labels = self._state.job.data.label_names
+            metrics = metrics_by_label(sums, labels) if sums.examples else {}
             value = metrics.get(self.validation.settings.metric)
             if value is None:
                 self._fail("all labels of the validation part are the same, so no metric is defined")

@@ -35,13 +35,13 @@ from .outcome import Scored, Stop
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """The coordinator started, with its address, table plan and label rate."""
+    """The coordinator started, with its address, table plan and label rates."""
 
     unix_seconds: Seconds
     bound: str
     plan: dict[str, Any]
     how: str
-    label_rate: Real | None = None
+    label_rates: tuple[Real, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ def _join(state: JobState, token: str, hello: Hello) -> Effect:
         str(state.absolute_folder),
         state.placement.plan.to_body(),
         late=not member.begun,
-        label_rate=state.input.label_rate,
+        label_rates=state.input.label_rates,
     )
     return Effect(reply, lasts=not known)
 

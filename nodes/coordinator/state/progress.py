@@ -305,13 +305,13 @@ class InputFacts:
     Attributes:
         progressive: numbers of the spans whose batches are scored before their step.
         id_classes: the type that ids are read as, by table.
-        label_rate: the rate of the label in a sample of the training rows; None if it was not needed.
+        label_rates: rate of each label in a sample of the training rows; () if they were not needed.
     """
 
     size: InputSize
     progressive: frozenset[int] = frozenset()
     id_classes: Mapping[str, IdClass] = field(default_factory=dict)
-    label_rate: float | None = None
+    label_rates: tuple[float, ...] = ()
 
 
 @dataclass

@@ -104,8 +104,8 @@ def _column_differences(mine: dict[str, Any], theirs: dict[str, Any]) -> list[st
         found += [
             f"data.columns.{name}.{key} is {value!r}, in the folder {column.get(key)!r}"
             for key, value in mine[name].items()
-            # Pooling belongs to the model, so it is not stored.
-            if key != "pooling" and value != column.get(key)
+            # These belong to the model: the rows are the same.
+            if key not in ("pooling", "loss_weight") and value != column.get(key)
         ]
     if not found and list(mine) != list(theirs):
         found.append("the columns are in another order than the folder's")

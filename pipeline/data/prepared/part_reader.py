@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DataError
 from ...types import Int32Array
-from ..batch import Bags, no_weights
+from ..batch import Bags, no_other_labels, no_weights
 from ..parquet import PREPARED_KEY
 from ..paths import file_size_bytes, open_for_arrow, open_raw, read_errors
 from ..records import RecordChunk
@@ -116,7 +116,7 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
     kinds: dict[str, list[Any]] = {}
     for column, values in zip(columns, batch.columns, strict=True):
         kinds.setdefault(column.kind, []).append(values)
-    numbers, ids = kinds.get("dense", []), kinds.get("categorical", [])
+    labels, numbers, ids = kinds["label"], kinds.get("dense", []), kinds.get("categorical", [])
     dense = np.empty((len(batch), len(numbers)), np.float32)
     for at, values in enumerate(numbers):
         dense[:, at] = values.to_numpy()
@@ -126,7 +126,8 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
     weights = kinds["weight"][0].to_numpy() if "weight" in kinds else no_weights()
     times = kinds["timestamp"][0].to_numpy() if "timestamp" in kinds else np.zeros(0)
     bags = _bags(kinds["multi_hot"]) if "multi_hot" in kinds else Bags()
-    return RecordChunk(Examples(kinds["label"][0].to_numpy(), dense, rows, weights, bags), times)
+    others = np.stack([one.to_numpy() for one in labels[1:]]) if labels[1:] else no_other_labels()
+    return RecordChunk(Examples(labels[0].to_numpy(), dense, rows, weights, bags, others), times)
 
 
 def _bags(lists: Sequence[Any]) -> Bags:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 
 from ...data.span import Span
 from ...errors import ExitCode
-from ...types import BatchId
+from ...types import MAX_LABELS, BatchId
 from ..field_checks import Bounds, Count, Items, Real, Seconds
 from .base import MAX_BATCHES, Done, Reply, Request
 
@@ -28,10 +28,11 @@ class Hello(Request["HelloReply"]):
 
 @dataclass(frozen=True, slots=True)
 class HelloReply(Reply):
-    """Name and place of the node, the table plan, and the label's rate.
+    """Name and place of the node, the table plan, and the labels' rates.
 
-    With `late` the job already runs; an embedding node then replaces a dead one. `label_rate` is the label
-    rate in a sample of the training rows, between 0 and 1; None if no model's output bias starts from it.
+    With `late` the job already runs; an embedding node then replaces a dead one. `label_rates` has each
+    label's rate in a sample of the training rows, between 0 and 1; () if no model's output bias starts from
+    them.
     """
 
     name: str
@@ -39,7 +40,7 @@ class HelloReply(Reply):
     folder: str
     plan: dict[str, Any]
     late: bool = False
-    label_rate: Annotated[float, Bounds(0, 1)] | None = None
+    label_rates: Annotated[tuple[Annotated[float, Bounds(0, 1)], ...], Items(MAX_LABELS)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def test_tables_of_matched_columns(write_job: Write) -> None:
             '"aff_*" = "dense"\n"*_2" = "dense"',
             "data.columns: the patterns 'aff_*' and '*_2' both match column 'aff_2'; give aff_2 an entry",
         ),
-        ('"aff_*" = "label"', "data.columns: columns y and aff_* are labels; "),
+        ('"aff_*" = "label"', "model.name: 'dlrm' has one logit, and data.columns has 4 labels (y, aff_10, "),
         ('"aff_*" = "weight"', "data.columns: aff_10 and aff_2 and aff_1 are of kind 'weight'; give at most"),
         ('"aff_*" = "numeric"', "data.columns.aff_*.kind: 'numeric' given; "),
     ],

@@ -103,8 +103,11 @@ X = Y + 'x = "categorical"\n'
     ("columns", "said"),
     [
         ("", '[data.columns]: is missing; data.format = "csv" needs it'),
-        (X + 'z = "label"\n', 'data.columns: columns y and z are labels; give exactly one of kind "label"'),
-        ('[data.columns]\nx = "categorical"\n', "data.columns: no column is a label; give exactly one"),
+        (
+            X + 'z = "label"\n',
+            "model.name: 'dlrm' has one logit, and data.columns has 2 labels (y, z): give \"shared_bottom\"",
+        ),
+        ('[data.columns]\nx = "categorical"\n', "data.columns: no column is a label; give 1 to 8"),
         (
             X + 't = "timestamp"\nu = "timestamp"\n',
             "data.columns: t and u are of kind 'timestamp'; give at most one",

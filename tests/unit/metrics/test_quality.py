@@ -213,7 +213,7 @@ def test_shapes_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="must both be"):
         _sums([0.0, 1.0], [1.0])
     with pytest.raises(ValueError, match="must both be"):
-        _sums([[0.0]], [[1.0]])
+        _sums([[[0.0]]], [[[1.0]]])
 
 
 @pytest.mark.parametrize("name", ["logloss", "ne", "auc", "auc_error", "calibration"])

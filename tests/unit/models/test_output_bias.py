@@ -56,8 +56,8 @@ def _without_inputs(module: torch.nn.Module) -> float:
 
 @pytest.mark.parametrize("model", BUILT_IN)
 def test_a_built_in_model_starts_at_the_log_odds(make_job: MakeJob, model: dict[str, object]) -> None:
-    module = build_model(make_job(**model), 0.002)
-    drawn = build_model(make_job(**model, output_bias="drawn"), 0.002)
+    module = build_model(make_job(**model), (0.002,))
+    drawn = build_model(make_job(**model, output_bias="drawn"), (0.002,))
     changed = (_flat(module) != _flat(drawn)).sum()
     assert changed == (2 if model["name"] == "wide_deep" else 1), "nothing but the bias"
     assert _without_inputs(module) == pytest.approx(math.log(0.002 / 0.998), abs=1e-5)
@@ -67,7 +67,7 @@ def test_a_built_in_model_starts_at_the_log_odds(make_job: MakeJob, model: dict[
 @pytest.mark.parametrize("model", BUILT_IN)
 def test_a_number_is_the_bias_whatever_the_rate(make_job: MakeJob, model: dict[str, object]) -> None:
     for given in (-3.5, 0):
-        module = build_model(make_job(**model, output_bias=given), 0.002)
+        module = build_model(make_job(**model, output_bias=given), (0.002,))
         assert _without_inputs(module) == pytest.approx(given, abs=1e-6)
 
 
@@ -78,11 +78,11 @@ def test_without_a_rate_the_bias_is_drawn(make_job: MakeJob) -> None:
 def test_an_own_model_needs_the_method(make_job: MakeJob, write_module: WriteModule) -> None:
     module = write_module(OWN)
     without = make_job(name=f"{module}:Without")
-    assert torch.equal(_flat(build_model(without, 0.1)), _flat(build_model(without)))
-    assert _without_inputs(build_model(make_job(name=f"{module}:With"), 0.5)) == 0.0
+    assert torch.equal(_flat(build_model(without, (0.1,))), _flat(build_model(without)))
+    assert _without_inputs(build_model(make_job(name=f"{module}:With"), (0.5,))) == 0.0
     with pytest.raises(
         JobFileError, match=r"model.output_bias: -2 given; .*:Without has no method set_output"
     ):
         build_model(make_job(name=f"{module}:Without", output_bias=-2.0))
     with pytest.raises(JobFileError, match="set_output_bias failed: KeyError: 'bias'"):
-        build_model(make_job(name=f"{module}:Fails"), 0.1)
+        build_model(make_job(name=f"{module}:Fails"), (0.1,))

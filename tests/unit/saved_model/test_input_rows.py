@@ -35,10 +35,11 @@ TEXTS: dict[str, IdClass] = {"user": "text", "tags": "text"}
 INTEGERS: dict[str, IdClass] = {"user": "integer", "tags": "integer"}
 
 
-def schema_of(id_classes: Mapping[str, IdClass] = TEXTS, **data: Any) -> InputSchema:
+def schema_of(id_classes: Mapping[str, IdClass] = TEXTS, model: str = "dlrm", **data: Any) -> InputSchema:
     """Of a job over CSV files with COLUMNS."""
     tree = {"format": "csv", "path": "x.csv", "columns": COLUMNS} | data
-    return input_schema(job_of_tree({"data": tree, "model": {"table_rows": 100}}), id_classes)
+    job = job_of_tree({"data": tree, "model": {"name": model, "table_rows": 100}})
+    return input_schema(job, id_classes)
 
 
 def read(file: Path, schema: InputSchema, *keep: str) -> list[InputRows]:
@@ -71,7 +72,7 @@ def test_bad_rows_have_their_places_and_the_others_keep_theirs(tmp_path: Path) -
     assert "3 columns, not 4" in rows.why[1]
     assert "price 'cheap'" in rows.why[2]
     assert "quotes" in rows.why[4]
-    np.testing.assert_array_equal(rows.labels, [1, np.nan, 0, np.nan, np.nan])
+    np.testing.assert_array_equal(rows.labels[0], [1, np.nan, 0, np.nan, np.nan])
     assert rows.kept["price"].to_pylist() == ["1", None, "cheap", "4", None]
 
 
@@ -94,7 +95,7 @@ def test_without_a_header_the_label_may_be_absent(tmp_path: Path) -> None:
         (rows,) = read(file, schema)
         found.append((rows.examples.rows.tolist(), rows.examples.dense.tolist()))
         assert rows.numbers.tolist() == [1]
-        assert np.isnan(rows.labels[0]) == (text.count(",") == 4)
+        assert np.isnan(rows.labels[0, 0]) == (text.count(",") == 4)
     assert found[0] == found[1]
     file.write_text("1,u1,x,3\n")
     assert "4 columns, not 6" in read(file, schema)[0].why[0], "the control"
@@ -167,3 +168,27 @@ def test_a_column_that_is_not_there(tmp_path: Path, header: str, keep: list[str]
         read(file, schema_of(), *keep)
     assert said in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    """Each row has those that are known; the columns of all of them may be absent."""
+    more = {"bought": {"kind": "label", "source": "price", "threshold": 5}, "liked": "label"}
+    columns = {**COLUMNS, **more}
+    file = tmp_path / "x.csv"
+    file.write_text("user,tags,price,clicked,liked\nu1,x,7,1,0\nu2,x,3,maybe,1\nu3,x\nu4,y,9,0,\n")
+    (rows,) = read(file, schema_of(model="mmoe", columns=columns))
+    nan = np.nan
+    expected = [[1, nan, nan, 0], [1, 0, nan, 1], [0, 1, nan, nan]]
+    np.testing.assert_array_equal(rows.labels, np.array(expected, np.float32))
+    assert rows.scored.tolist() == [0, 1, 3]
+    file.write_text("user,tags,price,liked\nu1,x,7,1\n")
+    (rows,) = read(file, schema_of(model="mmoe", columns=columns))
+    np.testing.assert_array_equal(rows.labels[:, 0], np.array([nan, 1, 1], np.float32))
+    schema = schema_of(model="mmoe", columns={**COLUMNS, "liked": "label"}, header=False)
+    for text, known in (("1,u1,x,3,1,1,0\n", True), ("1,u1,x,3,1\n", False)):
+        file.write_text(text)
+        (rows,) = read(file, schema)
+        assert rows.scored.tolist() == [0]
+        assert np.isfinite(rows.labels).all() == known
+    file.write_text("1,u1,x,3,1,1\n")
+    assert "6 columns, not 7" in read(file, schema)[0].why[0], "one of two labels is not enough"

@@ -103,8 +103,10 @@ def test_the_page_has_the_same_durations(tmp_path: Path) -> None:
 @needs_node
 def test_the_page_has_the_same_names_of_metrics(tmp_path: Path) -> None:
     names = ["ne", "auc", "logloss", "calibration", "pr_auc", "lift", "calibration_error"]
+    names += ["ne/bought", "pr_auc/a/b"]
     assert _of_the_page(tmp_path, f"{names}.map(words.metricName)") == [metric_name(name) for name in names]
     assert metric_name("pr_auc") == "PR-AUC"
+    assert metric_name("pr_auc/a/b") == "PR-AUC of a/b"
 
 
 @needs_node

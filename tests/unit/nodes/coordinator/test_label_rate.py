@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.coordinator.label_rate import sampled_label_rate
+from shadowsync.nodes.coordinator.label_rate import sampled_label_rates
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree
@@ -28,7 +28,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def job_of(path: Path, *, columns: dict[str, str] | None = None, **sections: Any) -> Job:
+def job_of(path: Path, *, columns: dict[str, Any] | None = None, **sections: Any) -> Job:
     named = {"label": "label", "at": "timestamp", "id": "categorical", **(columns or {})}
     data = {"format": "parquet", "path": str(path), "columns": named, **sections.pop("data", {})}
     return job_of_tree(
@@ -43,7 +43,17 @@ def job_of(path: Path, *, columns: dict[str, str] | None = None, **sections: Any
 
 
 def rate_of(job: Job) -> float | None:
-    return sampled_label_rate(job, plan_input(job).train)
+    rates = sampled_label_rates(job, plan_input(job).train)
+    assert len(rates) <= 1
+    return rates[0] if rates else None
+
+
+def test_each_label_has_its_rate(log: Path) -> None:
+    late = {"kind": "label", "source": "at", "threshold": 3 * ROWS // 4}
+    job = job_of(log, columns={"late": late}, model={"name": "mmoe", "positive_weight": 3.0})
+    positives = [POSITIVES + ROWS // 4, ROWS // 4]
+    expected = [(3 * count + 0.5) / (3 * count + ROWS - count + 1) for count in positives]
+    assert sampled_label_rates(job, plan_input(job).train) == pytest.approx(expected)
 
 
 def test_the_rate_is_that_of_the_training_rows(log: Path) -> None:
@@ -69,4 +79,4 @@ def test_negatives_that_training_leaves_out_do_not_count(log: Path) -> None:
 def test_when_there_is_none(log: Path) -> None:
     assert rate_of(job_of(log, model={"output_bias": "drawn"})) is None
     assert rate_of(job_of(log, model={"output_bias": -4.0})) is None
-    assert sampled_label_rate(job_of(log), []) is None
+    assert sampled_label_rates(job_of(log), []) == ()

@@ -1,0 +1,125 @@
+"""Built-in models of several labels: shared bottom and MMoE.
+
+The shared-bottom model (Caruana, Multitask Learning, Machine Learning 28, 1997) has layers that all labels
+share, and a tower for each label. MMoE, the multi-gate mixture-of-experts (Ma et al., KDD 2018, Modeling Task
+Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts), has experts that all labels share,
+and of each label a gate that mixes them and a tower. With one label both are models like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from .layers import ThinLinear, mlp, set_biases_
+
+
+def _towers(width: int, top: Sequence[int], tasks: int) -> nn.ModuleList:
+    return nn.ModuleList(mlp([width, *top, 1], last_relu=False) for _ in range(tasks))
+
+
+def _logits(towers: nn.ModuleList, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the towers' outputs, [B, T], or [B] of one tower.
+
+    `inputs` has the input of each tower, [B, width].
+    """
+    columns = [tower(x) for tower, x in zip(towers, inputs, strict=True)]
+    return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1)
+
+
+class SharedBottom(nn.Module):
+    """Shared bottom: `y_k = h^k(f(x))`.
+
+    x is the dense features and all embeddings side by side; widths of embeddings may differ. f is the shared
+    MLP, with a ReLU after each layer, h^k the tower of label k.
+
+    Args:
+        dense_features: D, the width of the dense input.
+        embedding_dims: K_t of each of the tables.
+        bottom: widths of the shared layers; without any, the towers see x.
+        top: hidden widths of each tower; a last layer of width 1 follows.
+        tasks: T, the number of labels.
+    """
+
+    def __init__(
+        self,
+        dense_features: int,
+        embedding_dims: Sequence[int],
+        *,
+        bottom: Sequence[int],
+        top: Sequence[int],
+        tasks: int = 1,
+    ) -> None:
+        super().__init__()
+        widths = [dense_features + sum(embedding_dims), *bottom]
+        self.bottom = mlp(widths, last_relu=True)
+        self.towers = _towers(widths[-1], top, tasks)
+
+    def set_output_bias(self, logit: float | Sequence[float]) -> None:
+        """Set the bias of each label's logit; one number for one label."""
+        set_biases_(self.towers, logit)
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Return float32 logits, [B] for one label, otherwise [B, T].
+
+        Inputs are dense [B, D] and the embeddings, [B, K_t] each.
+        """
+        shared = self.bottom(torch.cat([dense, *embeddings], dim=1))
+        return _logits(self.towers, [shared] * len(self.towers))
+
+
+class MMoE(nn.Module):
+    """Multi-gate mixture-of-experts.
+
+    `y_k = h^k(f^k(x))` with `f^k(x) = sum over i of g^k(x)_i f_i(x)` (Equations 6 and 7), where h^k is the
+    tower of label k and f_i expert i, an MLP with a ReLU after each layer. The gates are
+    `g^k(x) = softmax(W_gk x)`, without a bias. x is as for `SharedBottom`. Raises ValueError for an argument
+    that cannot be used.
+
+    Args:
+        dense_features: D, the width of the dense input.
+        embedding_dims: K_t of each of the tables.
+        bottom: widths of each expert's layers, at least one.
+        top: hidden widths of each tower; a last layer of width 1 follows.
+        experts: number of experts.
+        tasks: T, the number of labels.
+    """
+
+    def __init__(
+        self,
+        dense_features: int,
+        embedding_dims: Sequence[int],
+        *,
+        bottom: Sequence[int],
+        top: Sequence[int],
+        experts: int = 8,
+        tasks: int = 1,
+    ) -> None:
+        super().__init__()
+        width = dense_features + sum(embedding_dims)
+        if not bottom:
+            raise ValueError("bottom: no widths given; an expert of mmoe has at least one layer")
+        if not 1 <= experts <= 1024:
+            raise ValueError(f"experts: {experts} given; give 1 to 1024")
+        self.experts = nn.ModuleList(mlp([width, *bottom], last_relu=True) for _ in range(experts))
+        # In float32 also under autocast: a gate is thin, and its softmax is sensitive.
+        self.gates = nn.ModuleList(ThinLinear(width, experts, bias=False) for _ in range(tasks))
+        self.towers = _towers(bottom[-1], top, tasks)
+
+    def set_output_bias(self, logit: float | Sequence[float]) -> None:
+        """Set the bias of each label's logit; one number for one label."""
+        set_biases_(self.towers, logit)
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        """Return float32 logits, [B] for one label, otherwise [B, T].
+
+        Inputs are dense [B, D] and the embeddings, [B, K_t] each.
+        """
+        x = torch.cat([dense, *embeddings], dim=1)
+        experts = torch.stack([expert(x) for expert in self.experts], dim=1)
+        gates = torch.stack([gate(x).softmax(dim=1) for gate in self.gates], dim=1)
+        # [B, T, experts] times [B, experts, width].
+        mixed = torch.bmm(gates.to(experts.dtype), experts)
+        return _logits(self.towers, mixed.unbind(dim=1))

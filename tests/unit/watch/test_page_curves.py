@@ -1,0 +1,49 @@
+"""The curves of validations on the page: one for each label, by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shadowsync
+
+PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page"
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
+
+VALIDATION = [
+    {"examples": 500, "value": 0.9, "metrics": {"ne": 0.9, "auc": 0.7, "ne/bought": 0.8, "auc/bought": 0.75}},
+    {"examples": 900, "value": 0.8, "metrics": {"ne": 0.8, "ne/a/b": 0.5}},
+]
+
+
+def on_page(folder: Path, module: str, expression: str) -> Any:
+    """What an expression over the exports of a module of the page gives."""
+    for name in ("charts.js", "words.js"):
+        shutil.copy(PAGE / name, folder / name)
+    (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
+    source = json.dumps((folder / module).as_uri())
+    script = f"import * as page from {source}; console.log(JSON.stringify({expression}))"
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", script], check=True, capture_output=True, text=True, timeout=60
+    )
+    return json.loads(done.stdout)
+
+
+@needs_node
+@pytest.mark.parametrize(("metric", "headline"), [("ne", [[500, 0.9], [900, 0.8]]), ("auc", None)])
+def test_each_label_has_its_curve(tmp_path: Path, metric: str, headline: list[list[float]] | None) -> None:
+    part = json.dumps({"validation": VALIDATION, "validation_metric": metric})
+    found = on_page(tmp_path, "charts.js", f"Object.fromEntries(page.validationCurves({part}))")
+    expected = {"validation/bought": [[500, 0.8]], "validation/a/b": [[900, 0.5]]}
+    assert found == expected | ({"validation": headline} if headline else {})
+
+
+@needs_node
+def test_of_a_further_label_ne_and_auc_are_shown(tmp_path: Path) -> None:
+    names = ["ne", "lift", "ne/bought", "auc/a/b", "lift/bought", "logloss/ne"]
+    found = on_page(tmp_path, "words.js", f"{json.dumps(names)}.filter(page.isShown)")
+    assert found == ["ne", "lift", "ne/bought", "auc/a/b"]
