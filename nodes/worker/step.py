@@ -145,7 +145,7 @@ class Stepper:
         if self._rounded is not None:
             self._rounded.refresh()
         with self._precision():
-            logits = self._module(inputs.dense, inputs.embeddings)
+            logits = self._module(inputs.dense, inputs.model_embeddings)
         logits = logits.float()
         loss, log_loss = self._losses(logits, inputs)
         if not self.ahead and not math.isfinite(loss.detach()):
@@ -231,7 +231,7 @@ class Stepper:
             vectors = self._context.router.assemble(requests, list(replies))
             staged = self._stage(delivery, vectors)
             with self._stream.computing(staged):
-                logits = self._scorer(staged.dense, staged.embeddings)
+                logits = self._scorer(staged.dense, staged.model_embeddings)
                 pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
         offset = np.float32(self._context.job.logit_offset)
         sums.add(pending.wait().logits + offset, delivery.labels, _weights(delivery))
@@ -246,7 +246,8 @@ class Stepper:
         return self._loss.mean(logits, inputs.labels, inputs.weights), reported
 
     def _stage(self, delivery: Delivery, vectors: BatchEmbeddings) -> Staged:
-        return self._stream.stage(delivery.labels, _weights(delivery), delivery.dense, vectors.embeddings)
+        weights, dense = _weights(delivery), delivery.dense
+        return self._stream.stage(delivery.labels, weights, dense, vectors.embeddings, vectors.lengths)
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._rounded is None:

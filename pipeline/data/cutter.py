@@ -95,6 +95,14 @@ def _batch_pieces(
 
 def _batch(batch_id: BatchId, pieces: list[Examples]) -> Batch:
     rows = pieces[0] if len(pieces) == 1 else Examples.join(pieces)
+    bags = rows.bags
     return Batch(
-        batch_id, rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths
+        batch_id,
+        rows.labels,
+        rows.dense,
+        rows.rows,
+        rows.weights,
+        bags.rows,
+        bags.lengths,
+        item_weights=bags.weights,
     )
