@@ -51,7 +51,7 @@ def check_attention(model: ModelSection, tables: Sequence[TableSettings]) -> Non
 
 def _no_sequence(name: str, known: dict[str, TableSettings], sequences: Sequence[str]) -> str:
     if name in known and known[name].pooling:
-        return f'is pooled by the {known[name].pooling}; set data.columns.{name}.pooling = "none"'
+        return f'is pooled; set data.columns.{name}.pooling = "none"'
     if not sequences:
         return 'is no sequence; give a multi_hot column pooling = "none"'
     return f"is no sequence; {suggest(name, list(sequences))}"

@@ -63,11 +63,11 @@ class PaddedLists:
 
     def join(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return float32 [B, L, dim]."""
-        return vectors.view(self._batch, self._longest, -1)
+        return vectors.view(self._batch, self._longest, vectors.shape[1])
 
     def split(self, gradient: torch.Tensor) -> torch.Tensor:
         """See `ItemList`."""
-        return gradient.reshape(self.vectors, -1)
+        return gradient.reshape(self.vectors, gradient.shape[2])
 
 
 class WeightedBags:
