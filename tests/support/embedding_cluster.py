@@ -142,7 +142,7 @@ def _listed(table: TableSettings, lists: Sequence[torch.Tensor], weights: torch.
         padded = [nn.functional.pad(own, (0, 0, 0, longest - len(own))) for own in lists]
         return torch.stack(padded) if padded else torch.zeros(0, 1, table.dim, dtype=torch.float64)
     sums = []
-    for own, given in zip(lists, weights.split([len(own) for own in lists]), strict=True):
+    for own, given in zip(lists, torch.split(weights, [len(own) for own in lists]), strict=True):
         total = given.sum() if table.pooling == "weighted_mean" and given.sum() > 0 else torch.tensor(1.0)
         sums.append((own * given[:, None]).sum(0) / total)
     return torch.stack(sums) if sums else torch.zeros(0, table.dim, dtype=torch.float64)

@@ -24,7 +24,8 @@ def _made(lists: Lists, examples: int) -> Bags:
     lengths = [[len(bag) for bag in table] for table in lists]
     own = np.array(rows, np.int32)
     # Weights that tell their row, so that they must stay with it.
-    return Bags(own, np.array(lengths, np.int32).reshape(len(lists), examples), own.astype(np.float32) / 2)
+    weights = (own / 2).astype(np.float32)
+    return Bags(own, np.array(lengths, np.int32).reshape(len(lists), examples), weights)
 
 
 def _lists(bags: Bags) -> Lists:

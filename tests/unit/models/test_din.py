@@ -43,6 +43,8 @@ def by_hand(model: DIN, dense: torch.Tensor, embeddings: Embeddings) -> Arrays:
     w = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
     item, sequence, user = embeddings
     assert isinstance(sequence, EmbeddedSequence)
+    assert isinstance(item, torch.Tensor)
+    assert isinstance(user, torch.Tensor)
     logits = []
     for at, length in enumerate(sequence.lengths.tolist()):
         v, others = item[at].double().numpy(), user[at].double().numpy()
@@ -101,6 +103,8 @@ def test_gradients_are_those_of_differences() -> None:
     def logits(dense: Any, item: Any, history: Any, user: Any) -> Any:
         return model(dense, [item, EmbeddedSequence(history, sequence.lengths), user])
 
+    assert isinstance(item, torch.Tensor)
+    assert isinstance(user, torch.Tensor)
     given = [tensor.double().requires_grad_() for tensor in (dense, item, sequence.vectors, user)]
     assert torch.autograd.gradcheck(logits, tuple(given))
     logits(*given).sum().backward()
