@@ -22,7 +22,7 @@ from .fields import (
     parse_times,
 )
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
-from .item_weights import IdBags
+from .id_lists import IdBags
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
 from .time_parts import out_of_years, rows_of_time_part

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.jobfile.load import job_of_tree
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.timing import Timing
+from shadowsync.pipeline.jobfile.load import job_of_tree, load_job
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model
@@ -18,7 +20,7 @@ from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Slowed, fake_device
 from shadowsync.tests.support.resumed import check_trained_once, going_on
-from shadowsync.tests.support.runs import RunFolder
+from shadowsync.tests.support.runs import JobMaker, RunFolder
 
 ROWS, EVAL_ROWS, ITEMS = 12_000, 2_000, 12
 MakeCluster = Callable[..., InProcessCluster]
@@ -193,3 +195,12 @@ def test_weights_of_items_tell(cluster: MakeCluster, tmp_path: Path, pooling: st
         found[name] = ne_of(own.run.report)
     assert found["with"] < 0.45
     assert found["without"] > found["with"] + 0.15, "the control"
+
+
+def test_emulated_machines_train_it_too(job_file: JobMaker, logs: tuple[Path, Path]) -> None:
+    job = load_job(str(job_file(settings_of(logs, data={"epochs": 1}))))
+    first, second = (run_virtual(job, Timing(step_seconds=0.02, round_cpu_seconds=0.001)) for _ in range(2))
+    assert first == second
+    assert first.examples == ROWS
+    assert first.ne is not None
+    assert first.ne < 0.75

@@ -20,7 +20,7 @@ from shadowsync.pipeline.data.fields import (
     parse_times,
 )
 from shadowsync.pipeline.data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
-from shadowsync.pipeline.data.item_weights import IdBags
+from shadowsync.pipeline.data.id_lists import IdBags
 
 RULES = TextRules(("", "?"), strip=True)
 

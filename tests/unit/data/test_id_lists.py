@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.fields import TextRules
-from shadowsync.pipeline.data.item_weights import IdBags
+from shadowsync.pipeline.data.id_lists import IdBags
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.tests.support.schemas import read_all, schema_job, write_lines
