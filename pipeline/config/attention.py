@@ -11,7 +11,7 @@ _EXAMPLE = '{ history = "item" }'
 
 
 def check_attention(model: ModelSection, tables: Sequence[TableSettings]) -> None:
-    """Raise ValueError unless din has a target for each sequence, and no other model has one.
+    """Raise ValueError unless din, and din alone, has a target for each sequence.
 
     Args:
         model: the section [model].

@@ -68,7 +68,7 @@ class TableSettings:
 
     @property
     def pooled_by_nodes(self) -> bool:
-        """Whether embedding nodes sum the rows of a bag; other rows are returned one by one."""
+        """Whether embedding nodes sum the rows of a bag."""
         return self.pooling in ("sum", "mean")
 
     @property

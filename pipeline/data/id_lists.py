@@ -27,7 +27,10 @@ class ItemLists:
 
     @classmethod
     def of(cls, column: pa.Array, rules: TextRules, delimiter: str) -> ItemLists:
-        """Return the lists of a cleaned column of delimited texts or lists; null is an empty list."""
+        """Return the lists of a cleaned column of delimited texts or lists.
+
+        Null is an empty list.
+        """
         if pa.types.is_null(column.type):
             return cls(pa.nulls(0), np.zeros(len(column), np.int64))
         if is_text(column.type):
@@ -77,7 +80,10 @@ class IdBags:
         return hash_ids(self.lists.items.filter(pa.array(self.included)), number), lengths
 
     def weights(self, column: pa.Array, rules: TextRules, delimiter: str) -> ItemWeights:
-        """Return the weights in a cleaned column with a number for each id, dropped ids included."""
+        """Return the weights of the ids.
+
+        The cleaned `column` has lists with a number for each id, dropped ids included.
+        """
         given = ItemLists.of(column, rules, delimiter)
         unlike: Mask = given.lengths != self.lists.lengths
         owners = self.lists.owners[self.included]
@@ -115,6 +121,6 @@ class ItemWeights:
         return rows
 
     def usable(self, most: float) -> Float32Array:
-        """Return float32 [N]: the weights; 0 for one that is not from 0 to `most`."""
+        """Return the weights, float32 [N]; 0 where not from 0 to `most`."""
         good = (self.values >= 0) & (self.values <= most)
         return np.where(good, self.values, 0.0).astype(np.float32)

@@ -163,7 +163,10 @@ class RecordSchema:
     def _bags(
         self, rows: list[Int32Array], lengths: list[Int32Array], weights: list[Float32Array | None]
     ) -> Bags:
-        """Return the bags of all tables; in a job with item weights those of other tables are 1."""
+        """Return the bags of all tables.
+
+        Where any table has weights, those of the others are 1.
+        """
         if not rows:
             return Bags()
         joined, counts = np.concatenate(rows), np.stack(lengths)

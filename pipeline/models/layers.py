@@ -99,7 +99,7 @@ class ThinLinear(nn.Linear):
 
 
 class PReLU(nn.Module):
-    """max(0, x) + slope * min(0, x), with a slope for each of the last dimension's `width` features.
+    """max(0, x) + slope * min(0, x), with a slope for each feature.
 
     Unlike torch's own it takes the features from the last dimension.
     """

@@ -67,7 +67,7 @@ def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSett
 
 
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
-    """Return the columns of the parts: label, numbers, ids, bags, timestamp, weight, weights of bags."""
+    """Return the columns of the parts, by their kinds; weights of ids come last."""
     sections = dict(job.data.columns) or _click_columns(job)
     rows = {table.name: table.rows for table in job.tables}
     kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")

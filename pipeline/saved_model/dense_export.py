@@ -35,7 +35,7 @@ def require_exporter(form: Format) -> None:
 
 
 class _WithLengths(nn.Module):
-    """A model that takes sequences, with tensors alone as inputs: an export has no other kind."""
+    """A model that takes sequences, with tensors alone as inputs."""
 
     def __init__(self, module: nn.Module, sequences: Sequence[int]) -> None:
         super().__init__()

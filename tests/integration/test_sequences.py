@@ -102,8 +102,12 @@ def test_attention_finds_the_item_in_the_history(cluster: MakeCluster, logs: tup
 
 
 def test_a_saved_model_scores_as_the_job_did(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
-    own = run(cluster, settings_of(logs, model={"options": {"positions": True}}, data={"epochs": 1}))
+    data = {"epochs": 1, "validation_path": str(logs[1])}
+    own = run(cluster, settings_of(logs, model={"options": {"positions": True}}, data=data))
     ne = ne_of(own.run.report)
+    validation = own.run.report.validation
+    assert validation is not None
+    assert validation.best == pytest.approx(ne, rel=1e-4)
     model = SavedModel.open(own.run.folder)
     assert evaluate_model(model, [str(logs[1])])["ne"] == pytest.approx(ne, rel=1e-4)
     lines = [line.split(",") for line in logs[1].read_text("utf-8").splitlines()]

@@ -236,7 +236,7 @@ def parse_manifest(text: bytes, where: str) -> PreparedManifest:
         raise DataError("is not a manifest of shadowsync prepare", where=where, remedy="give another folder")
     if not isinstance(stated[1], int) or stated[1] > FORMAT_VERSION:
         raise DataError(
-            f"has version {stated[1]!r:.40}; this shadowsync reads version {FORMAT_VERSION}",
+            f"has version {stated[1]!r:.40}; this shadowsync reads versions up to {FORMAT_VERSION}",
             where=where,
             remedy=f"update shadowsync, or {_AGAIN}",
         )

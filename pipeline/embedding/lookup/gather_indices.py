@@ -13,7 +13,7 @@ from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
 @dataclass(frozen=True, slots=True)
 class SplitTableRows:
-    """The rows of a table in the bank's reply, and their places among the table's vectors.
+    """The rows of a table in the bank's reply, and their places.
 
     Attributes:
         table: number of the table.

@@ -28,7 +28,7 @@ class ItemList(Protocol):
     padded: bool
 
     def places(self, positions: IndexArray) -> IndexArray:
-        """Return the place of each row of the table's bags, given by its position among them."""
+        """Return the places of rows, given by their positions among all rows."""
         ...
 
     def join(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -41,9 +41,9 @@ class ItemList(Protocol):
 
 
 class PaddedLists:
-    """Vectors of the lists side by side: [B, L, dim], L the longest list, and at least 1.
+    """Vectors of the lists side by side, [B, L, dim].
 
-    Place b * L + i holds vector i of example b.
+    L is the length of the longest list, and at least 1. Place b * L + i holds vector i of example b.
     """
 
     padded = True
@@ -71,10 +71,10 @@ class PaddedLists:
 
 
 class WeightedBags:
-    """Weighted sums of bags, [B, dim]: the sum of c v over the rows of a bag.
+    """Weighted sums of bags, [B, dim].
 
-    c is the row's weight w, and for a mean w divided by the sum of the bag's weights, in float64, rounded to
-    float32. Weights that are all 0 have c = 0.
+    A bag has the sum of c v over its rows. c is the row's weight w, and for a mean w divided by the sum of
+    the bag's weights, in float64, rounded to float32. Weights that are all 0 have c = 0.
     """
 
     padded = False

@@ -152,9 +152,9 @@ class BankLookup:
 
     First come the single rows: for each table of `whole` the rows of all B examples, then for each piece of
     `cut` the rows in that piece, then for each table of `listed` those rows of its bags that the node holds.
-    With `distinct` each distinct single row is requested once. Then come, for
-    each table of `bags`, those rows of its bags that the node holds. The reply has one vector for each
-    requested single row, and B vectors for each table of `bags`.
+    With `distinct` each distinct single row is requested once. Then come, for each table of `bags`, those
+    rows of its bags that the node holds. The reply has one vector for each requested single row, and B
+    vectors for each table of `bags`.
 
     Attributes:
         share: numbers of requested rows and of floats.

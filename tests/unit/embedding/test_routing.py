@@ -237,7 +237,9 @@ def test_the_order_of_a_request_is_bank_by_bank_whole_tables_then_pieces_then_ba
 
 
 def test_asking_for_distinct_rows_changes_no_bit() -> None:
-    tables = (*make_tables([5, 700, 40], DIM, lr=LR), make_table("bags", 40, DIM, pooling="mean"))
+    poolings = ("mean", "weighted_mean", "none")
+    bags = (make_table(pooling, 40, DIM, pooling=pooling) for pooling in poolings)
+    tables = (*make_tables([5, 700, 40], DIM, lr=LR), *bags)
     every, once = (EmbeddingCluster(tables, 2, distinct=distinct) for distinct in (False, True))
     for step in range(3):
         drawn = draw_rows(tables, BATCH, step)
