@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,11 @@ def test_attention_finds_the_item_in_the_history(cluster: MakeCluster, logs: tup
     assert ne_of(base.run.report) > ne + 0.15
 
 
-def test_a_saved_model_scores_as_the_job_did(cluster: MakeCluster, logs: tuple[Path, Path]) -> None:
-    data = {"epochs": 1, "validation_path": str(logs[1])}
+def test_a_saved_model_scores_as_the_job_did(
+    cluster: MakeCluster, logs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    validation_file = shutil.copy(logs[1], tmp_path / "validation.csv")
+    data = {"epochs": 1, "validation_path": str(validation_file)}
     own = run(cluster, settings_of(logs, model={"options": {"positions": True}}, data=data))
     ne = ne_of(own.run.report)
     validation = own.run.report.validation
