@@ -114,5 +114,6 @@ def _check_names(names: Set[str], shared: Set[str], schema: InputSchema) -> None
         raise BadRequest(f"column {twice[0]!r} is in the context and in the rows; give it once")
     columns = schema.data.columns.items()
     names = names | shared
-    if unknown := sorted(names - {section.source or key for key, section in columns if section.in_file}):
+    known = {section.source or key for key, section in columns if section.in_file}
+    if unknown := sorted(names - known - set(schema.inputs.sources)):
         raise BadRequest(f"there is no column {unknown[0]!r}; {suggest(unknown[0], schema.inputs.sources)}")

@@ -8,17 +8,17 @@ replace it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
 
-from ...pipeline.types import Float32Array, Int64Array
+from ...pipeline.types import Float32Array, Int32Array, Int64Array
 from ...sync_algos.base import Slice
 from .buffer import FlatReplica
-from .device import Computed, DeviceStream, PendingResult, Staged, StepResult
+from .device import NO_LENGTHS, Computed, DeviceStream, PendingResult, Staged, StepResult
 
 
 class StreamEvent(Protocol):
@@ -265,9 +265,11 @@ class _CudaStream:
         weights: Float32Array | None,
         dense: Float32Array,
         embeddings: Sequence[torch.Tensor],
+        lengths: Mapping[int, Int32Array] = NO_LENGTHS,
     ) -> Staged:
-        """Copy the batch to the device in one pinned block."""
-        arrays = [torch.from_numpy(array) for array in (labels, weights, dense) if array is not None]
+        """Copy the batch to the device in one pinned block of floats."""
+        given = (labels, weights, dense, *lengths.values())
+        arrays = [torch.from_numpy(array) for array in given if array is not None]
         parts = [*arrays, *(embedding.detach() for embedding in embeddings)]
         sizes = [part.numel() for part in parts]
         host = self._streams.pinned(sum(sizes))
@@ -288,12 +290,14 @@ class _CudaStream:
             # The backward of split is one concatenation; that of slices fills a block of zeros each.
             tables = zip(torch.split(leaf, sizes[len(arrays) :]), embeddings, strict=True)
             views = [part.view(embedding.shape) for part, embedding in tables]
+        numbers = fixed[len(fixed) - len(lengths) :]
         return _PackedBatch(
             labels=fixed[0].view(labels.shape),
             weights=None if weights is None else fixed[1],
-            dense=fixed[-1].view(dense.shape),
+            dense=fixed[1 if weights is None else 2].view(dense.shape),
             embeddings=views,
             leaves=[leaf],
+            lengths=dict(zip(lengths, numbers, strict=True)),
             arrived=arrived,
         )
 

@@ -5,15 +5,19 @@ The CPU is one, too; `cuda` has the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 import torch
 
-from ...pipeline.types import Float32Array, Int64Array
+from ...pipeline.models.sequences import Embeddings, with_lengths
+from ...pipeline.types import Float32Array, Int32Array, Int64Array
 from .buffer import FlatReplica
+
+NO_LENGTHS: Final[Mapping[int, Int32Array]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -24,9 +28,10 @@ class Staged:
         labels: float32 [B], or [B, T] of T labels.
         weights: float32 [B], or None for a job without sample weights.
         dense: float32 [B, D].
-        embeddings: one tensor per table, float32 [B, K_t], with autograd.
+        embeddings: one tensor per table, float32 [B, K_t], with autograd; [B, L_t, K_t] for a sequence.
         leaves: the tensors where the backward pass ends on the device; empty on the CPU, where the backward
             pass continues behind the embeddings.
+        lengths: number of vectors of each example, [B], for each table that is a sequence; float32 on a GPU.
     """
 
     labels: torch.Tensor
@@ -34,6 +39,12 @@ class Staged:
     dense: torch.Tensor
     embeddings: list[torch.Tensor]
     leaves: list[torch.Tensor] = field(default_factory=list)
+    lengths: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def model_embeddings(self) -> Embeddings:
+        """The embeddings as a model gets them; ask within `DeviceStream.computing`."""
+        return with_lengths(self.embeddings, self.lengths)
 
 
 @dataclass(slots=True)
@@ -43,7 +54,7 @@ class Computed:
     Attributes:
         loss, norm: float32 scalars.
         logits: float32 [B], or [B, T] of T labels.
-        gradients: gradients of `Staged.embeddings`, float32 [B, K_t] each; None if the backward pass has put
+        gradients: gradients of `Staged.embeddings`, of the same shapes; None if the backward pass has put
             them behind the embeddings, or into the leaves.
     """
 
@@ -58,8 +69,8 @@ class StepResult:
     """The results of a step, on the host.
 
     Attributes:
-        gradients: the gradients of `Staged.embeddings`, float32 [B, K_t] each; None if autograd carried them
-            on to the host by itself.
+        gradients: the gradients of `Staged.embeddings`, of the same shapes; None if autograd carried them on
+            to the host by itself.
     """
 
     loss: float
@@ -88,10 +99,12 @@ class DeviceStream(Protocol):
         weights: Float32Array | None,
         dense: Float32Array,
         embeddings: Sequence[torch.Tensor],
+        lengths: Mapping[int, Int32Array] = NO_LENGTHS,
     ) -> Staged:
         """Start to copy a batch to the device.
 
-        Embeddings are on the CPU, with autograd behind them.
+        Embeddings are on the CPU, with autograd behind them. `lengths` has int32 [B] for each table that is a
+        sequence.
         """
         ...
 
@@ -166,9 +179,15 @@ class _CpuStream:
         weights: Float32Array | None,
         dense: Float32Array,
         embeddings: Sequence[torch.Tensor],
+        lengths: Mapping[int, Int32Array] = NO_LENGTHS,
     ) -> Staged:
-        on_weights = None if weights is None else torch.from_numpy(weights)
-        return Staged(torch.from_numpy(labels), on_weights, torch.from_numpy(dense), list(embeddings))
+        return Staged(
+            torch.from_numpy(labels),
+            None if weights is None else torch.from_numpy(weights),
+            torch.from_numpy(dense),
+            list(embeddings),
+            lengths={table: torch.from_numpy(own) for table, own in lengths.items()},
+        )
 
     def computing(self, staged: Staged) -> AbstractContextManager[object]:  # noqa: ARG002
         return nullcontext()

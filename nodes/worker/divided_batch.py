@@ -43,7 +43,7 @@ class DividedBatch:
         return len(self._bounds)
 
     def next(self) -> Staged:
-        """Return the next micro-batch; its leaves are the embeddings, [examples, K_t] each."""
+        """Return the next micro-batch; its leaves are the embeddings, of `examples` examples each."""
         if not self._done:
             # Not earlier: memory belongs to the stream on which it is first allocated.
             self._gradients = [torch.zeros_like(table) for table in self._staged.embeddings]
@@ -57,6 +57,7 @@ class DividedBatch:
             dense=whole.dense[start:stop],
             embeddings=leaves,
             leaves=leaves,
+            lengths={table: own[start:stop] for table, own in whole.lengths.items()},
         )
         return self._micro_batch
 

@@ -148,7 +148,7 @@ class Stepper:
         if self._rounded is not None:
             self._rounded.refresh()
         with self._precision():
-            logits = self._module(inputs.dense, inputs.embeddings)
+            logits = self._module(inputs.dense, inputs.model_embeddings)
         logits = logits.float()
         loss, log_loss = self._losses(logits, inputs)
         if not self.ahead and not math.isfinite(loss.detach()):
@@ -234,7 +234,7 @@ class Stepper:
             vectors = self._context.router.assemble(requests, list(replies))
             staged = self._stage(delivery, vectors)
             with self._stream.computing(staged):
-                logits = self._scorer(staged.dense, staged.embeddings)
+                logits = self._scorer(staged.dense, staged.model_embeddings)
                 pending = self._stream.fetch(staged, Computed(self._no_norm, self._no_norm, logits))
         offset = np.float32(self._context.job.logit_offset)
         sums.add(pending.wait().logits + offset, self._labels(delivery), _weights(delivery))
@@ -254,8 +254,8 @@ class Stepper:
         return self._loss.mean(logits, inputs.labels, inputs.weights), reported
 
     def _stage(self, delivery: Delivery, vectors: BatchEmbeddings) -> Staged:
-        labels = self._labels(delivery)
-        return self._stream.stage(labels, _weights(delivery), delivery.dense, vectors.embeddings)
+        labels, weights = self._labels(delivery), _weights(delivery)
+        return self._stream.stage(labels, weights, delivery.dense, vectors.embeddings, vectors.lengths)
 
     def _labels(self, delivery: Delivery) -> Float32Array:
         others, examples = self._label_count - 1, len(delivery.labels)

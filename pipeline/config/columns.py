@@ -38,7 +38,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     "bucket": ("boundaries", "quantiles"),
     "cross": ("columns",),
     "timestamp": ("format",),
-    "multi_hot": ("delimiter", "pooling", "max_ids"),
+    "multi_hot": ("delimiter", "pooling", "max_ids", "weights"),
 }
 
 
@@ -115,11 +115,20 @@ class ColumnSection(BaseModel):
     delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
         default="|", description="multi_hot: separator of the ids in a text field; Parquet may have lists."
     )
-    pooling: Literal["sum", "mean"] = Field(
-        default="sum", description="multi_hot: how the vectors of a bag are combined into one."
+    pooling: Literal["sum", "mean", "none"] = Field(
+        default="sum",
+        description='multi_hot: how the vectors of a bag are combined into one; "none" leaves them as a'
+        " sequence, in the order of the list, for a model that takes sequences (din, or your own).",
     )
     max_ids: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=1000, description="multi_hot: only the first so many ids of a longer bag are used."
+    )
+    weights: str = Field(
+        default="",
+        description="multi_hot: column of the file with a number for each id, as a list or as text with the"
+        " same delimiter. The sum of a bag is then that of w v, and the mean is it divided by the sum of w;"
+        " zeros if all w are 0. A weight below 0, or a list of another length than that of the ids, makes"
+        " a bad row.",
     )
 
     @model_validator(mode="before")
@@ -143,6 +152,13 @@ class ColumnSection(BaseModel):
         return self.kind in ("categorical", "bucket", "cross")
 
     @property
+    def table_pooling(self) -> str:
+        """How the column's table combines the rows of an example, see `TableSettings.pooling`."""
+        if self.kind != "multi_hot":
+            return ""
+        return f"weighted_{self.pooling}" if self.weights else self.pooling
+
+    @property
     def in_file(self) -> bool:
         """Whether the column is read from the file; a cross is not."""
         return self.kind != "cross"
@@ -162,6 +178,11 @@ def _check_options(name: str, column: ColumnSection) -> None:
             raise ValueError(f'{where}.{option}: given; it is for kind "{owner}", this is "{column.kind}"')
     if column.kind == "bucket":
         _check_boundaries(where, column)
+    if column.weights and column.pooling == "none":
+        raise ValueError(
+            f'{where}.weights: given; pooling = "none" has no weights: leave them out, or pool by "sum" or'
+            ' "mean"'
+        )
     if column.kind == "cross" and column.source:
         raise ValueError(f"{where}.source: given; a cross is made of the entries in columns")
     if column.format:
@@ -264,11 +285,11 @@ def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None
         return
     in_file = places_of(columns)
     for name, column in columns.items():
-        if column.source and column.source not in in_file:
-            raise ValueError(
-                f"data.columns.{name}.source: {column.source!r} is not a column; "
-                f"{suggest(column.source, in_file)}"
-            )
+        for key, used in (("source", column.source), ("weights", column.weights)):
+            if used and used not in in_file:
+                raise ValueError(
+                    f"data.columns.{name}.{key}: {used!r} is not a column; {suggest(used, in_file)}"
+                )
 
 
 def places_of(columns: Mapping[str, ColumnSection]) -> list[str]:

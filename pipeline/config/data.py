@@ -275,7 +275,7 @@ class DataSection(BaseModel):
         if not self.columns:
             return tuple(TableColumn(f"C{index + 1}", "") for index in range(self.categorical_features))
         return tuple(
-            TableColumn(name, column.pooling if column.kind == "multi_hot" else "", column.fixed_rows)
+            TableColumn(name, column.table_pooling, column.fixed_rows)
             for name, column in self.columns.items()
             if column.has_ids or column.kind == "multi_hot"
         )

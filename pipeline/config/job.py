@@ -11,6 +11,7 @@ import math
 from pydantic import ConfigDict, Field, model_validator
 
 from ..codecs.choices import AUTO
+from .attention import check_attention
 from .data import DataSection
 from .network import CodecsSection, NetworkSection
 from .sections import (
@@ -74,6 +75,7 @@ class Job(Section):
         require_fixed_rows(
             self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
         )
+        check_attention(self.model, self.tables)
         if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":
             raise ValueError(
                 f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '

@@ -49,7 +49,8 @@ class TableSettings:
         name: name of the column whose values it embeds.
         rows: number of rows.
         dim: floats in a row.
-        pooling: "" if an example has one row; "sum" or "mean" if it has a bag of rows.
+        pooling: "" if an example has one row. Otherwise it has a bag: "sum" or "mean" of its rows;
+            "weighted_sum" or "weighted_mean" of its rows with weights; "none" for a sequence of vectors.
         optimizer: a key of `embedding.storage.optimizers.OPTIMIZERS`.
         lr: the learning rate of its rows, before any schedule.
         init_scale: initial values are uniform in [-init_scale, init_scale).
@@ -65,11 +66,21 @@ class TableSettings:
     init_scale: float
     storage: str = "float32"
 
+    @property
+    def pooled_by_nodes(self) -> bool:
+        """Whether embedding nodes sum the rows of a bag."""
+        return self.pooling in ("sum", "mean")
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the rows of a bag have weights."""
+        return self.pooling.startswith("weighted_")
+
 
 class TableColumn(NamedTuple):
     """A column of the input that has a table.
 
-    `pooling` is "" for one row per example, otherwise how a bag of rows is combined: "sum" or "mean".
+    `pooling` is that of `TableSettings`.
     `fixed_rows` are the table's rows where the column determines them.
     """
 
@@ -193,8 +204,8 @@ class ModelSection(Section):
 
     name: str = Field(
         default="dlrm",
-        description='"dlrm", "wide_deep" or "dcn_v2"; "shared_bottom" or "mmoe", also for several labels; or'
-        ' your own: "package.module:Class" or "./file.py:Class".',
+        description='"dlrm", "wide_deep", "dcn_v2" or "din"; "shared_bottom" or "mmoe", also for several'
+        ' labels; or your own: "package.module:Class" or "./file.py:Class".',
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
     table_rows: RowsSetting | list[RowsSetting] = Field(
@@ -232,11 +243,17 @@ class ModelSection(Section):
         description='loss = "log": factor of the loss of positives, of every label. Scores are calibrated'
         " back: log of it is taken from the logit.",
     )
+    attention: dict[str, str] = Field(
+        default={},
+        description='din: for each column with pooling = "none", the column of one id whose vector it is'
+        ' weighed by: `{ history = "item" }`. Their tables have the same dimension.',
+    )
     options: dict[str, JsonValue] = Field(
         default={},
         description="Options of the model. dlrm: `project` (false), for tables of several dimensions. dcn_v2:"
-        ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel"). mmoe: `experts`'
-        " (8).",
+        ' `cross_layers` (3), `rank` (0: full) and `structure` ("stacked" or "parallel"). din: `unit`'
+        " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
+        " a sequence has a vector that is learned. mmoe: `experts` (8).",
     )
 
     @model_validator(mode="after")

@@ -178,5 +178,5 @@ class TrainerSection(Section):
         description="Request each row of a batch once and send one gradient for it, however many examples"
         " contain it. This saves bytes and costs some CPU time of the trainer; with float32 in"
         " `codecs.vectors` and `codecs.gradients` results are the same to the bit. It does not affect tables"
-        " with bags.",
+        " with bags, unless these have weights or are sequences.",
     )

@@ -34,6 +34,11 @@ def no_other_labels() -> Float32Array:
     return np.zeros((0, 0), np.float32)
 
 
+def no_item_weights() -> Float32Array:
+    """Return float32 [0]: the item weights of a job without any."""
+    return np.zeros(0, np.float32)
+
+
 def label_columns(labels: Float32Array, others: Float32Array) -> Float32Array:
     """Return all labels of examples as a model's logits have them.
 
@@ -59,6 +64,8 @@ class Batch:
         bag_lengths: int32 [M, B], number of these rows by multi-hot table and example; 0 is an empty bag.
         replay: whether the batch was trained before, but a replaced embedding node lacks its updates.
         other_labels: float32 [T - 1, B], each 0.0 or 1.0: the job's further labels; [0, 0] for one label.
+        item_weights: float32 [N], weights of `bag_rows`, finite and at least 0; 1 in tables without weights;
+            [0] when no table has weights.
     """
 
     id: BatchId
@@ -70,6 +77,7 @@ class Batch:
     bag_lengths: Int32Array = field(default_factory=no_bag_lengths)
     replay: bool = False
     other_labels: Float32Array = field(default_factory=no_other_labels)
+    item_weights: Float32Array = field(default_factory=no_item_weights)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -82,10 +90,12 @@ class Bags:
     Attributes:
         rows: int32 [N], rows of table 0: those of example 0, of example 1, ...; then those of table 1, ...
         lengths: int32 [M, n], number of these rows by table and example.
+        weights: float32 [N], weights of the rows; [0] when no table has weights.
     """
 
     rows: Int32Array = field(default_factory=no_bag_rows)
     lengths: Int32Array = field(default_factory=no_bag_lengths)
+    weights: Float32Array = field(default_factory=no_item_weights)
 
     def slice(self, start: int, stop: int) -> Bags:
         """Return the bags of examples start to stop - 1."""
@@ -95,13 +105,16 @@ class Bags:
             return Bags(self.rows, self.lengths[:, start:stop])
         ends = _ends(self.lengths)
         begins = ends - self.lengths
-        parts = []
+        bounds: list[tuple[int, int]] = []
         if start < stop:
-            parts = [
-                self.rows[first:last]
-                for first, last in zip(begins[:, start].tolist(), ends[:, stop - 1].tolist(), strict=True)
-            ]
-        return Bags(_joined(parts), np.ascontiguousarray(self.lengths[:, start:stop]))
+            bounds = list(zip(begins[:, start].tolist(), ends[:, stop - 1].tolist(), strict=True))
+        parts = [self.rows[first:last] for first, last in bounds]
+        weights = [self.weights[first:last] for first, last in bounds]
+        return Bags(
+            _joined(parts),
+            np.ascontiguousarray(self.lengths[:, start:stop]),
+            _joined_weights(weights),
+        )
 
     def take(self, indices: NDArray[np.intp]) -> Bags:
         """Return C-contiguous copies of the bags of the examples `indices`, in that order."""
@@ -113,7 +126,9 @@ class Bags:
         total = int(counts.sum())
         # For each row: the bag's begin here, minus its begin in the result.
         shift = np.repeat(begins - (np.cumsum(counts) - counts), counts)
-        return Bags(self.rows[shift + np.arange(total)], lengths)
+        places = shift + np.arange(total)
+        weights = self.weights[places] if len(self.weights) else self.weights
+        return Bags(self.rows[places], lengths, weights)
 
     @staticmethod
     def join(parts: Sequence[Bags]) -> Bags:
@@ -125,12 +140,14 @@ class Bags:
         if not len(lengths):
             return Bags(no_bag_rows(), lengths)
         bounds = [np.concatenate([[0], np.cumsum(part.lengths.sum(axis=1))]) for part in parts]
-        rows = [
-            part.rows[bound[table] : bound[table + 1]]
+        pieces = [
+            (part, bound[table], bound[table + 1])
             for table in range(len(lengths))
             for part, bound in zip(parts, bounds, strict=True)
         ]
-        return Bags(_joined(rows), lengths)
+        rows = [part.rows[first:last] for part, first, last in pieces]
+        weights = [part.weights[first:last] for part, first, last in pieces if len(part.weights)]
+        return Bags(_joined(rows), lengths, _joined_weights(weights))
 
 
 def _ends(lengths: Int32Array) -> NDArray[np.int64]:
@@ -141,3 +158,7 @@ def _ends(lengths: Int32Array) -> NDArray[np.int64]:
 
 def _joined(parts: Sequence[Int32Array]) -> Int32Array:
     return np.concatenate(parts) if parts else no_bag_rows()
+
+
+def _joined_weights(parts: Sequence[Float32Array]) -> Float32Array:
+    return np.concatenate(parts) if parts else no_item_weights()

@@ -95,13 +95,15 @@ def _batch_pieces(
 
 def _batch(batch_id: BatchId, pieces: list[Examples]) -> Batch:
     rows = pieces[0] if len(pieces) == 1 else Examples.join(pieces)
+    bags = rows.bags
     return Batch(
         batch_id,
         rows.labels,
         rows.dense,
         rows.rows,
         rows.weights,
-        rows.bags.rows,
-        rows.bags.lengths,
+        bags.rows,
+        bags.lengths,
         other_labels=rows.other_labels,
+        item_weights=bags.weights,
     )

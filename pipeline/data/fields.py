@@ -1,4 +1,4 @@
-"""Conversion of text or Arrow columns to numbers, times, hashes and bags.
+"""Conversion of text or Arrow columns to numbers, times and hashes.
 
 Each function converts one column of a chunk to NumPy arrays. Short integers in text fields are parsed eight
 digits at a time, all other numbers one by one.
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..types import Float64Array, IndexArray, Int32Array, Mask, Uint8Array, Uint64Array
+from ..types import Float64Array, IndexArray, Mask, Uint8Array, Uint64Array
 from .hashing import PADDING_BYTES, hash_bytes, hash_fields, hash_integers, unaligned_words
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -235,29 +235,6 @@ def hash_ids(column: pa.Array, number: int) -> Uint64Array:
     if column.null_count:
         h[null_mask(column)] = hash_bytes(number, b"")
     return h
-
-
-def hash_bags(
-    column: pa.Array, rules: TextRules, *, delimiter: str, max_ids: int, number: int
-) -> tuple[Uint64Array, Int32Array]:
-    """Return a cleaned column's bags: hashes uint64 [N], lengths int32 [n].
-
-    The column has delimited texts or lists. Missing ids are dropped, and of the others a bag has the first
-    `max_ids`. Null is an empty bag. `number` is the hash's `column`.
-    """
-    if pa.types.is_null(column.type):
-        return np.zeros(0, np.uint64), np.zeros(len(column), np.int32)
-    if is_text(column.type):
-        column = pc.split_pattern(column, delimiter)
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    ids = rules.clean(column.flatten())
-    owners = np.repeat(np.arange(len(column)), lengths)
-    included = ~null_mask(ids)
-    before = np.concatenate([[0], np.cumsum(included)])
-    first = before[np.cumsum(lengths) - lengths]
-    included &= before[:-1] - first[owners] < max_ids
-    kept = ids.filter(pa.array(included))
-    return hash_ids(kept, number), np.bincount(owners[included], minlength=len(column)).astype(np.int32)
 
 
 def equals_any(column: pa.Array, values: Sequence[Any], rules: TextRules) -> Mask:

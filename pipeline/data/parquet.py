@@ -252,6 +252,8 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
             raise DataError(
                 f"column {source} has type {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
             )
+        if column.weights:
+            _check_weights(path, arrow, name, column.weights)
         if ids is not None and column.kind in ("categorical", "multi_hot") and not column.has_times:
             ids.add(path, name, kind)
 
@@ -290,6 +292,22 @@ def _examples(
     if not valid.all():
         labels, dense, table_rows = labels[valid], dense[:, valid], np.compress(valid, table_rows, axis=1)
     return Examples(labels.astype(np.float32), np.ascontiguousarray(log_transform(dense).T), table_rows)
+
+
+def _check_weights(path: str, arrow: Any, name: str, source: str) -> None:
+    if fault := column_fault(source, arrow.names):
+        raise DataError(f"has {fault}", where=path, remedy=f"correct data.columns.{name}.weights")
+    kind = plain_type(arrow.field(source).type)
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    inner = plain_type(kind.value_type) if lists else kind
+    number = lists and (is_number(inner) or pa.types.is_null(inner))
+    if not (number or is_text(inner) or pa.types.is_null(kind)):
+        raise DataError(
+            f"column {source} has type {kind}; the weights of {name} need lists of numbers, or delimited"
+            " texts",
+            where=path,
+            remedy=f"give data.columns.{name}.weights a column with a number for each id",
+        )
 
 
 def _fits(kind: pa.DataType, column: ColumnSection) -> tuple[bool, str]:

@@ -16,13 +16,13 @@ from .batch import Bags, no_other_labels, no_weights
 from .fields import (
     TextRules,
     equals_any,
-    hash_bags,
     hash_ids,
     is_text,
     null_mask,
     parse_times,
 )
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
+from .id_lists import IdBags
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples, log_transform
 from .time_parts import out_of_years, rows_of_time_part
@@ -108,7 +108,8 @@ class RecordSchema:
         """Return the columns of the file that are used, each once."""
         columns = self.data.columns.items()
         used = [name for name, column in columns if column.in_file and column.kind != "ignored"]
-        return list(dict.fromkeys(self.source_of(name) for name in used))
+        weights = [column.weights for _, column in columns if column.weights]
+        return list(dict.fromkeys([*map(self.source_of, used), *weights]))
 
     @property
     def places(self) -> list[str]:
@@ -124,7 +125,7 @@ class RecordSchema:
         columns = {name: self.rules.clean(array) for name, array in raw.items()}
         count = len(next(iter(columns.values())))
         parser = _ChunkParser(self, columns, count)
-        labels, dense, bag_rows, bag_lengths = [], [], [], []
+        labels, dense, bag_rows, bag_lengths, item_weights = [], [], [], [], []
         weights, times = no_weights(), np.zeros(0)
         for name, section in self.data.columns.items():
             if section.kind == "label":
@@ -135,10 +136,11 @@ class RecordSchema:
             elif section.has_ids and section.in_file:
                 parser.ids(name, section)
             elif section.kind == "multi_hot":
-                hashed, lengths = parser.bags(name, section)
+                hashed, lengths, of_items = parser.bags(name, section)
                 rows = table_rows_of(hashed[None], (self._rows[name],)).reshape(-1)
                 bag_rows.append(rows)
                 bag_lengths.append(lengths)
+                item_weights.append(of_items)
             elif section.kind == "timestamp":
                 times = parser.times(name, section)
             elif section.kind == "weight":
@@ -148,7 +150,7 @@ class RecordSchema:
             np.stack(dense, axis=1) if dense else np.zeros((count, 0), np.float32),
             self._table_rows(parser, count),
             weights,
-            Bags(np.concatenate(bag_rows), np.stack(bag_lengths)) if bag_rows else Bags(),
+            self._bags(bag_rows, bag_lengths, item_weights),
             other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
         )
         faults = tuple(fault for fault in parser.faults if fault.rows.any())
@@ -158,6 +160,24 @@ class RecordSchema:
         if self._tap is not None:
             parser.show(self._tap, ~bad)
         return Records(examples, times, faults, bad)
+
+    def _bags(
+        self, rows: list[Int32Array], lengths: list[Int32Array], weights: list[Float32Array | None]
+    ) -> Bags:
+        """Return the bags of all tables.
+
+        Where any table has weights, those of the others are 1.
+        """
+        if not rows:
+            return Bags()
+        joined, counts = np.concatenate(rows), np.stack(lengths)
+        if all(own is None for own in weights):
+            return Bags(joined, counts)
+        filled = [
+            np.ones(len(own), np.float32) if given is None else given
+            for own, given in zip(rows, weights, strict=True)
+        ]
+        return Bags(joined, counts, np.concatenate(filled))
 
     def _table_rows(self, parser: _ChunkParser, count: int) -> Int32Array:
         """Return int32 [T, n], the rows of ids, in the order of the schema."""
@@ -282,17 +302,22 @@ class _ChunkParser:
         rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")
         return np.where(missing, count - 1, rows)
 
-    def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array]:
-        """Return hashes and lengths of bags."""
-        found = hash_bags(
-            self._column(name),
-            self._schema.rules,
-            delimiter=section.delimiter,
-            max_ids=section.max_ids,
-            number=column_number(name),
-        )
-        self.hashes[name], self._bag_lengths[name] = found
-        return found
+    def bags(self, name: str, section: ColumnSection) -> tuple[Uint64Array, Int32Array, Float32Array | None]:
+        """Return hashes and lengths of bags, and their items' weights; None without weights."""
+        rules, delimiter = self._schema.rules, section.delimiter
+        bags = IdBags.of(self._column(name), rules, delimiter=delimiter, max_ids=section.max_ids)
+        hashes, lengths = bags.hashes(column_number(name))
+        self.hashes[name], self._bag_lengths[name] = hashes, lengths
+        if not section.weights:
+            return hashes, lengths, None
+        weights = bags.weights(self._columns[section.weights], rules, delimiter)
+        for wanted, rows in (
+            (f"of another length than the list of {self._schema.source_of(name)}", weights.unlike),
+            ("below 0 or not numeric", weights.rows_where(~(weights.values >= 0))),
+            (f"above {MAX_WEIGHT:g}", weights.rows_where(weights.values > MAX_WEIGHT)),
+        ):
+            self.faults.append(ColumnFault(f"{name}.weights", section.weights, wanted, rows))
+        return hashes, lengths, weights.usable(MAX_WEIGHT)
 
     def show(self, tap: ColumnTap, good: Mask) -> None:
         """Give the good rows to `tap`; call it after all columns are read."""

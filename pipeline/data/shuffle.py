@@ -177,7 +177,8 @@ class SortedRows:
 def chunk_bytes(chunk: RecordChunk) -> int:
     """Return a chunk's bytes in memory, including 16 bytes a row for sorting it."""
     rows = chunk.examples
-    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths)
+    bags = rows.bags
+    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, bags.rows, bags.lengths, bags.weights)
     return sum(array.nbytes for array in (*arrays, rows.other_labels)) + 16 * len(rows)
 
 

@@ -295,6 +295,10 @@ def _categorical(name: str, distinct: int, sample: InputSample) -> DraftColumn:
 
 def _bag(name: str, ids: pl.Series, delimiter: str, seen: str, sample: InputSample) -> DraftColumn:
     distinct = ids.n_unique()
+    numbers = _numbers(ids)
+    if numbers is not None and (ids.dtype.is_float() or bool((numbers != numbers.floor()).any())):
+        why = f'{seen}, of fractions; for weights of the ids of another list write weights = "{name}" there'
+        return DraftColumn(name, "", "", why)
     option = f', delimiter = "{delimiter}"' if delimiter and delimiter != "|" else ""
     text = f'{{ kind = "multi_hot"{option} }}'
     why = f"{seen}, {distinct:,} values"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -14,6 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 # The value of `torch.nn.utils.clip_grad_norm_`.
 _CLIP_EPS = 1e-6
 
+FIRST_SLOPE: Final = 0.25
+"""The first slope of a PReLU, that of He et al., arXiv 1502.01852."""
 THIN_ELEMENTS: Final = 4096
 """Layers with fewer weights gain nothing by lower precision: each product of bfloat16 takes some 25
 microseconds before it begins."""
@@ -96,18 +98,40 @@ class ThinLinear(nn.Linear):
             return super().forward(inputs.float())
 
 
-def mlp(widths: Sequence[int], *, last_relu: bool) -> nn.Sequential:
-    """Return linear layers of these widths with ReLU between them.
+class PReLU(nn.Module):
+    """max(0, x) + slope * min(0, x), with a slope for each feature.
 
-    With `last_relu` there is also a ReLU after the last layer.
+    Unlike torch's own it takes the features from the last dimension.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.full((width,), FIRST_SLOPE))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the shape of `inputs`, [..., width]."""
+        return torch.where(inputs > 0, inputs, self.slope * inputs)
+
+
+def relu(width: int) -> nn.Module:  # noqa: ARG001
+    """Return a ReLU, of features of any width."""
+    # In place, because nothing else reads a linear layer's output and its gradient does not need it.
+    return nn.ReLU(inplace=True)
+
+
+def mlp(
+    widths: Sequence[int], *, last_relu: bool, activation: Callable[[int], nn.Module] = relu
+) -> nn.Sequential:
+    """Return linear layers of these widths with an activation between them.
+
+    With `last_relu` there is also one after the last layer. `activation` makes one of a width.
     """
     layers: list[nn.Module] = []
     for at, (width_in, width_out) in enumerate(pairwise(widths)):
         kind = ThinLinear if width_in * width_out < THIN_ELEMENTS else nn.Linear
         layers.append(kind(width_in, width_out))
         if last_relu or at < len(widths) - 2:
-            # In place, because nothing else reads a linear layer's output and its gradient does not need it.
-            layers.append(nn.ReLU(inplace=True))
+            layers.append(activation(width_out))
     return nn.Sequential(*layers)
 
 

@@ -15,6 +15,11 @@ weights. Each worker runs `forward` on its own module, and the modules' paramete
 must keep no state between calls except its parameters (no batch normalization).
 
 For a job with several labels, an argument `tasks` of `__init__` gets their number.
+A model that takes sequences, columns with pooling = "none", says so by `takes_sequences = True` in its class.
+`__init__` then also gets the keyword `inputs`, a `sequences.ModelInput` (name, dim, longest) for each entry
+of `embeddings`. The entry of such a column is a `sequences.EmbeddedSequence`: `vectors`, float32 [B, L, K],
+`lengths`, int64 [B], and `mask()`, bool [B, L]. The vectors are in the order of the list, with zeros behind
+those of a shorter one.
 
 A model may have a method `set_output_bias(self, logit: float)`. It is called once, after `__init__`, with the
 first value of the logit's bias, see `model.output_bias`; with several labels it gets a list of their values.
@@ -36,20 +41,24 @@ from ...class_loader import NoSuchFile, is_file, load_module
 from ..config.job import Job
 from ..errors import JobFileError
 from .built_in import DLRM, DCNv2, WideDeep
+from .din import DIN
 from .multi_task import MMoE, SharedBottom
+from .sequences import EmbeddedSequence, Embeddings, model_inputs_of
 
 _WHERE = "model.name"
 
 MODELS: dict[str, type[nn.Module]] = {
     "dcn_v2": DCNv2,
+    "din": DIN,
     "dlrm": DLRM,
     "mmoe": MMoE,
     "shared_bottom": SharedBottom,
     "wide_deep": WideDeep,
 }
 # The keys of [model] that are arguments of a model, beside its options.
-WIDTHS = {
+KEYS = {
     "dcn_v2": ("top",),
+    "din": ("top", "attention"),
     "dlrm": ("bottom", "top"),
     "mmoe": ("bottom", "top"),
     "shared_bottom": ("bottom", "top"),
@@ -94,7 +103,7 @@ def build_model(job: Job, label_rates: Sequence[float] = ()) -> nn.Module:
     """
     arguments: dict[str, Any] = dict(job.model.options)
     name = job.model.name
-    for key in WIDTHS.get(name, ()):
+    for key in KEYS.get(name, ()):
         if key in arguments:
             raise JobFileError(
                 f"{name} takes no such option", where=f"model.options.{key}", remedy=f"write model.{key}"
@@ -102,7 +111,7 @@ def build_model(job: Job, label_rates: Sequence[float] = ()) -> nn.Module:
         arguments[key] = getattr(job.model, key)
     maker = find_model(name)
     dense, dims = job.model_inputs
-    arguments |= _tasks_of(job, maker)
+    arguments |= _tasks_of(job, maker) | _inputs(job, maker)
     try:
         inspect.signature(maker).bind(dense, dims, **arguments)
     except TypeError as error:
@@ -170,6 +179,36 @@ def _tasks_of(job: Job, maker: Callable[..., nn.Module]) -> dict[str, int]:
     return {_TASKS: count} if takes and count > 1 else {}
 
 
+def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
+    """Return the argument `inputs` of a model that takes sequences.
+
+    Raises JobFileError for a sequence and a model that takes none.
+    """
+    if getattr(maker, "takes_sequences", False):
+        return {"inputs": model_inputs_of(job.tables, job.data.columns)}
+    for table in job.tables:
+        if table.pooling == "none":
+            raise JobFileError(
+                f'column {table.name} has pooling = "none", but {job.model.name} takes no sequences',
+                where=f"data.columns.{table.name}.pooling",
+                remedy='set "sum" or "mean", or model.name = "din"; a class of your own says'
+                " takes_sequences = True",
+            )
+    return {}
+
+
+def _zeros(job: Job) -> Embeddings:
+    """Return the embeddings of 2 examples, the second with empty lists."""
+    zeros: Embeddings = []
+    for entry in model_inputs_of(job.tables, job.data.columns):
+        if entry.longest is None:
+            zeros.append(torch.zeros(2, entry.dim))
+        else:
+            length = min(2, entry.longest)
+            zeros.append(EmbeddedSequence(torch.zeros(2, length, entry.dim), torch.tensor([length, 0])))
+    return zeros
+
+
 def _set_output_bias(job: Job, module: nn.Module, label_rates: Sequence[float]) -> None:
     given = job.model.output_bias
     setter = getattr(module, "set_output_bias", None)
@@ -209,11 +248,9 @@ def _check_contract(job: Job, module: nn.Module) -> None:
             where="model.name",
             remedy="make it float32",
         )
-    width, dims = job.model_inputs
     names = job.data.label_names
     shape = "[B]" if len(names) == 1 else f"[B, {len(names)}], a column for each of {', '.join(names)}"
-    dense = torch.zeros(2, width)
-    embeddings = [torch.zeros(2, dim) for dim in dims]
+    dense, embeddings = torch.zeros(2, job.data.dense_width), _zeros(job)
     try:
         with torch.no_grad():
             logits = module(dense, embeddings)

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from ..data.batch import Bags
 from ..data.prepared.manifest import PreparedColumn
 from ..data.prepared.part_reader import ROW_GROUP_ROWS, STORED_TYPES, part_schema
 from ..data.records import RecordChunk
@@ -100,6 +102,7 @@ class PartWriter:
         labels = iter((examples.labels, *examples.other_labels))
         dense = iter(np.ascontiguousarray(examples.dense.T))
         ids, bags = iter(examples.rows), iter(_lists(chunk))
+        bagged = [column.name for column in self._columns if column.kind == "multi_hot"]
         arrays: list[Any] = []
         for column in self._columns:
             if column.kind == "label":
@@ -110,6 +113,9 @@ class PartWriter:
                 arrays.append(next(ids))
             elif column.kind == "multi_hot":
                 arrays.append(next(bags))
+            elif column.kind == "item_weights":
+                table = bagged.index(column.name.removesuffix(":weights"))
+                arrays.append(_weights(chunk, table))
             else:
                 arrays.append(chunk.times if column.kind == "timestamp" else examples.weights)
         return pa.Table.from_arrays([pa.array(values) for values in arrays], schema=self._schema)
@@ -125,14 +131,20 @@ def _repeats(column: Any) -> bool:
 
 def _lists(chunk: RecordChunk) -> list[Any]:
     """Return the bags of each table as an Arrow array."""
-    bags, start, arrays = chunk.examples.bags, 0, []
-    for lengths in bags.lengths:
-        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
-        stop = start + int(offsets[-1])
-        arrays.append(
-            pa.ListArray.from_arrays(
-                pa.array(offsets), pa.array(bags.rows[start:stop]), type=STORED_TYPES["list<int32>"]
-            )
-        )
-        start = stop
-    return arrays
+    bags = chunk.examples.bags
+    return [_list(bags.rows, bags, table, "list<int32>") for table in range(len(bags.lengths))]
+
+
+def _weights(chunk: RecordChunk, table: int) -> Any:
+    """Return the weights of one table's bags as an Arrow array."""
+    bags = chunk.examples.bags
+    # A chunk without an id has no weights either.
+    values = bags.weights if len(bags.weights) else np.zeros(0, np.float32)
+    return _list(values, bags, table, "list<float32>")
+
+
+def _list(values: NDArray[Any], bags: Bags, table: int, stored: str) -> Any:
+    start, lengths = int(bags.lengths[:table].sum(dtype=np.int64)), bags.lengths[table]
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
+    own = pa.array(values[start : start + int(offsets[-1])])
+    return pa.ListArray.from_arrays(pa.array(offsets), own, type=STORED_TYPES[stored])

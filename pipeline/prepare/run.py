@@ -13,7 +13,14 @@ from typing import ClassVar, TypeAlias
 from ..atomic_file import UNFINISHED, atomic_file, sha256_of, sync_directory, unwritable
 from ..config.job import Job
 from ..data.bad_rows import BadRows, too_many_bad_rows
-from ..data.prepared.manifest import MANIFEST_NAME, ROLES, DataRole, PreparedManifest, PreparedPart
+from ..data.prepared.manifest import (
+    MANIFEST_NAME,
+    ROLES,
+    DataRole,
+    PreparedManifest,
+    PreparedPart,
+    version_of,
+)
 from ..errors import DataError
 from .folder import SavedProgress, clear_unfinished
 from .part_writer import PartWriter
@@ -186,6 +193,7 @@ class PreparationRun:
                     remedy="change the columns in [data] to fit the files",
                 )
         manifest = PreparedManifest(
+            version=version_of(self._columns),
             order_digest=self._digest,
             order=progress.order,
             columns=self._columns,

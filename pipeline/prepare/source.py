@@ -67,16 +67,24 @@ def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSett
 
 
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
-    """Return the columns of the parts: label, numbers, ids, bags, timestamp, weight."""
+    """Return the columns of the parts, by their kinds; weights of ids come last."""
     sections = dict(job.data.columns) or _click_columns(job)
     rows = {table.name: table.rows for table in job.tables}
     kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")
-    return tuple(
+    columns = [
         _column(name, section, rows.get(name))
         for kind in kinds
         for name, section in sections.items()
         if _stored_kind(section) == kind
-    )
+    ]
+    weights = [
+        PreparedColumn(
+            name=f"{name}:weights", kind="item_weights", source=section.weights, stored="list<float32>"
+        )
+        for name, section in sections.items()
+        if section.weights
+    ]
+    return (*columns, *weights)
 
 
 @dataclass(frozen=True, slots=True)

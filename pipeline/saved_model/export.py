@@ -53,6 +53,19 @@ _ROW_RULE = [
     "a table with boundaries has no hash: the row is how many of them are at most the number in the column"
     " source; a missing number has the last row, rows - 1; a row whose number is not finite has no score",
 ]
+_SEQUENCE_RULE = [
+    "pooling sequence: the vectors of the ids used, side by side in the order of the list; the input of the"
+    " table is [batch, length, dim], length at least 1 and as long as the longest list or longer, with zeros"
+    " behind a shorter list; the input lengths:TABLE has the number of ids used",
+]
+_WEIGHT_RULE = [
+    "pooling weighted_sum or weighted_mean: the column weights has a number for each id of the column source,"
+    " missing ids included, as a list or a text that is cut as the ids are; an id that is not used drops its"
+    " weight; a row with another number of weights than ids, or with a weight of an id used that is missing,"
+    " not finite or below 0, has no score",
+    "weighted_sum: the sum of weight times vector of the ids used; weighted_mean: that sum divided by the sum"
+    " of their weights; zeros if that sum is 0",
+]
 _BAG_RULE = [
     "pooling sum or mean: the column source has a list of ids, or a text that is cut at every delimiter; if"
     " it is missing, the bag is empty",
@@ -76,7 +89,9 @@ def export_model(
     """
     require_exporter(form)
     width, dims = model.job.model_inputs
+    longest = _longest(model)
     names = ["dense", *(f"table:{name}" for name in model.tables)]
+    names += [f"lengths:{name}" for name, table in model.tables.items() if table.pooling == "none"]
     manifest = _manifest(model, form, names)
     weights = {table.name: table.weights for table in model.tables.values()}
     if since is None:
@@ -89,7 +104,7 @@ def export_model(
         for entry in manifest["tables"]:
             entry["changed_rows"] = len(rows[entry["name"]].rows)
     with atomic_folder(folder) as place:
-        export_dense(model.dense, width, dims, names, form, place / FILES[form])
+        export_dense(model.dense, width, dims, names, form, place / FILES[form], longest)
         files = write_tables(rows, tables, place, whole=since is None)
         for entry in manifest["tables"]:
             entry["file"] = files.get(entry["name"])
@@ -143,21 +158,42 @@ def _manifest(model: SavedModel, form: Format, names: list[str]) -> dict[str, An
             "integer": integers.pop() if len(integers) == 1 else "as its table states",
         },
         "row_rule": _ROW_RULE,
-        "bag_rule": _BAG_RULE,
+        "bag_rule": _bag_rule(model),
         "tables": [_table_entry(model, table) for table in model.tables.values()],
     }
 
 
+def _longest(model: SavedModel) -> dict[int, int]:
+    """Return the most vectors of each sequence, by the number of its table."""
+    columns = model.job.data.columns
+    tables = enumerate(model.tables.values())
+    return {number: columns[table.name].max_ids for number, table in tables if table.pooling == "none"}
+
+
+def _bag_rule(model: SavedModel) -> list[str]:
+    poolings = {table.pooling for table in model.tables.values()}
+    weighted = _WEIGHT_RULE if any(pooling.startswith("weighted_") for pooling in poolings) else []
+    return [*_BAG_RULE, *weighted, *(_SEQUENCE_RULE if "none" in poolings else [])]
+
+
 def _dense_entry(model: SavedModel, form: Format, names: list[str]) -> dict[str, Any]:
     width, dims = model.job.model_inputs
+    longest = _longest(model)
+    shapes: list[list[Any]] = [["batch", width]]
+    for number, dim in enumerate(dims):
+        shapes.append(["batch", "length", dim] if number in longest else ["batch", dim])
+    inputs: list[dict[str, Any]] = [
+        {"name": name, "dtype": "float32", "shape": shape}
+        for name, shape in zip(names[: len(shapes)], shapes, strict=True)
+    ]
+    inputs += [{"name": name, "dtype": "int64", "shape": ["batch"]} for name in names[len(shapes) :]]
+    of_lists = ", [lengths of each sequence]" if longest else ""
+    call = f"forward(dense, [embedding of each table]{of_lists})"
     return {
         "format": form,
         "file": FILES[form],
-        "inputs": [
-            {"name": name, "dtype": "float32", "shape": ["batch", size]}
-            for name, size in zip(names, (width, *dims), strict=True)
-        ],
-        "call": "forward(dense, [embedding of each table])" if form == "torch-export" else "by name",
+        "inputs": inputs,
+        "call": call if form == "torch-export" else "by name",
         "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch"]} | _labels_of(model),
         **_probability(model),
     }
@@ -205,8 +241,12 @@ def _ids_of(model: SavedModel, table: Table) -> dict[str, Any]:
     if not table.pooling:
         return {"source": source, "pooling": "none"}
     assert column is not None
-    bag = {"delimiter": column.delimiter, "max_ids": column.max_ids}
-    return {"source": source, "pooling": table.pooling, "empty_bag": "zeros"} | bag
+    bag: dict[str, Any] = {"delimiter": column.delimiter, "max_ids": column.max_ids}
+    if table.pooling == "none":
+        # Here "none" says that a table has one id.
+        return {"source": source, "pooling": "sequence"} | bag
+    weights = {"weights": column.weights} if column.weights else {}
+    return {"source": source, "pooling": table.pooling, "empty_bag": "zeros"} | bag | weights
 
 
 def _hash_of(table: Table) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
 from ..models.registry import build_model
+from ..models.sequences import with_lengths
 from ..types import Float32Array
 from .table import Table
 
@@ -64,8 +65,9 @@ class SavedModel:
             replica).
         job: the job that trained it.
         dense: the dense module, on the CPU, in evaluation mode: `forward(dense [B, D], embeddings: list of
-            [B, dim]) -> logits [B]`, or `[B, T]` of T labels, with the embeddings in the order of `tables`.
-            Add `job.logit_offset` to calibrate its logits.
+            [B, dim]) -> logits [B]`, or `[B, T]` of T labels. The embeddings are in the order of `tables`;
+            that of a column with pooling "none" is an `EmbeddedSequence`. Add `job.logit_offset` to calibrate
+            the logits.
         tables: the embedding tables, by the name of their column.
         id_classes: whether training read texts or integers as the ids of each column, if it read any.
     """
@@ -133,7 +135,11 @@ class SavedModel:
         left out negatives or weighted positives.
         """
         with torch.inference_mode():
-            embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
+            vectors = self._loaded.embeddings(
+                batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights
+            )
+            lengths = {table: torch.from_numpy(own) for table, own in vectors.lengths.items()}
+            embeddings = with_lengths(vectors.embeddings, lengths)
             logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
         return logits + np.float32(self.job.logit_offset)
 

@@ -219,6 +219,7 @@ def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
             np.ascontiguousarray(examples.rows),
             bag_rows=examples.bags.rows,
             bag_lengths=examples.bags.lengths,
+            item_weights=examples.bags.weights,
         )
         found = np.array(model.logits(batch))
         found[~has_scores(found)] = np.nan

@@ -27,7 +27,8 @@ class Table:
     Attributes:
         name: name of the column whose values the table embeds.
         weights: float32 [rows, dim], read-only.
-        pooling: "" if an example has one row; "sum" or "mean" if it has a bag of rows.
+        pooling: "" if an example has one row, otherwise how its rows are combined: "sum" or "mean",
+            "weighted_sum" or "weighted_mean", or "none" for a sequence.
         column: number of the column in the hash (see `pipeline.data.hashing`).
         integers_as_text: whether an integer is hashed as its decimal digits, because training read texts;
             otherwise it is hashed as 8 bytes, like the integers of Parquet.

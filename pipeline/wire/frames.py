@@ -51,6 +51,8 @@ def encode(message: Message) -> list[Any]:
             )
         shapes.append(array.shape)
         frames.append(array)
+    while len(shapes) > schema.least_tensors and not frames[-1].size:
+        del shapes[-1], frames[-1]
     values = [getattr(message, name) for name, _ in schema.header]
     body = msgpack.packb([PROTOCOL_VERSION, message.KIND, values, shapes], use_bin_type=True)
     if len(body) > MAX_HEADER_BYTES:
@@ -105,15 +107,17 @@ def _decode(frames: Sequence[Any]) -> Message:
     _, kind, values, shapes = parts
     if not isinstance(values, list) or len(values) != len(schema.header):
         raise ProtocolError(f"{kind}: {len(schema.header)} header values are expected")
-    if not isinstance(shapes, list) or not len(shapes) == len(schema.tensors) == len(frames) - 1:
-        raise ProtocolError(f"{kind}: {len(schema.tensors)} tensors are expected, {len(frames) - 1} came")
+    least, most = schema.least_tensors, len(schema.tensors)
+    if not isinstance(shapes, list) or not least <= len(shapes) == len(frames) - 1 <= most:
+        expected = f"{least} to {most}" if least < most else f"{most}"
+        raise ProtocolError(f"{kind}: {expected} tensors are expected, {len(frames) - 1} came")
     fields: dict[str, Any] = {}
     for (name, check), value in zip(schema.header, values, strict=True):
         try:
             fields[name] = check(value)
         except ValueError as error:
             raise ProtocolError(f"{kind}.{error}") from error
-    for field, shape, frame in zip(schema.tensors, shapes, frames[1:], strict=True):
+    for field, shape, frame in zip(schema.tensors[: len(shapes)], shapes, frames[1:], strict=True):
         fields[field.name] = _tensor(kind, field, shape, frame)
     return schema.cls(**fields)
 

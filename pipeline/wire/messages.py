@@ -140,7 +140,8 @@ class Delivery(Message):
     bag_rows: Int32Array = tensor("int32", 1, optional=True)
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
     replay: bool = False
-    other_labels: Float32Array = tensor("float32", 2, optional=True)
+    other_labels: Float32Array = tensor("float32", 2, omitted=True)
+    item_weights: Float32Array = tensor("float32", 1, omitted=True)
 
 
 # --- trainer and worker process, both ways

@@ -19,21 +19,26 @@ from .field_checks import check_at, check_of
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorField:
-    """A tensor of a message, one raw frame: little-endian `dtype`, `rank` dimensions."""
+    """A tensor of a message, one raw frame: little-endian `dtype`, `rank` dimensions.
+
+    `omitted` says that it is not sent when it is empty and no tensor comes after it.
+    """
 
     name: str
     dtype: np.dtype[Any]
     rank: int
+    omitted: bool = False
 
 
-def tensor(dtype: str, rank: int, *, optional: bool = False) -> Any:
+def tensor(dtype: str, rank: int, *, optional: bool = False, omitted: bool = False) -> Any:
     """Declare a dataclass field that is sent as a raw frame.
 
-    `dtype` is a numpy name, little-endian on the wire. With `optional` the default is an empty tensor.
+    `dtype` is a numpy name, little-endian on the wire. With `optional` or `omitted` the default is an empty
+    tensor; see `TensorField`.
     """
     kind = np.dtype(dtype).newbyteorder("<")
-    metadata = {"tensor": (kind, rank)}
-    if not optional:
+    metadata = {"tensor": (kind, rank, omitted)}
+    if not (optional or omitted):
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=lambda: np.zeros((0,) * rank, kind))
 
@@ -44,13 +49,19 @@ class Message:
     KIND: ClassVar[str]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class MessageSchema:
     """The fields of one kind of message, for encoding and validation in `frames`."""
 
     cls: type[Message]
     header: tuple[tuple[str, Callable[[Any], Any]], ...]
     tensors: tuple[TensorField, ...]
+
+    @functools.cached_property
+    def least_tensors(self) -> int:
+        """Number of tensors that are always sent."""
+        kept = [at + 1 for at, field in enumerate(self.tensors) if not field.omitted]
+        return max(kept, default=0)
 
 
 def schema_of(cls: type[Message]) -> MessageSchema:
@@ -64,7 +75,7 @@ def schema_of(cls: type[Message]) -> MessageSchema:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         declared = field.metadata.get("tensor")
         if declared is not None:
-            tensors.append(TensorField(field.name, declared[0], declared[1]))
+            tensors.append(TensorField(field.name, *declared))
         else:
             check = functools.partial(check_at, field.name, check_of(hints[field.name]))
             header.append((field.name, check))

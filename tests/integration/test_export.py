@@ -141,6 +141,65 @@ def test_every_kind_of_input_is_as_the_manifest_says(
     assert [model.tables["years"].hash(value) for value in (17.9, 18, 40, None)] == [0, 1, 3, 4]
 
 
+def write_lists(path: Path) -> Path:
+    """Rows with lists and their weights; some of both are empty, dropped, or beyond `max_ids`."""
+    rng = np.random.default_rng(1)
+    lists = [("", ""), ("a||b", "1||0.5"), ("c|d|e|a|b", "0|0|0|9|9"), ("a|a", "2|3"), (None, None)]
+    count = 2000
+    columns = {
+        "clicked": rng.integers(0, 2, count),
+        "age": [float(at % 80) for at in range(count)],
+        "item": [f"i{at % 30}" for at in range(count)],
+        "history": [lists[at % len(lists)][0] for at in range(count)],
+        "scores": [lists[at % len(lists)][1] for at in range(count)],
+    }
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["torch-export", pytest.param("onnx", marks=pytest.mark.matrix)])
+def test_lists_are_as_the_manifest_says(
+    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, form: str
+) -> None:
+    """A sequence that din attends to, and sums and means with weights."""
+    if form == "onnx" and not HAS_ONNX:
+        pytest.skip("needs onnxscript and onnxruntime")
+    log = write_lists(tmp_path / "log.parquet")
+    shared = {"kind": "multi_hot", "source": "history", "max_ids": 3}
+    columns = {
+        "clicked": "label",
+        "age": "dense",
+        "sums": {**shared, "weights": "scores"},
+        "history": {**shared, "pooling": "none"},
+        "means": {**shared, "weights": "scores", "pooling": "mean"},
+        "item": "categorical",
+    }
+    changes: Settings = {
+        "data": {"format": "parquet", "path": str(log), "eval_path": None, "columns": columns},
+        "model": {
+            "name": "din",
+            "attention": {"history": "item"},
+            "bottom": None,
+            "options": {"positions": True},
+        },
+        "embedding": {"lr": 0.2, "nodes": 1},
+        "trainer": {"count": 1, "batch": 64},
+    }
+    own = cluster(changes).start()
+    assert own.wait() == 0, own.coordinator.text()
+    export = tmp_path / "export"
+    process = starter.fork("export", str(own.run.folder), "--format", form, "--out", str(export))
+    assert process.wait() == 0, process.text()
+    model = SavedModel.open(own.run.folder)
+    batches = batches_of(model, spans_of(model, [str(log)]), BadRows(0))
+    expected = np.concatenate([model.logits(batch) for batch in batches])[:ROWS]
+    served, shuffled = _serve(export, log, tmp_path)
+    np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(shuffled - expected).max() > 0.01, "the control"
+    raw = model.predict(pq.read_table(log).slice(0, ROWS).drop_columns("clicked"))
+    np.testing.assert_allclose(raw, 1 / (1 + np.exp(-expected)), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("harm", ["truncated", "altered", "manifest", "missing"])
 def test_a_harmed_checkpoint_is_told_and_nothing_is_written(
     starter: Starter, saved_run: Path, tmp_path: Path, harm: str

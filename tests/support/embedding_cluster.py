@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -27,10 +27,11 @@ class DrawnRows:
     rows: Int32Array
     bag_rows: Int32Array
     bag_lengths: Int32Array
+    item_weights: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
 
 
 def draw_rows(tables: Sequence[TableSettings], batch: int, seed: int, longest: int = 4) -> DrawnRows:
-    """Rows with repeats, bags of 0 to `longest` of them."""
+    """Rows with repeats, bags of 0 to `longest` of them; where any table has weights, a third of them 0."""
     draw = np.random.default_rng(seed)
     bagged = [table for table in tables if table.pooling]
     # Half of each table at most, so that rows repeat within a batch.
@@ -41,10 +42,14 @@ def draw_rows(tables: Sequence[TableSettings], batch: int, seed: int, longest: i
     ]
     lengths = draw.integers(0, longest + 1, (len(bagged), batch))
     bags = [draw.integers(0, t.rows, n.sum()) for t, n in zip(bagged, lengths, strict=True)]
+    bag_rows = np.concatenate([np.zeros(0), *bags]).astype(np.int32)
+    weighted = any(table.weighted for table in tables)
+    weights = draw.uniform(0.1, 3.0, len(bag_rows)) * draw.integers(0, 3, len(bag_rows)).clip(max=1)
     return DrawnRows(
         np.array(single, np.int32).reshape(len(single), batch),
-        np.concatenate([np.zeros(0), *bags]).astype(np.int32),
+        bag_rows,
         lengths.astype(np.int32),
+        (weights if weighted else np.zeros(0)).astype(np.float32),
     )
 
 
@@ -58,7 +63,7 @@ class EmbeddingCluster:
 
     def call(self, drawn: DrawnRows) -> tuple[list[LookupPlan], list[Float32Array]]:
         """The requests for a batch, and the nodes' answers."""
-        requests = self.router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths)
+        requests = self.router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths, drawn.item_weights)
         replies = [np.empty(request.floats, np.float32) for request in requests]
         for request, reply in zip(requests, replies, strict=True):
             self.stores[request.node].lookup(request.rows, reply, request.counts, request.bag_lengths)
@@ -97,7 +102,7 @@ class PlainTables:
         for number, table in enumerate(tables):
             module: nn.Embedding | nn.EmbeddingBag = (
                 nn.EmbeddingBag(table.rows, table.dim, mode=table.pooling)
-                if table.pooling
+                if table.pooled_by_nodes
                 else nn.Embedding(table.rows, table.dim)
             ).double()
             values = row_values(SEED, number, np.arange(table.rows), table.dim, table.init_scale)
@@ -105,7 +110,7 @@ class PlainTables:
             self.modules.append(module)
 
     def embeddings(self, drawn: DrawnRows) -> list[torch.Tensor]:
-        """For each table float64 [B, dim]."""
+        """For each table float64 [B, dim]; [B, L, dim] for a sequence, with zeros behind it."""
         single, bags, at, results = iter(drawn.rows), iter(drawn.bag_lengths), 0, []
         for table, module in zip(self._tables, self.modules, strict=True):
             if not table.pooling:
@@ -113,8 +118,13 @@ class PlainTables:
                 continue
             lengths = next(bags).astype(np.int64)
             own = torch.from_numpy(drawn.bag_rows[at : at + lengths.sum()]).long()
-            results.append(module(own, torch.from_numpy(np.cumsum(lengths) - lengths)))
+            weights = torch.from_numpy(drawn.item_weights[at : at + lengths.sum()]).double()
             at += int(lengths.sum())
+            if table.pooled_by_nodes:
+                results.append(module(own, torch.from_numpy(np.cumsum(lengths) - lengths)))
+            else:
+                lists = module(own).split(lengths.tolist())
+                results.append(_listed(table, lists, weights))
         return results
 
     def step(self) -> None:
@@ -123,3 +133,16 @@ class PlainTables:
             if module.weight.grad is not None:
                 module.weight.data -= table.lr * module.weight.grad
                 module.weight.grad = None
+
+
+def _listed(table: TableSettings, lists: Sequence[torch.Tensor], weights: torch.Tensor) -> torch.Tensor:
+    """A sequence side by side, or weighted sums, bag by bag."""
+    if table.pooling == "none":
+        longest = max([1, *map(len, lists)])
+        padded = [nn.functional.pad(own, (0, 0, 0, longest - len(own))) for own in lists]
+        return torch.stack(padded) if padded else torch.zeros(0, 1, table.dim, dtype=torch.float64)
+    sums = []
+    for own, given in zip(lists, torch.split(weights, [len(own) for own in lists]), strict=True):
+        total = given.sum() if table.pooling == "weighted_mean" and given.sum() > 0 else torch.tensor(1.0)
+        sums.append((own * given[:, None]).sum(0) / total)
+    return torch.stack(sums) if sums else torch.zeros(0, table.dim, dtype=torch.float64)

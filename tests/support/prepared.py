@@ -16,7 +16,10 @@ from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.load import job_of_tree
 
 Tree = dict[str, dict[str, Any]]
-FIELDS = ("labels", "dense", "rows", "weights", "bag_rows", "bag_lengths", "other_labels")
+FIELDS = (
+    *("labels", "dense", "rows", "weights", "bag_rows", "bag_lengths"),
+    *("other_labels", "item_weights"),
+)
 COLUMNS: dict[str, Any] = {
     "y": "label",
     "price": {"kind": "dense", "shift": 1.0, "scale": 2.0},

@@ -65,7 +65,7 @@ def read_table(folder: Path, table: dict[str, Any]) -> NDArray[np.float32]:
     return load_file(file)[table["name"]]
 
 
-def dense_part(folder: Path, dense: dict[str, Any]) -> Callable[[list[NDArray[np.float32]]], Any]:
+def dense_part(folder: Path, dense: dict[str, Any]) -> Callable[[list[NDArray[Any]]], Any]:
     """What gives the logits of the dense part."""
     if dense["format"] == "onnx":
         import onnxruntime
@@ -78,10 +78,14 @@ def dense_part(folder: Path, dense: dict[str, Any]) -> Callable[[list[NDArray[np
 
     module = torch.export.load(folder / dense["file"]).module()
 
-    def run(inputs: list[NDArray[np.float32]]) -> Any:
+    lists = sum(entry["dtype"] == "int64" for entry in dense["inputs"])
+
+    def run(inputs: list[NDArray[Any]]) -> Any:
         tensors = [torch.from_numpy(values) for values in inputs]
+        end = len(tensors) - lists
         with torch.no_grad():
-            return module(tensors[0], tensors[1:]).numpy()
+            given = (tensors[0], tensors[1:end], *([tensors[end:]] if lists else []))
+            return module(*given).numpy()
 
     return run
 
@@ -109,6 +113,16 @@ def bag_of(value: str | None, table: dict[str, Any], data: dict[str, Any]) -> li
     """The ids of a bag, by the manifest's bag rule."""
     ids = [] if is_missing(value, data) else str(value).split(table["delimiter"])
     return [one for one in ids if not is_missing(one, data)][: table["max_ids"]]
+
+
+def weights_of(row: dict[str, Any], table: dict[str, Any], data: dict[str, Any]) -> NDArray[np.float32]:
+    """The weights of the ids of a bag, by the manifest's bag rule."""
+    value, given = row[table["source"]], row[table["weights"]]
+    ids = [] if is_missing(value, data) else str(value).split(table["delimiter"])
+    numbers = [] if is_missing(given, data) else str(given).split(table["delimiter"])
+    pairs = zip(ids, numbers, strict=True)
+    kept = [float(number) for one, number in pairs if not is_missing(one, data)]
+    return np.array(kept[: table["max_ids"]], np.float32)
 
 
 def row_of_bucket(value: float | None, table: dict[str, Any], data: dict[str, Any]) -> int:
@@ -154,6 +168,16 @@ def vector_of(
     seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
     ids = bag_of(row[table["source"]], table, manifest["data"])
     bag = weights[[row_of(one, seed, column, table["rows"]) for one in ids]]
+    if table["pooling"] == "sequence":
+        # As long as the longest list there may be.
+        padded: NDArray[np.float32] = np.zeros((table["max_ids"], table["dim"]), np.float32)
+        padded[: len(bag)] = bag
+        return padded
+    if table["pooling"].startswith("weighted_"):
+        factors = weights_of(row, table, manifest["data"])
+        total = factors.sum() if table["pooling"] == "weighted_mean" and factors.any() else 1.0
+        weighted: NDArray[np.float32] = (bag * factors[:, None]).sum(axis=0, dtype=np.float32)
+        return weighted / np.float32(total)
     count = len(bag) if table["pooling"] == "mean" and len(bag) else 1
     pooled: NDArray[np.float32] = bag.sum(axis=0, dtype=np.float32) / np.float32(count)
     return pooled
@@ -170,12 +194,16 @@ def main(export: str, log: str, out: str, shuffled: str) -> None:
     numbers = [dense_input(rows[entry["source"]], entry, data) for entry in data["dense_inputs"]]
     logits = dense_part(folder, manifest["dense"])
     for path in (out, shuffled):
-        inputs: list[NDArray[np.float32]] = [np.ascontiguousarray(np.stack(numbers, axis=1))]
+        inputs: list[NDArray[Any]] = [np.ascontiguousarray(np.stack(numbers, axis=1))]
         for table in manifest["tables"]:
             values = read_table(folder, table)
             if path == shuffled:
                 values = np.random.default_rng(1).permutation(values)
             inputs.append(np.stack([vector_of(row, table, manifest, values) for row in records]))
+        for table in manifest["tables"]:
+            if table["pooling"] == "sequence":
+                counts = [len(bag_of(row[table["source"]], table, data)) for row in records]
+                inputs.append(np.array(counts, np.int64))
         np.save(path, logits(inputs))
     assert not any(name.startswith("shadowsync") for name in sys.modules)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -20,7 +21,8 @@ from ..paths import is_url, open_raw, read_errors
 from ..span import SpanKind
 
 MANIFEST_NAME: Final = "manifest.json"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""The latest version; folders whose lists have no weights have version 1, which earlier readers know."""
 HASH_NAME: Final = "splitmix64 of 8-byte words, multiply-shift"
 
 DataRole = Literal["train", "validation", "test"]
@@ -87,7 +89,8 @@ class PreparedColumn(FrozenModel):
     """A column of the parts, described for readers without shadowsync.
 
     Attributes:
-        kind: kind as in [data.columns]; "categorical" for buckets and crosses.
+        kind: kind as in [data.columns]; "categorical" for buckets and crosses; "item_weights" for the weights
+            of the ids of a multi-hot column, which come in the order of these columns.
         source: the column of the source; "" for a cross.
         stored: type of the column in the parts.
         transform: how a number or a time was changed before it was stored, in words; "" for no change.
@@ -105,6 +108,11 @@ class PreparedColumn(FrozenModel):
     table_rows: int | None = None
     hash_column: int | None = None
     pooling: str = ""
+
+
+def version_of(columns: Iterable[PreparedColumn]) -> int:
+    """Return the version of a folder with these columns."""
+    return FORMAT_VERSION if any(column.kind == "item_weights" for column in columns) else 1
 
 
 class PreparedPart(FrozenModel):
@@ -147,7 +155,7 @@ class PreparedManifest(FrozenModel):
     """
 
     format: Literal["shadowsync-prepared"] = "shadowsync-prepared"
-    version: Annotated[int, Field(ge=1)] = FORMAT_VERSION
+    version: Annotated[int, Field(ge=1)] = 1
     order_digest: str
     order: PreparationSettings
     columns: tuple[PreparedColumn, ...]
@@ -228,7 +236,7 @@ def parse_manifest(text: bytes, where: str) -> PreparedManifest:
         raise DataError("is not a manifest of shadowsync prepare", where=where, remedy="give another folder")
     if not isinstance(stated[1], int) or stated[1] > FORMAT_VERSION:
         raise DataError(
-            f"has version {stated[1]!r:.40}; this shadowsync reads version {FORMAT_VERSION}",
+            f"has version {stated[1]!r:.40}; this shadowsync reads versions up to {FORMAT_VERSION}",
             where=where,
             remedy=f"update shadowsync, or {_AGAIN}",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ STORED_TYPES: Final = {
     "float64": pa.float64(),
     "int32": pa.int32(),
     "list<int32>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
+    "list<float32>": pa.list_(pa.field("element", pa.float32(), nullable=False)),
 }
 
 _PIECE_BYTES = 1 << 22
@@ -57,6 +58,7 @@ def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iter
         _check_schema(path, file, part, manifest)
         for rows in file.iter_batches(ROW_GROUP_ROWS, use_threads=False):
             _check_rows(path, rows, columns)
+            _check_weights(path, rows, columns)
             done += len(rows)
             yield _chunk(rows, columns)
     if done != part.rows:
@@ -111,11 +113,34 @@ def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> Non
             )
 
 
+def _check_weights(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
+    """Raise DataError unless each id has a weight that is finite and not negative."""
+    arrays = {column.name: values for column, values in zip(columns, batch.columns, strict=True)}
+    for column in columns:
+        if column.kind != "item_weights":
+            continue
+        given, ids = arrays[column.name], arrays[column.name.removesuffix(":weights")]
+        values = given.flatten().to_numpy()
+        same = np.array_equal(np.diff(given.offsets.to_numpy()), np.diff(ids.offsets.to_numpy()))
+        if not (same and np.isfinite(values).all() and (values >= 0).all()):
+            raise DataError(
+                f"column {column.name} has not one weight of at least 0 for each id",
+                where=path,
+                remedy=REMEDY,
+            )
+
+
 def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
     """Return a record batch as examples."""
     kinds: dict[str, list[Any]] = {}
+    bags: dict[str, Any] = {}
+    weights_of: dict[str, Any] = {}
     for column, values in zip(columns, batch.columns, strict=True):
         kinds.setdefault(column.kind, []).append(values)
+        if column.kind == "multi_hot":
+            bags[column.name] = values
+        elif column.kind == "item_weights":
+            weights_of[column.name.removesuffix(":weights")] = values
     labels, numbers, ids = kinds["label"], kinds.get("dense", []), kinds.get("categorical", [])
     dense = np.empty((len(batch), len(numbers)), np.float32)
     for at, values in enumerate(numbers):
@@ -125,12 +150,19 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
         rows[at] = values.to_numpy()
     weights = kinds["weight"][0].to_numpy() if "weight" in kinds else no_weights()
     times = kinds["timestamp"][0].to_numpy() if "timestamp" in kinds else np.zeros(0)
-    bags = _bags(kinds["multi_hot"]) if "multi_hot" in kinds else Bags()
+    joined = _bags(bags, weights_of) if bags else Bags()
     others = np.stack([one.to_numpy() for one in labels[1:]]) if labels[1:] else no_other_labels()
-    return RecordChunk(Examples(labels[0].to_numpy(), dense, rows, weights, bags, others), times)
+    return RecordChunk(Examples(labels[0].to_numpy(), dense, rows, weights, joined, others), times)
 
 
-def _bags(lists: Sequence[Any]) -> Bags:
-    rows: list[Int32Array] = [values.flatten().to_numpy() for values in lists]
-    lengths = [np.diff(values.offsets.to_numpy()) for values in lists]
-    return Bags(np.concatenate(rows), np.stack(lengths).astype(np.int32))
+def _bags(lists: Mapping[str, Any], weights: Mapping[str, Any]) -> Bags:
+    rows: list[Int32Array] = [values.flatten().to_numpy() for values in lists.values()]
+    lengths = [np.diff(values.offsets.to_numpy()) for values in lists.values()]
+    joined = Bags(np.concatenate(rows), np.stack(lengths).astype(np.int32))
+    if not weights:
+        return joined
+    filled = [
+        weights[name].flatten().to_numpy() if name in weights else np.ones(len(own), np.float32)
+        for name, own in zip(lists, rows, strict=True)
+    ]
+    return Bags(joined.rows, joined.lengths, np.concatenate(filled))

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from .item_lists import ItemList, item_lists
 from .request import BankLookup, DistinctRows, LookupPlan, TableBags
 
 
 @dataclass(frozen=True, slots=True)
 class SplitTableRows:
-    """The examples whose row is in one piece of a split table.
+    """The rows of a table in the bank's reply, and their places.
 
     Attributes:
         table: number of the table.
-        examples: int64 [rows]: the example of each row in the bank's reply.
+        examples: int64 [rows]: of a table with one row an example the example of each row; of other tables
+            its place, see `ItemList`.
+        vectors: number of the table's vectors, B with one row an example.
+        padded: whether some of the vectors are of no row.
     """
 
     table: int
     examples: torch.Tensor
+    vectors: int
+    padded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,8 @@ class BankIndices:
     """A `BankLookup` with its index tensors.
 
     A reply has `single` vectors of single rows, then B vectors for each table of `bags`. The `examples`
-    single rows, repeats included, are those of the tables of `whole`, B each, then those of `parts`.
+    single rows, repeats included, are those of the tables of `whole`, B each, then those of `parts`. Only
+    nodes' own sums are vectors of `bags`.
     """
 
     dim: int
@@ -61,7 +68,8 @@ class GatherIndices:
         floats: number of floats in each node's reply.
         batch: B.
         tables: number of tables.
-        divisors: for each table with mean pooling float32 [B, 1], by which the sums are divided.
+        divisors: for each table of pooling "mean" float32 [B, 1], by which the nodes' sums are divided.
+        lists: the tables whose bags come row by row.
         device: device of the tensors.
     """
 
@@ -75,13 +83,18 @@ class GatherIndices:
             for table, bags in requests[0].bags.items()
             if bags.pooling == "mean"
         }
+        self.lists: Mapping[int, ItemList] = item_lists(requests[0].bags, device)
         self.nodes = [tuple(self._bank_indices(bank) for bank in request.banks) for request in requests]
 
     def _bank_indices(self, bank: BankLookup) -> BankIndices:
         parts = [
-            SplitTableRows(table, torch.from_numpy(positions).to(self.device))
-            for table, positions in zip(bank.cut, bank.positions, strict=True)
+            SplitTableRows(table, torch.from_numpy(positions).to(self.device), self.batch)
+            for table, positions in zip(bank.cut, bank.positions[: len(bank.cut)], strict=True)
         ]
+        for table, positions in zip(bank.listed, bank.positions[len(bank.cut) :], strict=True):
+            own = self.lists[table]
+            places = torch.from_numpy(own.places(positions)).to(self.device)
+            parts.append(SplitTableRows(table, places, own.vectors, own.padded))
         share, distinct = bank.share, bank.distinct
         return BankIndices(
             dim=share.dim,

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...types import IndexArray, Int32Array
+from ...types import Float32Array, IndexArray, Int32Array
 
 NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
+NO_WEIGHTS: Float32Array = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,17 +151,20 @@ class BankLookup:
     """One bank's part of a request, and where its reply belongs.
 
     First come the single rows: for each table of `whole` the rows of all B examples, then for each piece of
-    `cut` the rows in that piece. With `distinct` each distinct single row is requested once. Then come, for
-    each table of `bags`, those rows of its bags that the node holds. The reply has one vector for each
-    requested single row, and B vectors for each table of `bags`.
+    `cut` the rows in that piece, then for each table of `listed` those rows of its bags that the node holds.
+    With `distinct` each distinct single row is requested once. Then come, for each table of `bags`, those
+    rows of its bags that the node holds. The reply has one vector for each requested single row, and B
+    vectors for each table of `bags`.
 
     Attributes:
         share: numbers of requested rows and of floats.
         distinct: the distinct single rows; None where all single rows are requested.
         whole: the tables with one row an example that the node holds whole, ascending.
         cut: the split tables with one row an example of which the node holds a piece, ascending.
-        positions: for each piece of `cut` the examples whose row is in it: int64, ascending.
-        bags: the tables with bags that the node holds, whole or a piece, ascending.
+        positions: for each piece of `cut` the examples whose row is in it: int64, ascending; then for each
+            table of `listed` the places in its bags' rows that the node holds.
+        bags: the tables with bags that the node holds and sums, whole or a piece, ascending.
+        listed: the tables with bags whose rows it returns one by one, whole or a piece, ascending.
     """
 
     share: BankShare
@@ -169,6 +173,7 @@ class BankLookup:
     cut: tuple[int, ...]
     positions: tuple[IndexArray, ...]
     bags: tuple[int, ...]
+    listed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,12 +183,19 @@ class TableBags:
     Attributes:
         rows: int32 [E]: the rows of the first example's bag, then those of the next.
         lengths: int32 [B]: how many rows the bag of each example has.
-        pooling: "sum" or "mean" of the vectors of a bag; an empty bag gives zeros.
+        pooling: see `TableSettings`; the sum or mean of an empty bag is zeros.
+        weights: float32 [E], of the rows; [0] for a table without weights.
     """
 
     rows: Int32Array
     lengths: Int32Array
     pooling: str
+    weights: Float32Array
+
+    @property
+    def owners(self) -> IndexArray:
+        """Return the example of each row, int64 [E]."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     def inside(self, start: int, stop: int) -> tuple[Int32Array, Int32Array]:
         """Return the rows in [start, stop), and each bag's count of them."""

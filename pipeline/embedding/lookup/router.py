@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...types import IndexArray, Int32Array
+from ...types import Float32Array, IndexArray, Int32Array
 from ..placement.plan import Piece, TablePlan
-from .request import NO_BAG_LENGTHS, BankLookup, BankShare, DistinctRows, LookupPlan, TableBags
+from .request import NO_BAG_LENGTHS, NO_WEIGHTS, BankLookup, BankShare, DistinctRows, LookupPlan, TableBags
 from .vectors import BatchEmbeddings, FloatBuffer
 
 NO_ROWS: Int32Array = np.zeros(0, np.int32)
@@ -50,7 +50,7 @@ class NodeRequestBuilder:
         """
         banks, local, lengths = [], [], []
         for bank in self._banks:
-            positions, single = bank.single(rows)
+            positions, single = bank.single(rows, bags)
             distinct = DistinctRows.of(single, len(bank.whole), batch) if self._distinct else None
             requested = single if distinct is None else distinct.rows
             bag_rows, bag_lengths = bank.of_bags(bags)
@@ -61,7 +61,7 @@ class NodeRequestBuilder:
                 pieces=len(bag_rows),
                 batch=batch if bag_rows else 0,
             )
-            banks.append(BankLookup(share, distinct, bank.whole, bank.cut, positions, bank.bags))
+            banks.append(BankLookup(share, distinct, bank.whole, bank.cut, positions, bank.bags, bank.listed))
             local += [requested, *bag_rows]
             lengths += bag_lengths
         of_bags = np.stack(lengths) if lengths else NO_BAG_LENGTHS
@@ -78,7 +78,7 @@ class ShardRouter:
         distinct: whether each distinct row of a batch is requested once, and its gradients are summed by the
             trainer. This saves bytes and work of the nodes, and costs some work of the trainer. Results are
             equal to the bit if vectors and gradients are sent as float32; other codecs round the sum instead
-            of its parts. Bags are not affected.
+            of its parts. Bags that nodes sum are not affected.
     """
 
     def __init__(self, plan: TablePlan, *, distinct: bool = False) -> None:
@@ -93,7 +93,11 @@ class ShardRouter:
         ]
 
     def requests(
-        self, rows: Int32Array, bag_rows: Int32Array = NO_ROWS, bag_lengths: Int32Array = NO_BAG_LENGTHS
+        self,
+        rows: Int32Array,
+        bag_rows: Int32Array = NO_ROWS,
+        bag_lengths: Int32Array = NO_BAG_LENGTHS,
+        item_weights: Float32Array = NO_WEIGHTS,
     ) -> list[LookupPlan]:
         """Return one request for each node, in the order of nodes.
 
@@ -102,6 +106,7 @@ class ShardRouter:
             bag_rows: int32 [N]: rows of the bags of the first table with bags, example by example, then those
                 of the next table.
             bag_lengths: int32 [M, B]: number of rows of each bag; [0, 0] if no table has bags.
+            item_weights: float32 [N]: weights of `bag_rows`; [0] if no table has weights.
 
         Raises:
             ValueError: a wrong shape or type, or a row that its table does not have.
@@ -115,10 +120,12 @@ class ShardRouter:
         if rows.size and (over := rows.view(np.uint32).max(axis=1) >= self._row_limits).any():
             self._raise_bad_row(self._single[int(np.flatnonzero(over)[0])])
         batch = rows.shape[1] if tables else bag_lengths.shape[-1]
-        bags = self._bags(bag_rows, bag_lengths, batch)
+        bags = self._bags(bag_rows, bag_lengths, item_weights, batch)
         return [node.request(rows, batch, bags) for node in self._nodes]
 
-    def _bags(self, bag_rows: Int32Array, lengths: Int32Array, batch: int) -> dict[int, TableBags]:
+    def _bags(
+        self, bag_rows: Int32Array, lengths: Int32Array, weights: Float32Array, batch: int
+    ) -> dict[int, TableBags]:
         """Return the bags of each table, checked."""
         if not self._bagged and not bag_rows.size and not lengths.size:
             return {}
@@ -129,13 +136,21 @@ class ShardRouter:
             raise ValueError(
                 f"bag_rows must be int32 [{lengths.sum(dtype=np.int64)}], the sum of bag_lengths"
             )
+        weighted = len(weights) > 0 or any(self.plan.tables[table].weighted for table in self._bagged)
+        if weighted and (weights.dtype != np.float32 or weights.shape != bag_rows.shape):
+            raise ValueError(
+                f"item_weights must be float32 {list(bag_rows.shape)}, one for each of bag_rows, not"
+                f" {weights.dtype} {list(weights.shape)}"
+            )
         bags: dict[int, TableBags] = {}
         at = 0
         for table, split_rows in zip(self._bagged, lengths, strict=True):
             part = bag_rows[at : at + int(split_rows.sum(dtype=np.int64))]
             if part.size and part.view(np.uint32).max() >= self.plan.tables[table].rows:
                 self._raise_bad_row(table)
-            bags[table] = TableBags(part, split_rows, self.plan.tables[table].pooling)
+            settings = self.plan.tables[table]
+            own = weights[at : at + len(part)] if settings.weighted else NO_WEIGHTS
+            bags[table] = TableBags(part, split_rows, settings.pooling, own)
             at += len(part)
         return bags
 
@@ -184,20 +199,27 @@ class _BankLayout:
         self._pieces = [piece for piece in one_row if not plan.is_whole(piece)]
         self._piece_index = [single.index(piece.table) for piece in self._pieces]
         self.cut = tuple(piece.table for piece in self._pieces)
-        self._bag_pieces = sorted(
+        of_bags = sorted(
             (piece for piece in pieces if plan.tables[piece.table].pooling), key=lambda piece: piece.table
         )
+        self._bag_pieces = [piece for piece in of_bags if plan.tables[piece.table].pooled_by_nodes]
+        self._listed_pieces = [piece for piece in of_bags if not plan.tables[piece.table].pooled_by_nodes]
+        self.listed = tuple(piece.table for piece in self._listed_pieces)
         self.bags = tuple(piece.table for piece in self._bag_pieces)
         self._all = [plan.is_whole(piece) for piece in self._bag_pieces]
 
-    def single(self, rows: Int32Array) -> tuple[tuple[IndexArray, ...], Int32Array]:
-        """Return the examples of each split table's piece, and the single rows.
+    def single(
+        self, rows: Int32Array, bags: Mapping[int, TableBags]
+    ) -> tuple[tuple[IndexArray, ...], Int32Array]:
+        """Return the positions of `BankLookup`, and the single rows.
 
         The rows are numbered within the bank, in the order that `BankLookup` states.
         """
+        pieces = [*self._pieces, *self._listed_pieces]
         split_rows = [rows[index] for index in self._piece_index]
+        split_rows += [bags[table].rows for table in self.listed]
         positions = tuple(
-            _inside(piece, piece_rows) for piece, piece_rows in zip(self._pieces, split_rows, strict=True)
+            _inside(piece, piece_rows) for piece, piece_rows in zip(pieces, split_rows, strict=True)
         )
         batch = rows.shape[1]
         at = len(self.whole) * batch
@@ -205,7 +227,7 @@ class _BankLayout:
         block = out[:at].reshape(len(self.whole), batch)
         np.take(rows, self._whole_index, axis=0, out=block, mode="clip")
         block += self._offsets
-        for piece, piece_rows, examples in zip(self._pieces, split_rows, positions, strict=True):
+        for piece, piece_rows, examples in zip(pieces, split_rows, positions, strict=True):
             np.add(
                 piece_rows[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)]
             )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
-from ...types import Float32Array
+from ...types import Float32Array, Int32Array
 from .gather_indices import BankIndices, GatherIndices
 from .request import LookupPlan
 
@@ -53,13 +53,15 @@ class BatchEmbeddings:
     Attributes:
         leaves: one leaf for each node, float32 [floats of its request], requiring a gradient. A leaf is on
             the memory of the node's reply, or on a copy of it on the device.
-        embeddings: one tensor for each table, float32 [B, dim], computed by autograd from the leaves. Must
-            not be changed in place. To have them side by side, `torch.cat` them along dimension 1 together
-            with the other inputs.
+        embeddings: one tensor for each table, float32 [B, dim], computed by autograd from the leaves; of a
+            table with pooling "none" [B, L, dim], with zeros behind the vectors of a shorter list. Must not
+            be changed in place. To have them side by side, `torch.cat` them along dimension 1 together with
+            the other inputs.
+        lengths: for each table with pooling "none" int32 [B], on the CPU: number of vectors of each list.
 
     The embeddings of a whole table share the leaves' memory; with distinct rows the vectors are copied to all
     examples that have the row. Those of a split table are gathered from its pieces. Those of a table with
-    bags are the sum of the nodes' replies, divided for a mean.
+    bags are the sum of the nodes' replies, divided for a mean; those of bags with weights are pooled here.
     """
 
     def __init__(
@@ -77,6 +79,9 @@ class BatchEmbeddings:
         ]
         self.leaves: list[torch.Tensor] = [values.detach().requires_grad_() for values in data]
         indices = GatherIndices(requests, tables, device)
+        self.lengths: dict[int, Int32Array] = {
+            table: bags.lengths for table, bags in requests[0].bags.items() if bags.pooling == "none"
+        }
         self._targets: list[Float32Array | None] = [None] * len(data)
         self.embeddings: list[torch.Tensor] = list(_join(indices, data, self._targets, self.leaves))
 
@@ -135,6 +140,8 @@ class _Join(torch.autograd.Function):
                 _scatter_vectors(bank, part, tables)
         for table, divisor in indices.divisors.items():
             tables[table] = tables[table] / divisor
+        for table, own in indices.lists.items():
+            tables[table] = own.join(tables[table])
         return tuple(tables[table] for table in range(indices.tables))
 
     @staticmethod
@@ -145,6 +152,9 @@ class _Join(torch.autograd.Function):
         for table, divisor in indices.divisors.items():
             gradient = table_gradients[table]
             table_gradients[table] = None if gradient is None else gradient / divisor
+        for table, own in indices.lists.items():
+            gradient = table_gradients[table]
+            table_gradients[table] = None if gradient is None else own.split(gradient)
         results = []
         targets, ctx.targets[:] = list(ctx.targets), [None] * len(indices.nodes)
         for node, floats, target in zip(indices.nodes, indices.floats, targets, strict=True):
@@ -177,7 +187,9 @@ def _scatter_vectors(bank: BankIndices, values: torch.Tensor, tables: dict[int, 
     tables.update(zip(bank.whole, whole.unbind(0), strict=True))
     for piece in bank.parts:
         if piece.table not in tables:
-            tables[piece.table] = values.new_empty(bank.batch, bank.dim)
+            # Zeros, because no row of a list is at the places behind a shorter one.
+            make = values.new_zeros if piece.padded else values.new_empty
+            tables[piece.table] = make(piece.vectors, bank.dim)
         tables[piece.table].index_copy_(0, piece.examples, single[at : at + len(piece.examples)])
         at += len(piece.examples)
     at = bank.single

@@ -12,8 +12,9 @@ from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import Float32Array, Int32Array
-from ..lookup.request import NO_BAG_LENGTHS
+from ..lookup.request import NO_BAG_LENGTHS, NO_WEIGHTS
 from ..lookup.router import NO_ROWS, ShardRouter
+from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
 from .saved_tables import SavedTables
 from .shard_work import sum_bags
@@ -83,13 +84,17 @@ class LoadedTables:
         return table[rows]
 
     def embeddings(
-        self, rows: Int32Array, bag_rows: Int32Array = NO_ROWS, bag_lengths: Int32Array = NO_BAG_LENGTHS
-    ) -> list[torch.Tensor]:
-        """Return each table's embeddings, float32 [B, dim], bags pooled.
+        self,
+        rows: Int32Array,
+        bag_rows: Int32Array = NO_ROWS,
+        bag_lengths: Int32Array = NO_BAG_LENGTHS,
+        item_weights: Float32Array = NO_WEIGHTS,
+    ) -> BatchEmbeddings:
+        """Return a batch's embeddings, without autograd.
 
         Takes the arguments of `ShardRouter.requests`, and raises the same ValueErrors.
         """
-        requests = self._router.requests(rows, bag_rows, bag_lengths)
+        requests = self._router.requests(rows, bag_rows, bag_lengths, item_weights)
         request = requests[0]
         reply, rows_used, floats_written, piece = np.empty(request.floats, np.float32), 0, 0, 0
         for bank, lookup in zip(self._banks, request.banks, strict=True):
@@ -103,7 +108,7 @@ class LoadedTables:
             rows_used, floats_written = rows_used + share.rows, floats_written + share.floats
             piece += share.pieces
         with torch.no_grad():
-            return self._router.assemble(requests, [reply]).embeddings
+            return self._router.assemble(requests, [reply])
 
 
 def _check_memory(tables: Sequence[TableSettings]) -> None:

@@ -77,7 +77,7 @@ class ShardStore:
         self.plan, self.node, self.rows = plan, node, plan.rows_of(node)
         self._seed = seed
         self.dims = tuple(bank.dim for bank in plan.banks)
-        bagged = [piece.bank for piece in plan.pieces_of(node) if plan.tables[piece.table].pooling]
+        bagged = [p.bank for p in plan.pieces_of(node) if plan.tables[p.table].pooled_by_nodes]
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
         _check_memory(plan, node, memory_fraction)
         self._change_epoch = 1

@@ -141,6 +141,26 @@ def test_times_of_other_countries(tmp_path: Path, time_format: str) -> None:
     assert read(job) == 100
 
 
+@pytest.mark.parametrize("kind", ["lists", "texts"])
+def test_lists_of_fractions_are_no_ids(tmp_path: Path, kind: str) -> None:
+    tags = [[f"t{at % 5}", f"t{at % 7}"] for at in range(100)]
+    scores = [[0.5 * (at % 5), 0.25 * (at % 7)] for at in range(100)]
+    clicks = [at % 2 for at in range(100)]
+    if kind == "lists":
+        file = tmp_path / "log.parquet"
+        pl.DataFrame({"click": clicks, "tags": tags, "scores": scores}).write_parquet(file)
+    else:
+        texts = {
+            "tags": ["|".join(own) for own in tags],
+            "scores": ["|".join(map(str, own)) for own in scores],
+        }
+        file = write(tmp_path / "log.csv", {"click": clicks, **texts})
+    text, job = draft(file, "click")
+    assert list(job.data.columns) == ["click", "tags"]
+    assert 'of fractions; for weights of the ids of another list write weights = "scores" there' in text
+    assert read(job) == 100
+
+
 def test_names_with_a_type(tmp_path: Path) -> None:
     columns: Columns = {
         "user_id:token": list(range(100, 200)),

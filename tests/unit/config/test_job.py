@@ -67,6 +67,7 @@ OTHER: dict[str, Any] = {
     "model.positive_weight": 4.0,
     "model.bottom": [8],
     "model.top": [8],
+    "model.attention": {"history": "shop"},
     "model.options": {"x": 1},
     "trainer.count": 2,
     "trainer.workers": 2,
@@ -146,6 +147,13 @@ OTHER: dict[str, Any] = {
 # What another value of a setting needs beside it.
 NEEDED = {
     "model.focal_gamma": ("model.loss=focal",),
+    "model.attention": (
+        "data.format=csv",
+        'data.columns={y="label", item="categorical", shop="categorical", history={kind="multi_hot", '
+        'pooling="none"}}',
+        "model.name=din",
+        'model.attention={history="item"}',
+    ),
     "run.deterministic": ("sync.mode=fixed",),
     "data.order": (
         'data.columns={y="label", x="categorical", t="timestamp"}',

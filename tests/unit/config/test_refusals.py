@@ -33,8 +33,8 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         ),
         (
             "[model]\nint = 2",
-            "model.int: unknown key; known here: bottom, embedding_dim, focal_gamma, loss, name, options, "
-            "output_bias, positive_weight, table_rows, top",
+            "model.int: unknown key; known here: attention, bottom, embedding_dim, focal_gamma, loss, name, "
+            "options, output_bias, positive_weight, table_rows, top",
         ),
     ],
 )

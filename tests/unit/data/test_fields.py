@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from shadowsync.pipeline.data.fields import (
     TextRules,
     equals_any,
-    hash_bags,
     hash_ids,
     parse_number,
     parse_number_column,
     parse_times,
 )
 from shadowsync.pipeline.data.hashing import column_number, hash_bytes, hash_integers, table_rows_of
+from shadowsync.pipeline.data.id_lists import IdBags
 
 RULES = TextRules(("", "?"), strip=True)
 
@@ -103,7 +103,8 @@ def test_column_numbers_stay_when_columns_are_added() -> None:
 
 
 def _bags(column: pa.Array, max_ids: int = 100) -> tuple[list[int], list[int]]:
-    found, lengths = hash_bags(RULES.clean(column), RULES, delimiter="|", max_ids=max_ids, number=9)
+    bags = IdBags.of(RULES.clean(column), RULES, delimiter="|", max_ids=max_ids)
+    found, lengths = bags.hashes(9)
     assert found.dtype == np.uint64
     assert lengths.dtype == np.int32
     rows = table_rows_of(found[None], (1000,)).reshape(-1)

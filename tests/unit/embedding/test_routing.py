@@ -45,12 +45,26 @@ SHAPES = [
         id="bags",
     ),
     pytest.param((make_table("sums", 9, 4, pooling="sum", lr=LR),), 1, id="nothing but bags"),
+    pytest.param(
+        (
+            make_table("one", 40, 4, lr=LR),
+            make_table("sequence", 50, 4, pooling="none", lr=LR),
+            make_table("weighted means", 60, 4, pooling="weighted_mean", lr=LR),
+            make_table("split weighted sums", 500, 3, pooling="weighted_sum", lr=LR),
+            make_table("split means", 500, 3, pooling="mean", lr=LR),
+            make_table("split sequence", 600, 4, pooling="none", lr=LR),
+        ),
+        2,
+        id="lists row by row",
+    ),
+    pytest.param((make_table("sequence", 9, 4, pooling="none", lr=LR),), 2, id="nothing but a sequence"),
+    pytest.param((make_table("w", 90, 4, pooling="weighted_sum", lr=LR),), 2, id="nothing but weights"),
 ]
 
 
 def loss_of(embeddings: Sequence[torch.Tensor], step: int) -> torch.Tensor:
     """A loss whose gradient differs from table to table, example to example and float to float."""
-    side_by_side = torch.cat(list(embeddings), 1)
+    side_by_side = torch.cat([vectors.flatten(1) for vectors in embeddings], 1)
     weights = torch.from_numpy(np.random.default_rng(100 + step).standard_normal(side_by_side.shape))
     return (side_by_side.tanh() * weights.to(side_by_side.dtype)).sum(1).square().mean()
 
@@ -89,7 +103,7 @@ TABLES = st.lists(
         make_table,
         rows=st.one_of(st.integers(1, 4), st.integers(5, 90)),
         dim=st.sampled_from([1, 3, 4]),
-        pooling=st.sampled_from(["", "sum", "mean"]),
+        pooling=st.sampled_from(["", "sum", "mean", "weighted_sum", "weighted_mean", "none"]),
         lr=st.sampled_from([0.1, 0.3]),
     ),
     min_size=1,
@@ -114,7 +128,8 @@ def test_any_plan_and_any_bags_equal_plain_embeddings(
             torch.testing.assert_close(got.double(), value.detach(), rtol=1e-5, atol=1e-6)
     else:
         _, vectors = cluster.forward(drawn)
-        assert [e.shape for e in vectors.embeddings] == [(0, table.dim) for table in tables]
+        shapes = [(0, 1, t.dim) if t.pooling == "none" else (0, t.dim) for t in tables]
+        assert [e.shape for e in vectors.embeddings] == shapes
     for number, module in enumerate(plain.modules):
         weight = module.weight.detach().numpy()
         np.testing.assert_allclose(cluster.table(number), weight, rtol=1e-5, atol=1e-6)
@@ -222,7 +237,9 @@ def test_the_order_of_a_request_is_bank_by_bank_whole_tables_then_pieces_then_ba
 
 
 def test_asking_for_distinct_rows_changes_no_bit() -> None:
-    tables = (*make_tables([5, 700, 40], DIM, lr=LR), make_table("bags", 40, DIM, pooling="mean"))
+    poolings = ("mean", "weighted_mean", "none")
+    bags = (make_table(pooling, 40, DIM, pooling=pooling) for pooling in poolings)
+    tables = (*make_tables([5, 700, 40], DIM, lr=LR), *bags)
     every, once = (EmbeddingCluster(tables, 2, distinct=distinct) for distinct in (False, True))
     for step in range(3):
         drawn = draw_rows(tables, BATCH, step)
@@ -277,7 +294,8 @@ def test_tables_that_the_loss_does_not_use_have_zero_gradients(
     before = [cluster.table(number) for number in range(len(tables))]
     cluster.push(requests, vectors.gradients())
     used = drawn.bag_rows[: drawn.bag_lengths[0].sum()] if tables[0].pooling else drawn.rows[0]
-    counts = np.bincount(used, minlength=tables[0].rows).astype(np.float32)
+    weights = drawn.item_weights[: len(used)] if tables[0].weighted else None
+    counts = np.bincount(used, weights, minlength=tables[0].rows).astype(np.float32)
     np.testing.assert_allclose(cluster.table(0), before[0] - LR * counts[:, None], rtol=1e-5)
     for number in range(1, len(tables)):
         np.testing.assert_array_equal(cluster.table(number), before[number])

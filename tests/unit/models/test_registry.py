@@ -134,12 +134,12 @@ def test_own_model(make_job: MakeJob, write_module: WriteModule) -> None:
     [
         (
             "dlmr",
-            "model.name: 'dlmr' is not a known model; give one of dcn_v2, dlrm, mmoe, shared_bottom, "
+            "model.name: 'dlmr' is not a known model; give one of dcn_v2, din, dlrm, mmoe, shared_bottom, "
             "wide_deep, or your own as package.module:Class",
         ),
         (
             "",
-            "model.name: '' is not a known model; give one of dcn_v2, dlrm, mmoe, shared_bottom, "
+            "model.name: '' is not a known model; give one of dcn_v2, din, dlrm, mmoe, shared_bottom, "
             "wide_deep, or your own as package.module:Class",
         ),
         (

@@ -153,7 +153,11 @@ def _more_rows(tree: dict[str, Any]) -> None:
         (_without_a_part, DataError, "was changed: its content does not match digest"),
         (_sealed_without_a_part, DataError, r"its train parts have \d+ rows, but it states 8988"),
         (lambda tree: tree.pop("digest"), DataError, "was changed: its content does not match digest"),
-        (lambda tree: tree.update(version=2), DataError, "has version 2; this shadowsync reads version 1"),
+        (
+            lambda tree: tree.update(version=3),
+            DataError,
+            "has version 3; this shadowsync reads versions up to 2",
+        ),
         (lambda tree: tree.update(format="x"), DataError, "is not a manifest of shadowsync prepare"),
         (
             lambda tree: tree["parts"][0].update(name="../x.parquet"),

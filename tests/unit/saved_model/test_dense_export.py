@@ -13,6 +13,8 @@ import pytest
 import torch
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.models.built_in import DLRM, DCNv2, WideDeep
+from shadowsync.pipeline.models.din import DIN
+from shadowsync.pipeline.models.sequences import EmbeddedSequence, ModelInput
 from shadowsync.pipeline.saved_model import dense_export
 from shadowsync.pipeline.saved_model.dense_export import Format, export_dense
 from torch import nn
@@ -64,6 +66,45 @@ def test_an_exported_model_gives_the_same_logits(tmp_path: Path, form: Format, n
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         other = run(dense + 1.0, [embeddings[0] + 1.0, embeddings[1]])
         assert np.abs(other - expected).max() > 1e-4, "the control: it is the model, no constant"
+
+
+@pytest.mark.parametrize("form", ["torch-export", "onnx"])
+@pytest.mark.parametrize(("positions", "most"), [(False, 9), (True, 9), (True, 1)])
+def test_din_takes_lists_of_any_length(tmp_path: Path, form: Format, positions: bool, most: int) -> None:
+    if form == "onnx" and not HAS_ONNX:
+        pytest.skip("needs onnxscript and onnxruntime")
+    torch.manual_seed(1)
+    inputs = [ModelInput("history", 4, most), ModelInput("item", 4, None)]
+    module = DIN(3, [4, 4], inputs=inputs, top=[8], attention={"history": "item"}, positions=positions)
+    for place in module.places.values():
+        torch.nn.init.normal_(place)
+    module.eval().requires_grad_(False)
+    path = tmp_path / dense_export.FILES[form]
+    names = ["dense", "table:history", "table:item", "lengths:history"]
+    export_dense(module, 3, [4, 4], names, form, path, {0: most})
+    run = opened_with_lengths(path, names)
+    for examples, longest in ((1, 1), (2, min(9, most)), (7, min(4, most))):
+        dense, item = torch.randn(examples, 3), torch.randn(examples, 4)
+        lengths = torch.randint(0, longest + 1, (examples,))
+        history = torch.randn(examples, longest, 4)
+        expected = module(dense, [EmbeddedSequence(history, lengths), item]).numpy()
+        np.testing.assert_allclose(run(dense, history, item, lengths), expected, rtol=1e-4, atol=1e-5)
+        other = run(dense, history, item, longest - lengths)
+        differ = (2 * lengths != longest).numpy()
+        assert (np.abs(other - expected)[differ] > 1e-5).all(), "the control: it sees the lengths"
+
+
+def opened_with_lengths(path: Path, names: list[str]) -> Callable[..., Any]:
+    """As `opened`, of a model with a sequence and one vector."""
+    if path.suffix == ".pt2":
+        module = torch.export.load(path).module()
+        return lambda dense, history, item, lengths: module(dense, [history, item], [lengths]).numpy()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    return lambda *given: session.run(
+        ["logits"], {name: value.numpy() for name, value in zip(names, given, strict=True)}
+    )[0]
 
 
 class Branching(nn.Module):

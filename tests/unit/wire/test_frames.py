@@ -6,6 +6,7 @@ import dataclasses
 import typing
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -132,6 +133,27 @@ def test_a_tensor_other_than_declared_is_not_sent(values: Any) -> None:
     encode(good)
     with pytest.raises(ValueError, match=r"delivery\.dense: .*C-contiguous float32 of rank 2"):
         encode(dataclasses.replace(good, dense=values))
+
+
+@given(st.integers(0, 3))
+def test_a_tensor_that_may_be_omitted_is_sent_only_when_it_has_values(items: int) -> None:
+    """So that a batch without weights of items has the bytes that it had before there were any."""
+    fields: dict[str, Any] = {"sequence": 1, "pass_number": 0, "id": BatchId(0, 0, 1, 1)}
+    fields |= {"labels": np.ones(2, np.float32), "dense": np.zeros((2, 1), np.float32)}
+    fields |= {"rows": np.zeros((0, 2), np.int32), "bag_lengths": np.array([[items, 0]], np.int32)}
+    fields |= {"bag_rows": np.arange(items, dtype=np.int32)}
+    weights = np.arange(items, dtype=np.float32)
+    sent = encode(Delivery(**fields, item_weights=weights))
+    assert len(sent) == (8 if items else 7)
+    found = decode([bytes(memoryview(frame)) for frame in sent])
+    assert isinstance(found, Delivery)
+    np.testing.assert_array_equal(found.item_weights, weights)
+    assert found.item_weights.dtype == np.float32
+    if not items:
+        header = msgpack.unpackb(sent[0][4:])
+        assert header[3] == [[2], [2, 1], [0, 2], [0], [0], [1, 2]]
+        with pytest.raises(ProtocolError, match="delivery: 6 to 7 tensors are expected, 5 came"):
+            decode([sent[0], *sent[2:]])
 
 
 def test_a_header_above_the_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
