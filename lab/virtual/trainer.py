@@ -175,7 +175,9 @@ class VirtualTrainer:
             self._gate.leave()
 
     def _look_up(self, delivery: Delivery) -> VirtualBatch:
-        plans = self.context.router.requests(delivery.rows, delivery.bag_rows, delivery.bag_lengths)
+        plans = self.context.router.requests(
+            delivery.rows, delivery.bag_rows, delivery.bag_lengths, delivery.keys
+        )
         return VirtualBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
 
     async def _step(

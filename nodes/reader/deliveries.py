@@ -45,7 +45,7 @@ def token_of(identity: bytes) -> str:
 def size_of(batch: Batch) -> int:
     """Return the bytes of a batch in memory."""
     tensors = (batch.labels, batch.dense, batch.rows, batch.weights, batch.bag_rows, batch.bag_lengths)
-    return sum(tensor.nbytes for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors) + batch.keys.nbytes
 
 
 class DeliveryState:
@@ -223,4 +223,5 @@ def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
         bag_rows=batch.bag_rows,
         bag_lengths=batch.bag_lengths,
         replay=batch.replay,
+        keys=batch.keys,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import BatchId, Float32Array, Int32Array
+from ..types import BatchId, Float32Array, Int32Array, Uint64Array
 
 
 def no_weights() -> Float32Array:
@@ -29,6 +29,11 @@ def no_bag_lengths() -> Int32Array:
     return np.zeros((0, 0), np.int32)
 
 
+def no_keys() -> Uint64Array:
+    """Return uint64 [0, 0]: the keys of a job without growing tables."""
+    return np.zeros((0, 0), np.uint64)
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Examples as a reader sends them to a trainer.
@@ -44,6 +49,8 @@ class Batch:
             those of the second table, ...
         bag_lengths: int32 [M, B], number of these rows by multi-hot table and example; 0 is an empty bag.
         replay: whether the batch was trained before, but a replaced embedding node lacks its updates.
+        keys: uint64 [G, B], the hash of each example's id in each growing table; [0, 0] without such tables.
+            `rows` has their rows as those of a hashed table, which say what node has an id.
     """
 
     id: BatchId
@@ -54,6 +61,7 @@ class Batch:
     bag_rows: Int32Array = field(default_factory=no_bag_rows)
     bag_lengths: Int32Array = field(default_factory=no_bag_lengths)
     replay: bool = False
+    keys: Uint64Array = field(default_factory=no_keys)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -96,5 +96,12 @@ def _batch_pieces(
 def _batch(batch_id: BatchId, pieces: list[Examples]) -> Batch:
     rows = pieces[0] if len(pieces) == 1 else Examples.join(pieces)
     return Batch(
-        batch_id, rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths
+        batch_id,
+        rows.labels,
+        rows.dense,
+        rows.rows,
+        rows.weights,
+        rows.bags.rows,
+        rows.bags.lengths,
+        keys=rows.keys,
     )

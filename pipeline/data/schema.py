@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Float32Array, Int32Array, Mask, Uint64Array
-from .batch import Bags, no_weights
+from .batch import Bags, no_keys, no_weights
 
 LABEL = "label"
 
@@ -18,13 +18,14 @@ LABEL = "label"
 class FeatureShape:
     """A log's columns: a label, `dense` numbers, `categorical` ids.
 
-    `table_rows` has the rows of each categorical column's table. Raises ValueError unless it has one entry
-    for each such column, from 1 to 2**31 - 1.
+    `table_rows` has the rows of each categorical column's table, and `growing` the numbers of the columns
+    whose tables grow. Raises ValueError unless there is one entry for each such column, from 1 to 2**31 - 1.
     """
 
     dense: int
     categorical: int
     table_rows: tuple[int, ...]
+    growing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.table_rows) != self.categorical:
@@ -58,6 +59,7 @@ class Examples:
         rows: int32 [T1, n], rows of the one-hot tables.
         weights: float32 [n], or [0] without sample weights.
         bags: bags of the multi-hot tables.
+        keys: uint64 [G, n], see `Batch.keys`; [0, 0] without growing tables.
     """
 
     labels: Float32Array
@@ -65,6 +67,7 @@ class Examples:
     rows: Int32Array
     weights: Float32Array = field(default_factory=no_weights)
     bags: Bags = field(default_factory=Bags)
+    keys: Uint64Array = field(default_factory=no_keys)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -77,6 +80,7 @@ class Examples:
             self.rows[:, start:stop],
             self.weights[start:stop],
             self.bags.slice(start, stop),
+            self.keys[:, start:stop],
         )
 
     def take(self, indices: NDArray[np.intp]) -> Examples:
@@ -87,6 +91,7 @@ class Examples:
             self.rows.take(indices, axis=1),
             self.weights.take(indices) if len(self.weights) else self.weights,
             self.bags.take(indices) if len(self.bags.lengths) else self.bags,
+            self.keys.take(indices, axis=1) if len(self.keys) else self.keys,
         )
 
     @staticmethod
@@ -103,6 +108,7 @@ class Examples:
             np.concatenate([part.rows for part in parts], axis=1),
             np.concatenate([part.weights for part in parts]),
             Bags.join([part.bags for part in parts]),
+            np.concatenate([part.keys for part in parts], axis=1),
         )
 
     def _copy(self) -> Examples:
@@ -112,6 +118,7 @@ class Examples:
             self.rows.copy(),
             self.weights.copy() if len(self.weights) else self.weights,
             Bags.join([self.bags]) if len(self.bags.lengths) else self.bags,
+            self.keys.copy() if len(self.keys) else self.keys,
         )
 
 

@@ -94,6 +94,7 @@ class WindowMemory:
         dense = self._joined("dense", [part.dense for part in parts])
         weights = np.concatenate([part.weights for part in parts])
         bags = Bags.join([part.bags for part in parts]) if len(parts[0].bags.lengths) else parts[0].bags
+        keys = np.concatenate([part.keys for part in parts], axis=1)
         start = 0
         for rows in self._rows(parts, order, lead, batch):
             here = order[start : start + rows.shape[1]]
@@ -104,6 +105,7 @@ class WindowMemory:
                 rows.copy(),
                 weights.take(here) if len(weights) else weights,
                 bags.take(here) if len(bags.lengths) else bags,
+                keys.take(here, axis=1) if len(keys) else keys,
             )
 
     def _rows(
@@ -175,7 +177,7 @@ class SortedRows:
 def chunk_bytes(chunk: RecordChunk) -> int:
     """Return a chunk's bytes in memory, including 16 bytes a row for sorting it."""
     rows = chunk.examples
-    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths)
+    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.bags.rows, rows.bags.lengths, rows.keys)
     return sum(array.nbytes for array in arrays) + 16 * len(rows)
 
 

@@ -65,7 +65,9 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     label = next(name for name, column in data.columns.items() if column.kind == "label")
     needed = {name: column for name, column in data.columns.items() if column.kind not in _NOT_INPUT}
     return InputSchema(
-        inputs=RecordSchema(data.model_copy(update={"columns": needed}), job.table_rows),
+        inputs=RecordSchema(
+            data.model_copy(update={"columns": needed}), job.table_rows, growing=job.growing_tables
+        ),
         label=RecordSchema(data.model_copy(update={"columns": {label: data.columns[label]}}), ()),
         label_source=data.columns[label].source or label,
         file_columns=places_of(data.columns),

@@ -94,7 +94,7 @@ class SavedModel:
         folder, manifest = open_checkpoint(Path(path), verify=True, which=which)
         job = validate_saved_job(manifest.job, where=str(folder))
         dense = load_dense(folder, manifest, job)
-        loaded = LoadedTables(SavedTables(folder, manifest), job.tables)
+        loaded = LoadedTables(SavedTables(folder, manifest), job.tables, job.run.seed)
         classes, columns = _id_classes(manifest, job), job.data.columns
         tables: dict[str, Table] = {}
         # A cross refers to the tables of its columns.
@@ -108,6 +108,7 @@ class SavedModel:
                 part=column.part if column else None,
                 boundaries=column.boundaries if column else (),
                 parts=[tables[part] for part in _parts_of(job, table.name)],
+                grown=loaded.grown.get(table.name),
             )
         tables = {table.name: tables[table.name] for table in job.tables}
         return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
@@ -127,7 +128,7 @@ class SavedModel:
         The logits are calibrated if training left out negatives or weighted positives.
         """
         with torch.inference_mode():
-            embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths)
+            embeddings = self._loaded.embeddings(batch.rows, batch.bag_rows, batch.bag_lengths, batch.keys)
             logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
         return logits + np.float32(self.job.logit_offset)
 

@@ -214,6 +214,7 @@ def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
             np.ascontiguousarray(examples.rows),
             bag_rows=examples.bags.rows,
             bag_lengths=examples.bags.lengths,
+            keys=np.ascontiguousarray(examples.keys),
         )
         found = model.logits(batch)
         logits[rows.scored] = np.where(np.isfinite(found), found, np.float32(np.nan))

@@ -11,10 +11,11 @@ from ...config.tables import TableSettings
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
-from ...types import Float32Array, Int32Array
+from ...types import Float32Array, Int32Array, Uint64Array
 from ..lookup.request import NO_BAG_LENGTHS
-from ..lookup.router import NO_ROWS, ShardRouter
+from ..lookup.router import NO_ROWS, NO_TABLE_KEYS, ShardRouter
 from ..placement.plan import TablePlan
+from .grown_rows import GrownRows
 from .saved_tables import SavedTables
 from .shard_work import sum_bags
 
@@ -33,25 +34,34 @@ class LoadedTables:
     Args:
         saved: the tables of the checkpoint.
         tables: the tables of its job, in the order of the model's embeddings.
+        seed: the seed of its run, for ids of growing tables that had no row.
 
     Raises:
         ResourceError: the tables do not fit into the available memory.
         CheckpointError: a table is absent, or has a different number of rows or dim.
+
+    Attributes:
+        grown: the rows of growing tables, by name.
     """
 
-    def __init__(self, saved: SavedTables, tables: Sequence[TableSettings]) -> None:
+    def __init__(self, saved: SavedTables, tables: Sequence[TableSettings], seed: int = 0) -> None:
         for table in tables:
             saved.require(table, state=False)
         _check_memory(tables)
         self._plan = TablePlan.make(tables, 1)
         self._router = ShardRouter(self._plan)
         self._banks = [
-            np.empty((self._plan.bank_rows(0, number), bank.dim), np.float32)
+            np.empty((0 if bank.growing else self._plan.bank_rows(0, number), bank.dim), np.float32)
             for number, bank in enumerate(self._plan.banks)
         ]
+        self.grown: dict[str, GrownRows] = {}
         self._tables: dict[str, Float32Array] = {}
         for piece in self._plan.pieces_of(0):
             name = tables[piece.table].name
+            if tables[piece.table].growth is not None:
+                grown = GrownRows(saved, tables[piece.table], piece.table, seed, READ_BYTES)
+                self.grown[name], self._tables[name] = grown, grown.vectors
+                continue
             weights = self._banks[piece.bank][piece.offset : piece.offset + len(piece)]
             step = max(1, READ_BYTES // (4 * weights.shape[1]))
             for start in range(0, len(weights), step):
@@ -66,7 +76,7 @@ class LoadedTables:
         return tuple(table.name for table in self._plan.tables)
 
     def table(self, name: str) -> Float32Array:
-        """Return all rows of a table, float32 [rows, dim], read-only.
+        """Return all rows of a table, float32 [rows, dim], read-only; of a growing table those with an id.
 
         Raises KeyError for an unknown name.
         """
@@ -83,17 +93,27 @@ class LoadedTables:
         return table[rows]
 
     def embeddings(
-        self, rows: Int32Array, bag_rows: Int32Array = NO_ROWS, bag_lengths: Int32Array = NO_BAG_LENGTHS
+        self,
+        rows: Int32Array,
+        bag_rows: Int32Array = NO_ROWS,
+        bag_lengths: Int32Array = NO_BAG_LENGTHS,
+        keys: Uint64Array = NO_TABLE_KEYS,
     ) -> list[torch.Tensor]:
         """Return each table's embeddings, float32 [B, dim], bags pooled.
 
         Takes the arguments of `ShardRouter.requests`, and raises the same ValueErrors.
         """
-        requests = self._router.requests(rows, bag_rows, bag_lengths)
+        requests = self._router.requests(rows, bag_rows, bag_lengths, keys)
         request = requests[0]
         reply, rows_used, floats_written, piece = np.empty(request.floats, np.float32), 0, 0, 0
-        for bank, lookup in zip(self._banks, request.banks, strict=True):
+        keys_used = 0
+        for bank, settings, lookup in zip(self._banks, self._plan.banks, request.banks, strict=True):
             share = lookup.share
+            if settings.growing:
+                out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
+                self.grown[settings.growing].lookup(request.keys[keys_used : keys_used + share.rows], out)
+                keys_used, floats_written = keys_used + share.rows, floats_written + share.floats
+                continue
             bank_rows = request.rows[rows_used : rows_used + share.rows]
             out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
             np.take(bank, bank_rows[: share.single], axis=0, out=out[: share.single], mode="clip")

@@ -1,0 +1,1 @@
+"""Rows of growing tables: which id has a row, who gets one, and who loses it."""
