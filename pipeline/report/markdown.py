@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from ..codecs.choices import CHOOSABLE
 from ..text.markdown import markdown_table, plain
 from . import wording
+from .growth import growth_section
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
 from .quality_warnings import FIRST_ITERATIONS
@@ -31,6 +32,7 @@ def render_markdown(report: Report) -> str:
         *_link_codecs(report),
         _nodes(report),
         *_placement(report),
+        *growth_section(report.growing_tables),
         _events(report),
         _versions(report),
     )
