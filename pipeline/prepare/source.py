@@ -19,6 +19,7 @@ from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, Prepa
 from ..data.records import RecordChunk
 from ..data.schema import LABEL, ColumnTap
 from ..data.span import Span
+from ..errors import JobFileError
 from ..input.job_input import JobInput
 from ..input.plan import check_disjoint
 from ..types import Mask, Uint64Array
@@ -54,8 +55,14 @@ def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
 def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSettings:
     """Return the settings of a job's preparation, with its files.
 
-    Raises DataError for a file that cannot be read.
+    Raises DataError for a file that cannot be read, JobFileError for a job with growing tables.
     """
+    if job.growing_tables:
+        raise JobFileError(
+            f"a prepared folder has row numbers, and not the ids that table {job.growing_tables[0]} needs",
+            where=f"tables.{job.growing_tables[0]}.kind",
+            remedy="train on the files themselves, or make the table a hashed one",
+        )
     files = {piece.span.path: piece.role for piece in pieces}
     return PreparationSettings(
         data=row_settings(job.data),
