@@ -322,12 +322,18 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
 
 
 def _holders(state: JobState) -> list[Member]:
-    """Return the embedding nodes with the rows; a replacement has those of the dead node."""
+    """Return the embedding nodes with the rows.
+
+    A replacement has those of the dead node.
+    """
     return list({one.info.index: one for one in state.members.everyone("embedding") if one.begun}.values())
 
 
 def _shard_counts(state: JobState, outcome: Outcome) -> CountsByNode:
-    """Return the counts by embedding node, from its last heartbeat if it did not reply."""
+    """Return the counts by embedding node.
+
+    They are from its last heartbeat if it did not reply.
+    """
     return {
         member.info.name: outcome.shards.get(member.info.name, member.metrics) for member in _holders(state)
     }

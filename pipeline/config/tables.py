@@ -49,9 +49,9 @@ class TableSection(BaseModel):
     )
     admit_after: Annotated[int, Field(ge=1, le=255)] = Field(
         default=1,
-        description="growing: an id gets a row in the batch that is its so-manieth. Until then it has its"
-        " first value, and its gradients are left out. Counts may be too high, by other ids (a count-min"
-        " sketch), and begin again at 0 where a node starts.",
+        description="growing: an id gets a row once so many batches have had it. Before that"
+        " it has its first value, and its gradients are left out. Counts may be too high because of other ids (a"
+        " count-min sketch), and begin again at 0 where a node starts.",
     )
     evict: Eviction = Field(
         default="least_recent",
@@ -82,7 +82,7 @@ class TableSection(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """When an id of a growing table gets a row, and when it loses it; see `TableSection`."""
+    """When ids of a growing table get and lose rows; see `TableSection`."""
 
     admit_after: int = 1
     evict: Eviction = "least_recent"

@@ -25,6 +25,16 @@ from ..input.plan import check_disjoint
 from ..types import Mask, Uint64Array
 
 
+def require_hashed_tables(job: Job) -> None:
+    """Raise JobFileError for a job with growing tables."""
+    if job.growing_tables:
+        raise JobFileError(
+            f"a prepared folder has row numbers, and not the ids that table {job.growing_tables[0]} needs",
+            where=f"tables.{job.growing_tables[0]}.kind",
+            remedy="train on the files themselves, or make the table a hashed one",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SourcePiece:
     """A span of the source, and its role."""
@@ -55,14 +65,8 @@ def plan_pieces(source: JobInput, job: Job) -> list[SourcePiece]:
 def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSettings:
     """Return the settings of a job's preparation, with its files.
 
-    Raises DataError for a file that cannot be read, JobFileError for a job with growing tables.
+    Raises DataError for a file that cannot be read.
     """
-    if job.growing_tables:
-        raise JobFileError(
-            f"a prepared folder has row numbers, and not the ids that table {job.growing_tables[0]} needs",
-            where=f"tables.{job.growing_tables[0]}.kind",
-            remedy="train on the files themselves, or make the table a hashed one",
-        )
     files = {piece.span.path: piece.role for piece in pieces}
     return PreparationSettings(
         data=row_settings(job.data),

@@ -1,4 +1,4 @@
-"""Growing tables in a report: rows in use, and ids that got and lost one."""
+"""Growing tables in a report: rows in use, admission, eviction."""
 
 from __future__ import annotations
 

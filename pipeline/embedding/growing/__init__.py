@@ -1,1 +1,1 @@
-"""Rows of growing tables: which id has a row, who gets one, and who loses it."""
+"""Rows of growing tables: which id has one, gets one and loses it."""

@@ -39,7 +39,10 @@ class CountSketch:
         return self._counts.nbytes
 
     def add(self, keys: Uint64Array) -> Int32Array:
-        """Count each of these distinct keys once; return their counts, int32 [N], at most LARGEST_COUNT."""
+        """Count each of these distinct keys once.
+
+        Returns their counts, int32 [N], at most LARGEST_COUNT.
+        """
         if self._additions > _ADDITIONS_A_COUNTER * self._width:
             self._counts >>= 1
             self._additions //= 2

@@ -1,4 +1,4 @@
-"""Which id of a growing table has which row of a node: admission and eviction, without I/O.
+"""The rows of a growing table's ids on a node, without I/O: admission, eviction.
 
 Lookups only `find` rows; pushes `use` them, so that only training changes the table. Imports no torch.
 """
@@ -108,7 +108,7 @@ class RowDirectory:
         }
 
     def find(self, keys: Uint64Array) -> Int32Array:
-        """Return the row of each key, int32 [N], ABSENT where there is none; change nothing."""
+        """Return the row of each key, int32 [N]; ABSENT where there is none."""
         return self._index.find(keys)
 
     def use(self, keys: Uint64Array) -> RowUse:
@@ -138,7 +138,9 @@ class RowDirectory:
         return RowUse(rows, new, evicted)
 
     def restore(self, keys: Uint64Array, used_at: Int32Array, wanted: Int32Array) -> Int32Array:
-        """Give saved keys a row, in a directory without any; return the rows, int32 [N].
+        """Give saved keys a row, in a directory without any.
+
+        Returns the rows, int32 [N].
 
         Args:
             keys: uint64 [N], distinct.
@@ -190,7 +192,10 @@ class RowDirectory:
         return self._evict(np.flatnonzero(old).astype(np.int32))
 
     def _evict_least_recent(self, needed: int) -> Int32Array:
-        """Evict rows that were not used longest, `needed` or more, none of them of this batch."""
+        """Evict the least recently used rows, `needed` or more.
+
+        None of them is of this batch.
+        """
         in_use = np.flatnonzero((self.used_at > 0) & (self.used_at < self.batches)).astype(np.int32)
         count = max(needed - self.free_rows, int(len(self.ids) * _EVICTED_AT_ONCE))
         if count < len(in_use):

@@ -21,7 +21,7 @@ NO_KEYS: Uint64Array = np.zeros(0, np.uint64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistinctRows:
-    """Map S requested rows, or keys, of a bank to D distinct ones, and back.
+    """Map S requested rows or keys to D distinct ones, and back.
 
     Many rows of a batch repeat, because a few ids are frequent; a repeated row need not be sent again.
 
@@ -65,7 +65,7 @@ class DistinctRows:
 
 
 def _groups(sorted_keys: IndexArray | Uint64Array, order: IndexArray) -> tuple[IndexArray, Int32Array]:
-    """Return where each group of equal keys begins, and the group of each position of `order`."""
+    """Return where each group of equal keys begins, and each position's group."""
     first = np.ones(len(order), np.bool_)
     np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=first[1:])
     begins = np.flatnonzero(first)

@@ -243,7 +243,7 @@ class _BankLayout:
         return positions, out
 
     def keys(self, keys: Mapping[int, Uint64Array], positions: tuple[IndexArray, ...]) -> Uint64Array:
-        """Return the keys of the growing table that this node has, uint64 [N], in the order of examples.
+        """Return the keys that this node has, uint64 [N], in the examples' order.
 
         `positions` are those of `single`.
         """

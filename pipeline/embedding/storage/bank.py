@@ -52,7 +52,10 @@ class RowBank:
         return {WEIGHTS: self.weights, **self._optimizer.state}
 
     def restart(self, rows: IndexArray, values: Float32Array) -> None:
-        """Give rows int64 [M], distinct, first values, float32 [M, dim], and an optimizer's first state."""
+        """Give rows first values, and the optimizer's first state.
+
+        `rows` is int64 [M], distinct; `values` is float32 [M, dim].
+        """
         self._storage.put(rows, values)
         for state in self._optimizer.state.values():
             state[rows] = 0.0

@@ -68,7 +68,7 @@ class GrowingBank(RowBank):
         return BankPart(self, share, rows[known], _NO_LENGTHS, known, first)
 
     def push_part(self, share: BankShare, keys: Uint64Array) -> BankPart:
-        """Return the part of a push, and decide which ids get and lose a row.
+        """Return the part of a push; ids may get and lose rows.
 
         Gradients of ids that have none then are left out.
         """

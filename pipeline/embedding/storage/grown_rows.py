@@ -1,4 +1,4 @@
-"""The rows of a growing table of a checkpoint in memory, found by the hashes of ids."""
+"""A growing table of a checkpoint in memory, found by hashes of ids."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from .saved_tables import SavedTables
 
 
 def values_of_keys(table: TableSettings, number: int, seed: int, keys: Uint64Array) -> Float32Array:
-    """Return the vectors of ids of table `number` that have no row, float32 [N, dim]; any thread may call.
+    """Return the vectors of ids without a row, float32 [N, dim].
 
-    They are those of a new row, as its storage rounds them.
+    They are those of a new row of table `number`, as its storage rounds them. Any thread may call.
     """
     values = row_values(seed, number, keys, table.dim, table.init_scale)
     return np.asarray(WidenedRows(nearest_bits(values))) if table.storage == "bfloat16" else values
 
 
 class GrownRows:
-    """The ids of a growing table that had a row, and their vectors; immutable, for any thread.
+    """The ids of a growing table that had a row, and their vectors.
+
+    Immutable, so any thread may use it.
 
     Args:
         saved: the tables of the checkpoint.
@@ -61,13 +63,13 @@ class GrownRows:
         self._table, self._number, self._seed = table, number, seed
 
     def find(self, keys: Uint64Array) -> Int32Array:
-        """Return where in `keys` each of these keys is, int32 [N]; ABSENT for an id that had no row."""
+        """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""
         return self._index.find(keys)
 
     def lookup(self, keys: Uint64Array, out: Float32Array | None = None) -> Float32Array:
-        """Return the vectors of keys, float32 [N, dim]; first values for an id that had no row.
+        """Return the vectors of keys, float32 [N, dim].
 
-        They are written to `out`, C-contiguous, if given.
+        An id that had no row has its first values. They are written to `out`, C-contiguous, if given.
         """
         rows = self.find(keys)
         if out is None:

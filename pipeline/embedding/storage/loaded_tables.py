@@ -76,7 +76,9 @@ class LoadedTables:
         return tuple(table.name for table in self._plan.tables)
 
     def table(self, name: str) -> Float32Array:
-        """Return all rows of a table, float32 [rows, dim], read-only; of a growing table those with an id.
+        """Return all rows of a table, float32 [rows, dim], read-only.
+
+        Of a growing table these are the rows with an id, in the order of their keys.
 
         Raises KeyError for an unknown name.
         """

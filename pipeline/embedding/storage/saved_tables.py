@@ -58,7 +58,10 @@ class SavedDirectory:
     used_at: Int32Array
 
     def owned(self, start: int, stop: int) -> Mask:
-        """Return bool [rows]: the rows with an id that belongs to rows [start, stop) of a hashed table."""
+        """Return the rows whose id a hashed table would have in [start, stop).
+
+        The mask is bool [rows].
+        """
         hashed = table_rows_of(self.keys[None], (len(self.keys),))[0]
         mask: Mask = (self.used_at > 0) & (hashed >= start) & (hashed < stop)
         return mask

@@ -21,7 +21,7 @@ from .bank import RowBank
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstValues:
-    """Vectors of ids of a growing table that have no row, or get one now.
+    """Vectors of a growing table's ids that have no row, or get one.
 
     Attributes:
         at: int64 [M]: their positions in a lookup; in a push the rows that begin with these values.

@@ -34,7 +34,10 @@ LAST_CHANGE_EPOCH = 255
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """One bank's checked part of a request: rows and bag lengths, or keys of a growing table."""
+    """One bank's checked part of a request.
+
+    It has rows and bag lengths, or keys of a growing table.
+    """
 
     bank: RowBank
     share: BankShare
