@@ -49,9 +49,9 @@ class TableSection(BaseModel):
     )
     admit_after: Annotated[int, Field(ge=1, le=255)] = Field(
         default=1,
-        description="growing: an id gets a row once so many batches have had it. Before that"
-        " it has its first value, and its gradients are left out. Counts may be too high because of other ids (a"
-        " count-min sketch), and begin again at 0 where a node starts.",
+        description="growing: an id gets a row once so many batches have had it. Before that it has its first"
+        " value, and its gradients are left out. Counts may be too high because of other ids (a count-min"
+        " sketch), and begin again at 0 where a node starts.",
     )
     evict: Eviction = Field(
         default="least_recent",

@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
+from shadowsync.pipeline.data.hashing import hash_integers, mix_one
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
@@ -110,3 +113,30 @@ def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log
     # First values are within the scale; a trained user is not.
     assert vectors[0].abs().max() <= 0.05
     assert vectors[1:].abs().max() > 0.3
+    _check_export(model, folder.parent / f"export of {folder.name}", users)
+
+
+def _check_export(model: SavedModel, folder: Path, users: NDArray[np.int64]) -> None:
+    """The manifest's rule gives the vectors of ids with and without a row."""
+    manifest = export_model(model, folder, "torch-export", "parquet")
+    (entry,) = [one for one in manifest["tables"] if one["name"] == "user"]
+    table = model.tables["user"]
+    read = pq.read_table(folder / entry["file"])
+    by_key = dict(zip(read["key"].to_pylist(), read["vector"].to_pylist(), strict=True))
+    assert entry["growing"]
+    assert len(by_key) == entry["rows"] == table.rows
+    seen = set()
+    for user in [-5, -6, *users[:20].tolist()]:
+        (key,) = hash_integers(table.column, np.array([user])).tolist()
+        vector = by_key.get(key)
+        seen.add(vector is None)
+        if vector is None:
+            halves = []
+            for pair in range((table.dim + 1) // 2):
+                q = (key * 2048 + pair + int(entry["first_key"], 16)) % 2**64
+                m = mix_one(q * 0x9E3779B97F4A7C15 % 2**64)
+                halves += [m & 0xFFFFFFFF, m >> 32]
+            signed = [half - 2**32 if half >= 2**31 else half for half in halves[: table.dim]]
+            vector = [np.float32(n >> 8) * np.float32(entry["first_scale"] * 2.0**-23) for n in signed]
+        np.testing.assert_array_equal(table.lookup_ids([user]).numpy()[0], np.array(vector, np.float32))
+    assert seen == {True, False}

@@ -18,12 +18,14 @@ ABSENT: Final = -1
 """The row of a key that has none."""
 
 _SMALLEST: Final = 1024
+_PLACES_A_KEY: Final = 3
 
 
 class IdIndex:
     """Find the rows of keys; used by one thread.
 
-    At most half of the places are taken, so a search ends after a few steps. The index doubles as keys come.
+    At most a third of the places are taken, so a search ends after a few steps. The index doubles as keys
+    come.
 
     Args:
         keys: uint64 [rows]: the key of each row; the owner's memory, which it changes before `add`. The keys
@@ -47,27 +49,26 @@ class IdIndex:
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the row of each key, int32 [N]; ABSENT where there is none."""
-        found = np.full(len(keys), ABSENT, np.int32)
         at = self._first_places(keys)
-        rows = self._places[at] - 1
-        open_keys: IndexArray = np.flatnonzero(rows != ABSENT)
-        rows, at = rows[open_keys], at[open_keys]
+        found: Int32Array = self._places.take(at) - 1
+        # A free place has the row ABSENT, which "wrap" reads as the last one; no key is missed by that.
+        differs = self._keys.take(found, mode="wrap") != keys
+        open_keys: IndexArray = np.flatnonzero(differs & (found != ABSENT))
+        at = at[open_keys]
         while len(open_keys):
-            same = self._keys[rows] == keys[open_keys]
-            found[open_keys[same]] = rows[same]
-            other = ~same
-            open_keys, at = open_keys[other], self._next_places(at[other])
-            rows = self._places[at] - 1
-            taken = rows != ABSENT
-            open_keys, at, rows = open_keys[taken], at[taken], rows[taken]
+            at = self._next_places(at)
+            rows = self._places.take(at) - 1
+            found[open_keys] = rows
+            goes_on = (self._keys.take(rows, mode="wrap") != keys[open_keys]) & (rows != ABSENT)
+            open_keys, at = open_keys[goes_on], at[goes_on]
         return found
 
     def add(self, rows: Int32Array) -> None:
         """Add rows by their keys, which are distinct and not in the index."""
         self._count += len(rows)
-        if 2 * self._count > len(self._places):
+        if _PLACES_A_KEY * self._count > len(self._places):
             size = len(self._places)
-            while 2 * self._count > size:
+            while _PLACES_A_KEY * self._count > size:
                 size *= 2
             rows = np.concatenate([self._places[self._places > 0] - 1, rows])
             self._places = np.zeros(size, np.int32)
@@ -89,7 +90,7 @@ class IdIndex:
             rows, at = rows[moves_on], self._next_places(at[moves_on])
 
     def _first_places(self, keys: Uint64Array) -> NDArray[np.intp]:
-        return (keys & np.uint64(len(self._places) - 1)).astype(np.intp)
+        return (keys & np.uint64(len(self._places) - 1)).view(np.int64)
 
     def _next_places(self, at: NDArray[np.intp]) -> NDArray[np.intp]:
         return (at + 1) & (len(self._places) - 1)
