@@ -215,7 +215,11 @@ class VirtualJob:
         for number, delivery in enumerate(self._source.scored(self._source.plan.test)):
             router = self._trainers[0].context.router
             plans = router.requests(
-                delivery.rows, delivery.bag_rows, delivery.bag_lengths, delivery.item_weights
+                delivery.rows,
+                delivery.bag_rows,
+                delivery.bag_lengths,
+                delivery.item_weights,
+                delivery.keys,
             )
             replies = [self._tables.read(plan) for plan in plans]
             scorers[number % len(scorers)].score(delivery, plans, replies, sums)

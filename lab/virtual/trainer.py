@@ -176,7 +176,11 @@ class VirtualTrainer:
 
     def _look_up(self, delivery: Delivery) -> VirtualBatch:
         plans = self.context.router.requests(
-            delivery.rows, delivery.bag_rows, delivery.bag_lengths, delivery.item_weights
+            delivery.rows,
+            delivery.bag_rows,
+            delivery.bag_lengths,
+            delivery.item_weights,
+            delivery.keys,
         )
         return VirtualBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ...pipeline.checkpoint.best import BEST
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.adaptation import choices_of
+from ...pipeline.report.growth import growing_tables, growth_warnings
 from ...pipeline.report.ledger import Ledger
 from ...pipeline.report.model import (
     Checkpoints,
@@ -38,6 +39,7 @@ from .evaluation import progressive_report
 from .held_out import held_out_quality
 from .ledger.store import StoredTotals
 from .state.job import JobState
+from .state.membership import Member
 from .state.outcome import CountsByNode, Outcome, SavedCheckpoints
 
 
@@ -119,6 +121,7 @@ def build_report(
     ledger = ledger_of(state, stored, outcome, examples)
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
+    growing = growing_tables(job.tables, _shard_counts(state, outcome))
     code, words = _verdict(state, outcome, ledger)
     return Report(
         run=state.folder.name,
@@ -146,10 +149,11 @@ def build_report(
         staleness=_staleness(outcome),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
-        warnings=[*warnings, *_warnings(state, examples, sync)],
+        warnings=[*warnings, *_warnings(state, examples, sync), *growth_warnings(growing)],
         events=_events(state, outcome),
         nodes=_nodes(state, outcome),
         placement=_placement(state, outcome),
+        growing_tables=growing,
         hardware=describe_hardware(),
         versions=versions(),
         curves=_curves(state, outcome),
@@ -307,11 +311,9 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
     If a node did not reply, its load is up to the last heartbeat.
     """
     nodes = []
-    # A replacement has the dead node's rows.
-    holders = {one.info.index: one for one in state.members.everyone("embedding") if one.begun}
-    for member in holders.values():
-        counts = outcome.shards.get(member.info.name, member.metrics)
-        rows = counts.get("looked_up_rows")
+    counts_by_node = _shard_counts(state, outcome)
+    for member in _holders(state):
+        rows = counts_by_node[member.info.name].get("looked_up_rows")
         loaded = LoadedNode(
             **state.placement.node(member.info.index).model_dump() | {"name": member.info.name},
             looked_up_rows=None if rows is None else int(rows),
@@ -319,6 +321,24 @@ def _placement(state: JobState, outcome: Outcome) -> Placement:
         )
         nodes.append(loaded)
     return Placement(how=state.placement.how, nodes=nodes)
+
+
+def _holders(state: JobState) -> list[Member]:
+    """Return the embedding nodes with the rows.
+
+    A replacement has those of the dead node.
+    """
+    return list({one.info.index: one for one in state.members.everyone("embedding") if one.begun}.values())
+
+
+def _shard_counts(state: JobState, outcome: Outcome) -> CountsByNode:
+    """Return the counts by embedding node.
+
+    They are from its last heartbeat if it did not reply.
+    """
+    return {
+        member.info.name: outcome.shards.get(member.info.name, member.metrics) for member in _holders(state)
+    }
 
 
 def _refused(state: JobState) -> list[Event]:

@@ -87,6 +87,7 @@ class ShardService(ListeningService):
             "staleness_sum": self._staleness_sum,
             "staleness_max": self._staleness_max,
             "staleness_count": self._pushes,
+            **self.store.growth_counts(),
         }
 
     def body(self) -> None:
@@ -137,14 +138,15 @@ class ShardService(ListeningService):
         done()
 
     def _look_up(self, identity: bytes, message: Lookup) -> None:
-        floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
+        requested = len(message.rows) + len(message.keys)
+        floats = self.store.floats_of(requested, message.counts, message.bag_lengths)
         if (size := floats * FLOAT_BYTES) > MAX_TENSOR_BYTES:
             raise ValueError(
                 f"{data_size(size)} of vectors requested; a message holds {data_size(MAX_TENSOR_BYTES)}"
             )
         target = None if self._vectors_coded else self._segments.target(identity, message, floats)
         buffer = self._pool.take(floats) if target is None else target
-        work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths)
+        work = self.store.lookup_work(message.rows, buffer, message.counts, message.bag_lengths, message.keys)
         version = self._pushes
 
         def reply() -> None:
@@ -186,6 +188,7 @@ class ShardService(ListeningService):
             message.lr_scale,
             message.bag_lengths,
             message.id,
+            message.keys,
         )
         # Marked before the rows change: the writer threads work in order, so later messages find it applied.
         self.applied.add(message.id)
@@ -198,5 +201,6 @@ class ShardService(ListeningService):
     def _gradients(self, identity: bytes, message: Push) -> Float32Array:
         if not message.segment:
             return message.gradients
-        floats = self.store.floats_of(len(message.rows), message.counts, message.bag_lengths)
+        requested = len(message.rows) + len(message.keys)
+        floats = self.store.floats_of(requested, message.counts, message.bag_lengths)
         return self._segments.gradients(identity, message, floats)

@@ -60,6 +60,7 @@ class Lease:
                 self.segment,
                 self.offset,
                 len(self.values),
+                message.keys,
             )
         return Push(
             message.request,
@@ -73,6 +74,7 @@ class Lease:
             self.segment,
             self.offset,
             len(self.values),
+            message.keys,
         )
 
     def holds(self, values: Float32Array) -> bool:

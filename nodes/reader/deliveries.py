@@ -45,7 +45,8 @@ def token_of(identity: bytes) -> str:
 def size_of(batch: Batch) -> int:
     """Return the bytes of a batch in memory."""
     tensors = (batch.labels, batch.dense, batch.rows, batch.weights, batch.bag_rows, batch.bag_lengths)
-    return sum(tensor.nbytes for tensor in (*tensors, batch.other_labels, batch.item_weights))
+    further = (batch.other_labels, batch.item_weights, batch.keys)
+    return sum(tensor.nbytes for tensor in (*tensors, *further))
 
 
 class DeliveryState:
@@ -225,4 +226,5 @@ def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
         replay=batch.replay,
         other_labels=batch.other_labels,
         item_weights=batch.item_weights,
+        keys=batch.keys,
     )

@@ -43,7 +43,11 @@ class InFlightBatch:
         delivery = self.delivery
         try:
             return router.requests(
-                delivery.rows, delivery.bag_rows, delivery.bag_lengths, delivery.item_weights
+                delivery.rows,
+                delivery.bag_rows,
+                delivery.bag_lengths,
+                delivery.item_weights,
+                delivery.keys,
             )
         except ValueError as error:
             raise ProtocolError(

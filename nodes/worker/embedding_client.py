@@ -119,7 +119,9 @@ class EmbeddingClient:
             version = batch.versions[shard]
             number, batch_id = self._take_number(), batch.delivery.id
             rows, counts, lengths = request.rows, request.counts, request.bag_lengths
-            message = Push(number, batch_id, version, rows, gradient, batch.lr_scale, counts, lengths)
+            message = Push(
+                number, batch_id, version, rows, gradient, batch.lr_scale, counts, lengths, keys=request.keys
+            )
             self._send(batch, shard, message, now, lease=lease)
 
     def targets(self, batch: InFlightBatch) -> list[Lease | None]:
@@ -244,7 +246,7 @@ class EmbeddingClient:
 
     def _send_lookup(self, batch: InFlightBatch, shard: int, plan: LookupPlan, now: float) -> None:
         self.lookups += 1
-        message = Lookup(self._take_number(), plan.rows, plan.counts, plan.bag_lengths)
+        message = Lookup(self._take_number(), plan.rows, plan.counts, plan.bag_lengths, keys=plan.keys)
         if self.shared_memory:
             self._send_offer(shard, now, plan.floats if self._can_lend[Lookup] else 0)
         lease = self._take_lease(shard, Lookup, plan.floats)

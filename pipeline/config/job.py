@@ -32,6 +32,7 @@ from .tables import (
     TableSection,
     TableSettings,
     require_fixed_rows,
+    require_growable,
     require_known,
     table_settings,
 )
@@ -76,6 +77,12 @@ class Job(Section):
             self.data.table_columns, rows if isinstance(rows, list) else None, self.table_sections
         )
         check_attention(self.model, self.tables)
+        require_growable(self.data.table_columns, self.table_sections)
+        if self.data.prepared and self.growing_tables:
+            raise ValueError(
+                f"data.prepared: given; a prepared folder has row numbers, and not the ids that the growing"
+                f" table {self.growing_tables[0]} needs: leave it out, and give data.path"
+            )
         if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":
             raise ValueError(
                 f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '
@@ -171,6 +178,11 @@ class Job(Section):
     def table_rows(self) -> tuple[int, ...]:
         """Rows of each table, one entry per table."""
         return tuple(table.rows for table in self.tables)
+
+    @property
+    def growing_tables(self) -> tuple[str, ...]:
+        """Names of the tables that grow, in the order of the model's embeddings."""
+        return tuple(table.name for table in self.tables if table.growth is not None)
 
     @property
     def model_inputs(self) -> tuple[int, list[int]]:

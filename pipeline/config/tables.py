@@ -18,6 +18,8 @@ RowsSetting: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 OutputBias: TypeAlias = Annotated[float, Field(ge=-30, le=30, allow_inf_nan=False)]
 TableDim: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 RowRate: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+TableKind: TypeAlias = Literal["hashed", "growing"]
+Eviction: TypeAlias = Literal["least_recent", "never"]
 
 
 class TableSection(BaseModel):
@@ -39,6 +41,52 @@ class TableSection(BaseModel):
     storage: RowStorageName | None = Field(
         default=None, description="Type of this table's rows in a node's memory."
     )
+    kind: TableKind = Field(
+        default="hashed",
+        description='"hashed": an id\'s hash is its row, and ids may share one. "growing": each id has a row'
+        " of its own, found by 64 bits; it gets the row when it is trained, and may lose it. `rows` are then"
+        " the most rows of the table.",
+    )
+    admit_after: Annotated[int, Field(ge=1, le=255)] = Field(
+        default=1,
+        description="growing: an id gets a row once so many batches have had it. Before that it has its first"
+        " value, and its gradients are left out. Counts may be too high because of other ids (a count-min"
+        " sketch), and begin again at 0 where a node starts.",
+    )
+    evict: Eviction = Field(
+        default="least_recent",
+        description='growing: what happens when all rows are taken: "least_recent" frees those that were not'
+        ' trained longest, "never" gives new ids no row.',
+    )
+    evict_after_batches: Annotated[int, Field(ge=0, lt=2**31)] = Field(
+        default=0,
+        description="growing: rows that so many batches of the job did not train are freed; 0: none.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TableSection:
+        if self.kind == "growing":
+            return self
+        for key in ("admit_after", "evict", "evict_after_batches"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f'{key}: given; it is for kind = "growing", this table is "hashed"')
+        return self
+
+    @property
+    def growth(self) -> Growth | None:
+        """When ids get and lose rows; None for a hashed table."""
+        if self.kind == "hashed":
+            return None
+        return Growth(self.admit_after, self.evict, self.evict_after_batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """When ids of a growing table get and lose rows; see `TableSection`."""
+
+    admit_after: int = 1
+    evict: Eviction = "least_recent"
+    evict_after_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +95,7 @@ class TableSettings:
 
     Attributes:
         name: name of the column whose values it embeds.
-        rows: number of rows.
+        rows: number of rows; the most of a growing table.
         dim: floats in a row.
         pooling: "" if an example has one row. Otherwise it has a bag: "sum" or "mean" of its rows;
             "weighted_sum" or "weighted_mean" of its rows with weights; "none" for a sequence of vectors.
@@ -55,6 +103,7 @@ class TableSettings:
         lr: the learning rate of its rows, before any schedule.
         init_scale: initial values are uniform in [-init_scale, init_scale).
         storage: type of the rows in memory, "float32" or "bfloat16"; optimizer state is always float32.
+        growth: when ids get and lose rows; None for a table whose rows are hashes of ids.
     """
 
     name: str
@@ -65,6 +114,7 @@ class TableSettings:
     lr: float
     init_scale: float
     storage: str = "float32"
+    growth: Growth | None = None
 
     @property
     def pooled_by_nodes(self) -> bool:
@@ -116,6 +166,7 @@ def table_settings(
                 lr=every.lr if section.lr is None else section.lr,
                 init_scale=every.init_scale if section.init_scale is None else section.init_scale,
                 storage=every.storage if section.storage is None else section.storage,
+                growth=section.growth,
             )
         )
     return tuple(tables)
@@ -148,6 +199,23 @@ def require_fixed_rows(
                     f"{key}: {given} given; the table of column {column.name} has {column.fixed_rows} rows,"
                     f" one for each of its values and one for a missing value"
                 )
+
+
+def require_growable(columns: Sequence[TableColumn], sections: Mapping[str, TableSection]) -> None:
+    """Raise ValueError for a growing table of a column that cannot have one."""
+    for column in columns:
+        if sections.get(column.name, TableSection()).kind == "hashed":
+            continue
+        if column.fixed_rows is not None:
+            raise ValueError(
+                f'tables.{column.name}.kind: "growing" given; the column has a row for each of its values, so'
+                " its table cannot grow: leave kind out"
+            )
+        if column.pooling:
+            raise ValueError(
+                f'tables.{column.name}.kind: "growing" given; the column has lists of ids, whose tables'
+                " cannot grow yet: leave kind out"
+            )
 
 
 class EmbeddingSection(Section):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import BatchId, Float32Array, Int32Array
+from ..types import BatchId, Float32Array, Int32Array, Uint64Array
 
 
 def no_weights() -> Float32Array:
@@ -37,6 +37,11 @@ def no_other_labels() -> Float32Array:
 def no_item_weights() -> Float32Array:
     """Return float32 [0]: the item weights of a job without any."""
     return np.zeros(0, np.float32)
+
+
+def no_keys() -> Uint64Array:
+    """Return uint64 [0, 0]: the keys of a job without growing tables."""
+    return np.zeros((0, 0), np.uint64)
 
 
 def label_columns(labels: Float32Array, others: Float32Array) -> Float32Array:
@@ -66,6 +71,8 @@ class Batch:
         other_labels: float32 [T - 1, B], each 0.0 or 1.0: the job's further labels; [0, 0] for one label.
         item_weights: float32 [N], weights of `bag_rows`, finite and at least 0; 1 in tables without weights;
             [0] when no table has weights.
+        keys: uint64 [G, B], the hash of each example's id in each growing table; [0, 0] without such tables.
+            `rows` has their rows as those of a hashed table, which say what node has an id.
     """
 
     id: BatchId
@@ -78,6 +85,7 @@ class Batch:
     replay: bool = False
     other_labels: Float32Array = field(default_factory=no_other_labels)
     item_weights: Float32Array = field(default_factory=no_item_weights)
+    keys: Uint64Array = field(default_factory=no_keys)
 
     def __len__(self) -> int:
         return len(self.labels)

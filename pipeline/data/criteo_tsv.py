@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..types import IndexArray
 from .bad_rows import BadRows, printable
+from .batch import no_keys
 from .fields import parse_number, parse_numbers
 from .hashing import hash_fields, table_rows_of
 from .schema import ColumnTap, Examples, FeatureShape, log_transform
@@ -99,6 +100,7 @@ def _examples(
         labels.astype(np.float32),
         np.ascontiguousarray(log_transform(dense).T),
         table_rows_of(hashes, shape.table_rows),
+        keys=hashes[list(shape.growing)] if shape.growing else no_keys(),
     )
 
 

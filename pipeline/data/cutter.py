@@ -106,4 +106,5 @@ def _batch(batch_id: BatchId, pieces: list[Examples]) -> Batch:
         bags.lengths,
         other_labels=rows.other_labels,
         item_weights=bags.weights,
+        keys=rows.keys,
     )

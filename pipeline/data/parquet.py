@@ -280,18 +280,23 @@ def _examples(
         text = f"{name}={rows.column(name)[row].as_py()}"
         bad_rows.add(path, partial(int, done + row + 1), f"{name} is {wanted}", text.encode())
     table_rows = np.empty((shape.categorical, len(rows)), np.int32)
+    keys = np.empty((len(shape.growing), len(rows) if shape.growing else 0), np.uint64)
     tapped = {}
     for index, (name, count) in enumerate(zip(shape.categorical_names, shape.table_rows, strict=True)):
         # Column by column, so that the hashes stay in the cache until they are rows.
         column_hashes = hash_ids(rows.column(name), index)
         table_rows[index] = table_rows_of(column_hashes[None], (count,))
+        if index in shape.growing:
+            keys[shape.growing.index(index)] = column_hashes
         if tap is not None:
             tapped[name] = column_hashes[valid]
     if tap is not None:
         tap.show(tapped, {name: null_mask(rows.column(name))[valid] for name in shape.dense_names})
     if not valid.all():
         labels, dense, table_rows = labels[valid], dense[:, valid], np.compress(valid, table_rows, axis=1)
-    return Examples(labels.astype(np.float32), np.ascontiguousarray(log_transform(dense).T), table_rows)
+        keys = np.compress(valid, keys, axis=1) if shape.growing else keys
+    numbers = np.ascontiguousarray(log_transform(dense).T)
+    return Examples(labels.astype(np.float32), numbers, table_rows, keys=keys)
 
 
 def _check_weights(path: str, arrow: Any, name: str, source: str) -> None:

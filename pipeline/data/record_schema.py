@@ -12,7 +12,7 @@ from ..config.columns import ColumnSection, places_of
 from ..config.data import DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
-from .batch import Bags, no_other_labels, no_weights
+from .batch import Bags, no_keys, no_other_labels, no_weights
 from .fields import (
     TextRules,
     equals_any,
@@ -81,13 +81,21 @@ class RecordSchema:
         data: the section [data], with `columns`.
         table_rows: rows of the table of each of `data.table_columns`.
         tap: receives the good rows of each chunk.
+        growing: names of the columns whose tables grow, in the order of their tables.
 
     Raises:
         JobFileError: an expression cannot be used.
     """
 
-    def __init__(self, data: DataSection, table_rows: tuple[int, ...], tap: ColumnTap | None = None) -> None:
+    def __init__(
+        self,
+        data: DataSection,
+        table_rows: tuple[int, ...],
+        tap: ColumnTap | None = None,
+        growing: tuple[str, ...] = (),
+    ) -> None:
         self.data = data
+        self._growing = growing
         self._tap = tap
         self.rules = TextRules(tuple(data.missing), data.strip, data.decimal)
         self._rows = dict(zip((column.name for column in data.table_columns), table_rows, strict=True))
@@ -152,6 +160,7 @@ class RecordSchema:
             weights,
             self._bags(bag_rows, bag_lengths, item_weights),
             other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
+            keys=np.stack([parser.hashes[name] for name in self._growing]) if self._growing else no_keys(),
         )
         faults = tuple(fault for fault in parser.faults if fault.rows.any())
         bad = np.zeros(count, np.bool_)

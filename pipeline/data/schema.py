@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Float32Array, Int32Array, Mask, Uint64Array
-from .batch import Bags, no_other_labels, no_weights
+from .batch import Bags, no_keys, no_other_labels, no_weights
 
 LABEL = "label"
 
@@ -18,13 +18,14 @@ LABEL = "label"
 class FeatureShape:
     """A log's columns: a label, `dense` numbers, `categorical` ids.
 
-    `table_rows` has the rows of each categorical column's table. Raises ValueError unless it has one entry
-    for each such column, from 1 to 2**31 - 1.
+    `table_rows` has the rows of each categorical column's table, and `growing` the numbers of the columns
+    whose tables grow. Raises ValueError unless there is one entry for each such column, from 1 to 2**31 - 1.
     """
 
     dense: int
     categorical: int
     table_rows: tuple[int, ...]
+    growing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.table_rows) != self.categorical:
@@ -59,6 +60,7 @@ class Examples:
         weights: float32 [n], or [0] without sample weights.
         bags: bags of the multi-hot tables.
         other_labels: float32 [T - 1, n], the job's further labels; [0, 0] for one label.
+        keys: uint64 [G, n], see `Batch.keys`; [0, 0] without growing tables.
     """
 
     labels: Float32Array
@@ -67,6 +69,7 @@ class Examples:
     weights: Float32Array = field(default_factory=no_weights)
     bags: Bags = field(default_factory=Bags)
     other_labels: Float32Array = field(default_factory=no_other_labels)
+    keys: Uint64Array = field(default_factory=no_keys)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -80,6 +83,7 @@ class Examples:
             self.weights[start:stop],
             self.bags.slice(start, stop),
             other_labels=self.other_labels[:, start:stop],
+            keys=self.keys[:, start:stop],
         )
 
     def take(self, indices: NDArray[np.intp]) -> Examples:
@@ -93,6 +97,7 @@ class Examples:
             other_labels=self.other_labels.take(indices, axis=1)
             if len(self.other_labels)
             else self.other_labels,
+            keys=self.keys.take(indices, axis=1) if len(self.keys) else self.keys,
         )
 
     @staticmethod
@@ -110,6 +115,7 @@ class Examples:
             np.concatenate([part.weights for part in parts]),
             Bags.join([part.bags for part in parts]),
             other_labels=np.concatenate([part.other_labels for part in parts], axis=1),
+            keys=np.concatenate([part.keys for part in parts], axis=1),
         )
 
     def _copy(self) -> Examples:
@@ -120,6 +126,7 @@ class Examples:
             self.weights.copy() if len(self.weights) else self.weights,
             Bags.join([self.bags]) if len(self.bags.lengths) else self.bags,
             other_labels=self.other_labels.copy(),
+            keys=self.keys.copy() if len(self.keys) else self.keys,
         )
 
 

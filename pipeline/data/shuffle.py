@@ -95,6 +95,7 @@ class WindowMemory:
         weights = np.concatenate([part.weights for part in parts])
         bags = Bags.join([part.bags for part in parts]) if len(parts[0].bags.lengths) else parts[0].bags
         others = np.concatenate([part.other_labels for part in parts], axis=1)
+        keys = np.concatenate([part.keys for part in parts], axis=1)
         start = 0
         for rows in self._rows(parts, order, lead, batch):
             here = order[start : start + rows.shape[1]]
@@ -106,6 +107,7 @@ class WindowMemory:
                 weights.take(here) if len(weights) else weights,
                 bags.take(here) if len(bags.lengths) else bags,
                 other_labels=others.take(here, axis=1) if len(others) else others,
+                keys=keys.take(here, axis=1) if len(keys) else keys,
             )
 
     def _rows(
@@ -179,7 +181,7 @@ def chunk_bytes(chunk: RecordChunk) -> int:
     rows = chunk.examples
     bags = rows.bags
     arrays = (rows.labels, rows.dense, rows.rows, rows.weights, bags.rows, bags.lengths, bags.weights)
-    return sum(array.nbytes for array in (*arrays, rows.other_labels)) + 16 * len(rows)
+    return sum(array.nbytes for array in (*arrays, rows.other_labels, rows.keys)) + 16 * len(rows)
 
 
 def too_large_to_sort(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:

@@ -45,9 +45,10 @@ class JobInput:
         rows = job.table_rows
         self._shape: FeatureShape | RecordSchema
         if job.data.columns:
-            self._shape = RecordSchema(job.data, rows, tap)
+            self._shape = RecordSchema(job.data, rows, tap, job.growing_tables)
         else:
-            self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows)
+            growing = tuple(at for at, table in enumerate(job.tables) if table.growth is not None)
+            self._shape = FeatureShape(job.data.dense_features, job.data.categorical_features, rows, growing)
         self._memory: list[WindowMemory] = []
         self._sorted: SortedRows | None = None
         self._sorted_bad = BadRows(job.data.max_bad_rows)

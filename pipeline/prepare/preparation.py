@@ -13,7 +13,7 @@ from ..data.prepared.manifest import MANIFEST_NAME, PreparationSettings, Prepare
 from ..errors import DataError
 from .folder import SavedProgress, clear_folder, clear_unfinished, lock_folder
 from .run import PreparationRun, PreparationStatus, StatusCallback
-from .source import TappedInput, plan_pieces, preparation_settings
+from .source import TappedInput, plan_pieces, preparation_settings, require_hashed_tables
 
 __all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare_folder"]
 
@@ -52,9 +52,10 @@ def prepare_folder(
     Raises:
         DataError: the files cannot be used, have too many bad rows or changed meanwhile, or the folder was
             prepared with other settings.
-        JobFileError: the label's expression cannot be used.
+        JobFileError: the label's expression cannot be used, or a table grows.
         ResourceError: something cannot be written.
     """
+    require_hashed_tables(job)
     source = TappedInput(job)
     with lock_folder(folder):
         pieces = plan_pieces(source.source, job)

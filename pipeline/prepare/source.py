@@ -19,9 +19,20 @@ from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, Prepa
 from ..data.records import RecordChunk
 from ..data.schema import LABEL, ColumnTap
 from ..data.span import Span
+from ..errors import JobFileError
 from ..input.job_input import JobInput
 from ..input.plan import check_disjoint
 from ..types import Mask, Uint64Array
+
+
+def require_hashed_tables(job: Job) -> None:
+    """Raise JobFileError for a job with growing tables."""
+    if job.growing_tables:
+        raise JobFileError(
+            f"a prepared folder has row numbers, and not the ids that table {job.growing_tables[0]} needs",
+            where=f"tables.{job.growing_tables[0]}.kind",
+            remedy="train on the files themselves, or make the table a hashed one",
+        )
 
 
 @dataclass(frozen=True, slots=True)

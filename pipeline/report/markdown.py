@@ -8,6 +8,7 @@ from ..codecs.choices import CHOOSABLE
 from ..text.markdown import markdown_table, plain
 from . import wording
 from .by_label import tables_by_label
+from .growth import growth_section
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
 from .quality_warnings import FIRST_ITERATIONS
@@ -32,6 +33,7 @@ def render_markdown(report: Report) -> str:
         *_link_codecs(report),
         _nodes(report),
         *_placement(report),
+        *growth_section(report.growing_tables),
         _events(report),
         _versions(report),
     )

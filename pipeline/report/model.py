@@ -9,6 +9,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, model
 
 from ..types import ResultModel
 from .adaptation import Control, LinkChoice
+from .growth import GrowingTable
 from .ledger import Ledger
 from .placement import Placement, Point
 from .quality import Evaluation, Train, Validation
@@ -275,6 +276,7 @@ class Report(ResultModel):
     events: list[Event] = []
     nodes: list[NodeRecord] = []
     placement: Placement | None = None
+    growing_tables: list[GrowingTable] = []
     network: EmulatedNetwork | None = None
     hardware: Hardware
     versions: dict[str, str]

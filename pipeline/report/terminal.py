@@ -133,6 +133,7 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
         ("divergence", amount(report.replicas.divergence)),
         ("staleness", stale),
+        *((f"rows of {table.name}", table.rows_text) for table in report.growing_tables[:_TRAINER_ROWS]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),
     ]

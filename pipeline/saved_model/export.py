@@ -8,9 +8,10 @@ from typing import Any
 from ..atomic_file import atomic_folder
 from ..config.columns import TIME_PARTS
 from ..data.hashing import HASH_SEED, HASH_VERSION
+from ..embedding.storage.first_values import mixed_key
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
 from .exported import VERSION_DIGITS, Export, write_export_manifest
-from .increment import changed_rows, require_same_model, tables_at
+from .increment import CHANGE_COUNTS, require_same_model, tables_at
 from .model import SavedModel
 from .table import Table
 from .table_files import TableFormat, TableRows, write_tables
@@ -53,6 +54,13 @@ _ROW_RULE = [
     "a table with boundaries has no hash: the row is how many of them are at most the number in the column"
     " source; a missing number has the last row, rows - 1; a row whose number is not finite has no score",
 ]
+_GROWING_RULE = [
+    "the vector of an id is that of the key h, its hash",
+    "an id without a key has its first values: with q = h * 2048 + p + first_key and"
+    " m = mix(q * 0x9E3779B97F4A7C15), floats 2p and 2p + 1 are (n >> 8) * (first_scale * 2**-23) in float32,"
+    " for n the low and the high half of m as signed 32-bit numbers; with storage bfloat16 they are then"
+    " rounded to the nearest bfloat16, ties to even",
+]
 _SEQUENCE_RULE = [
     "pooling sequence: the vectors of the ids used, side by side in the order of the list; the input of the"
     " table is [batch, length, dim], length at least 1 and as long as the longest list or longer, with zeros"
@@ -93,16 +101,16 @@ def export_model(
     names = ["dense", *(f"table:{name}" for name in model.tables)]
     names += [f"lengths:{name}" for name, table in model.tables.items() if table.pooling == "none"]
     manifest = _manifest(model, form, names)
-    weights = {table.name: table.weights for table in model.tables.values()}
-    if since is None:
-        rows = {name: TableRows.all_of(values) for name, values in weights.items()}
-    else:
+    rows = {table.name: _rows_of(table) for table in model.tables.values()}
+    if since is not None:
         base = Export.open(since)
         require_same_model(base, manifest, model.folder)
-        rows = changed_rows(tables_at(base), weights)
+        before = tables_at(base)
+        rows = {name: table.changes_since(before[name]) for name, table in rows.items()}
         manifest["since"] = base.reference()
         for entry in manifest["tables"]:
-            entry["changed_rows"] = len(rows[entry["name"]].rows)
+            changes = rows[entry["name"]]
+            entry |= dict(zip(CHANGE_COUNTS, (len(changes.rows), len(changes.gone)), strict=True))
     with atomic_folder(folder) as place:
         export_dense(model.dense, width, dims, names, form, place / FILES[form], longest)
         files = write_tables(rows, tables, place, whole=since is None)
@@ -110,6 +118,13 @@ def export_model(
             entry["file"] = files.get(entry["name"])
         write_export_manifest(manifest, place)
     return manifest
+
+
+def _rows_of(table: Table) -> TableRows:
+    """Return all rows of a table."""
+    return (
+        TableRows.all_of(table.weights) if table.grown is None else TableRows(table.grown.keys, table.weights)
+    )
 
 
 def dense_inputs(model: SavedModel) -> list[dict[str, Any]]:
@@ -223,6 +238,19 @@ def _table_entry(model: SavedModel, table: Table) -> dict[str, Any]:
         "dim": table.dim,
         **_ids_of(model, table),
         **({} if table.is_fixed else _hash_of(table)),
+        **({} if table.grown is None else _growth_of(model, table)),
+    }
+
+
+def _growth_of(model: SavedModel, table: Table) -> dict[str, Any]:
+    """Describe how an id of a growing table gets its vector."""
+    number, settings = next((n, one) for n, one in enumerate(model.job.tables) if one.name == table.name)
+    return {
+        "growing": True,
+        "rule": _GROWING_RULE,
+        "first_key": hex(mixed_key(model.job.run.seed, number)),
+        "first_scale": settings.init_scale,
+        "storage": settings.storage,
     }
 
 

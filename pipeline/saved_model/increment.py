@@ -14,13 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from ..atomic_file import atomic_folder
 from ..errors import DataError, JobFileError
-from ..types import Float32Array
 from .exported import EXPORT_MANIFEST, Export, write_export_manifest
 from .table_files import TableRows, write_tables
+
+CHANGE_COUNTS: Final = ("changed_rows", "gone_rows")
+"""What only the entry of an increment's table has."""
 
 # What must be equal in all exports of one model, besides the tables' rows and dims.
 _SAME: Final = ("data", "hash", "row_rule", "bag_rule")
@@ -35,13 +35,13 @@ def merge_exports(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     (`out` exists, or cannot be written).
     """
     chain = [Export.open(folder) for folder in folders]
-    tables = {name: TableRows.all_of(weights) for name, weights in merged_tables(chain).items()}
+    tables = merged_tables(chain)
     manifest = {key: value for key, value in chain[-1].manifest.items() if key != "since"}
     with atomic_folder(out) as place:
         shutil.copyfile(chain[-1].folder / manifest["dense"]["file"], place / manifest["dense"]["file"])
         written = write_tables(tables, chain[0].table_format, place, whole=True)
         manifest["tables"] = [
-            {key: value for key, value in table.items() if key != "changed_rows"}
+            {key: value for key, value in table.items() if key not in CHANGE_COUNTS}
             | {"file": written[table["name"]]}
             for table in manifest["tables"]
         ]
@@ -49,8 +49,8 @@ def merge_exports(folders: Sequence[Path], out: Path) -> dict[str, Any]:
     return manifest
 
 
-def tables_at(export: Export) -> dict[str, Float32Array]:
-    """Return the whole tables of an export, float32 [rows, dim] each.
+def tables_at(export: Export) -> dict[str, TableRows]:
+    """Return the whole tables of an export.
 
     Of an increment, the exports before it must lie beside it, in folders of any name. Raises DataError if one
     is missing or damaged.
@@ -63,7 +63,7 @@ def tables_at(export: Export) -> dict[str, Float32Array]:
     return merged_tables(chain[::-1])
 
 
-def merged_tables(chain: list[Export]) -> dict[str, Float32Array]:
+def merged_tables(chain: list[Export]) -> dict[str, TableRows]:
     """Return the tables of a whole export with increments applied, in order.
 
     Raises DataError if the first is not whole, or an increment is not since the one before it.
@@ -75,7 +75,7 @@ def merged_tables(chain: list[Export]) -> dict[str, Float32Array]:
             where=str(whole.folder),
             remedy="begin with a whole export",
         )
-    tables = {name: table.vectors for name, table in whole.rows().items()}
+    tables = whole.rows()
     for before, increment in pairwise(chain):
         require_same_model(before, increment.manifest, increment.folder)
         if increment.since != before.version:
@@ -84,21 +84,9 @@ def merged_tables(chain: list[Export]) -> dict[str, Float32Array]:
                 where=str(increment.folder),
                 remedy="give every increment in between, in order",
             )
-        for name, changed in increment.rows().items():
-            # A copy, if it is memory of the file's reader.
-            tables[name] = np.require(tables[name], requirements="W")
-            tables[name][changed.rows] = changed.vectors
+        for name, changes in increment.rows().items():
+            tables[name] = tables[name].with_changes(changes)
     return tables
-
-
-def changed_rows(before: Mapping[str, Float32Array], now: Mapping[str, Float32Array]) -> dict[str, TableRows]:
-    """Return the rows of each table that differ in any bit."""
-    found = {}
-    for name, weights in now.items():
-        differs = (weights.view(np.uint32) != before[name].view(np.uint32)).any(axis=1)
-        rows = np.flatnonzero(differs).astype(np.int32)
-        found[name] = TableRows(rows, weights[rows])
-    return found
 
 
 def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Path) -> None:
@@ -107,7 +95,8 @@ def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Path) 
         if base.manifest[key] != manifest[key]:
             raise _of_another(base, f"its {key!r} differs", folder)
     shapes = [
-        {table["name"]: (table["rows"], table["dim"]) for table in one["tables"]}
+        # Of a growing table the rows are how many it has now.
+        {table["name"]: (table.get("growing", table["rows"]), table["dim"]) for table in one["tables"]}
         for one in (base.manifest, manifest)
     ]
     if shapes[0] != shapes[1]:

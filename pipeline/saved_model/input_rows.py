@@ -68,7 +68,9 @@ def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     labels = {name: column for name, column in data.columns.items() if column.kind == "label"}
     needed = {name: column for name, column in data.columns.items() if column.kind not in _NOT_INPUT}
     return InputSchema(
-        inputs=RecordSchema(data.model_copy(update={"columns": needed}), job.table_rows),
+        inputs=RecordSchema(
+            data.model_copy(update={"columns": needed}), job.table_rows, growing=job.growing_tables
+        ),
         labels=tuple(
             (column.source or name, RecordSchema(data.model_copy(update={"columns": {name: column}}), ()))
             for name, column in labels.items()

@@ -96,7 +96,7 @@ class SavedModel:
         folder, manifest = open_checkpoint(Path(path), verify=True, which=which)
         job = validate_saved_job(manifest.job, where=str(folder))
         dense = load_dense(folder, manifest, job)
-        loaded = LoadedTables(SavedTables(folder, manifest), job.tables)
+        loaded = LoadedTables(SavedTables(folder, manifest), job.tables, job.run.seed)
         classes, columns = _id_classes(manifest, job), job.data.columns
         tables: dict[str, Table] = {}
         # A cross refers to the tables of its columns.
@@ -110,6 +110,7 @@ class SavedModel:
                 part=column.part if column else None,
                 boundaries=column.boundaries if column else (),
                 parts=[tables[part] for part in _parts_of(job, table.name)],
+                grown=loaded.grown.get(table.name),
             )
         tables = {table.name: tables[table.name] for table in job.tables}
         return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
@@ -136,7 +137,7 @@ class SavedModel:
         """
         with torch.inference_mode():
             vectors = self._loaded.embeddings(
-                batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights
+                batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights, batch.keys
             )
             lengths = {table: torch.from_numpy(own) for table, own in vectors.lengths.items()}
             embeddings = with_lengths(vectors.embeddings, lengths)

@@ -220,6 +220,7 @@ def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
             bag_rows=examples.bags.rows,
             bag_lengths=examples.bags.lengths,
             item_weights=examples.bags.weights,
+            keys=np.ascontiguousarray(examples.keys),
         )
         found = np.array(model.logits(batch))
         found[~has_scores(found)] = np.nan

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from ..config.columns import TIME_PARTS, TimePart
 from ..data.hashing import column_number, hash_bytes, hash_combinations, hash_integers, table_rows_of
+from ..embedding.growing.id_index import ABSENT
+from ..embedding.storage.grown_rows import GrownRows
 from ..types import Float32Array
 
 RawId = str | bytes | int | float | None
@@ -26,7 +28,7 @@ class Table:
 
     Attributes:
         name: name of the column whose values the table embeds.
-        weights: float32 [rows, dim], read-only.
+        weights: float32 [rows, dim], read-only; of a growing table the ids that had a row, by their hashes.
         pooling: "" if an example has one row, otherwise how its rows are combined: "sum" or "mean",
             "weighted_sum" or "weighted_mean", or "none" for a sequence.
         column: number of the column in the hash (see `pipeline.data.hashing`).
@@ -35,6 +37,7 @@ class Table:
         part: part of a time that the rows stand for, without a hash; None for other tables.
         boundaries: boundaries of the buckets that the rows stand for, without a hash; empty for other tables.
         parts: tables of the columns that a cross combines; empty for other tables.
+        grown: which id has which row of a growing table; None for other tables.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Table:
         part: TimePart | None = None,
         boundaries: Sequence[float] = (),
         parts: Sequence[Table] = (),
+        grown: GrownRows | None = None,
     ) -> None:
         self.name = name
         self.weights = weights.view()
@@ -57,6 +61,7 @@ class Table:
         self.part: TimePart | None = part
         self.boundaries = tuple(boundaries)
         self.parts = tuple(parts)
+        self.grown = grown
 
     @property
     def rows(self) -> int:
@@ -79,9 +84,15 @@ class Table:
         Text is hashed as its UTF-8 bytes, None (missing) as no bytes. For a table of parts of times give the
         number of the part, such as the hour; for a table of buckets the number in the column; for a cross the
         list of its columns' values. Raises TypeError for another type, ValueError for an integer that does
-        not fit 64 bits or is not a number of the part, and for a list of another length than the cross.
+        not fit 64 bits or is not a number of the part, and for a list of another length than the cross, and
+        KeyError for an id that has no row in a growing table.
         """
         key = self._key(value)
+        if self.grown is not None:
+            row = int(self.grown.find(np.array([key], np.uint64))[0])
+            if row == ABSENT:
+                raise KeyError(f"table {self.name}: {value!r} has no row")
+            return row
         return key if self.is_fixed else int(table_rows_of(np.array([[key]], np.uint64), (self.rows,))[0, 0])
 
     def _key(self, value: Values) -> int:
@@ -141,8 +152,11 @@ class Table:
     def lookup_ids(self, values: Iterable[Values]) -> torch.Tensor:
         """Return the vectors of raw ids, float32 [N, dim].
 
-        Raises as `hash` does.
+        An id without a row in a growing table has its first values. Raises as `hash` does, but no KeyError.
         """
+        if self.grown is not None:
+            keys = np.array([self._key(value) for value in values], np.uint64)
+            return torch.from_numpy(self.grown.lookup(keys))
         return self.lookup([self.hash(value) for value in values])
 
     def _row_of_part(self, value: RawId, part: TimePart) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..codecs.formats import Payload
-from ..types import BatchId, Float32Array, Int32Array
+from ..types import BatchId, Float32Array, Int32Array, Uint64Array
 from .center_messages import (
     CenterExchange,
     CenterNamedExchange,
@@ -142,6 +142,7 @@ class Delivery(Message):
     replay: bool = False
     other_labels: Float32Array = tensor("float32", 2, omitted=True)
     item_weights: Float32Array = tensor("float32", 1, omitted=True)
+    keys: Uint64Array = tensor("uint64", 2, omitted=True)
 
 
 # --- trainer and worker process, both ways
@@ -171,12 +172,14 @@ class Lookup(Message):
 
     Attributes:
         rows: int32 [N], bank after bank; row numbers are those within the bank.
-        counts: number of rows in each bank; () if the job has only one bank.
+        counts: number of rows or keys in each bank; () if the job has only one bank.
         bag_lengths: int32 [P, B]: number of rows in the bag of each of B examples, for each of the P pieces
             of tables with bags that the node holds, by bank and then by table.
         segment: if not 0, the node may write the vectors to this segment of shared memory.
         offset: where in the segment the vectors begin, in bytes.
         floats: number of floats of the vectors.
+        keys: uint64 [K]: hashes of ids in growing tables, bank after bank. A growing table is a bank of its
+            own, with keys in place of rows.
     """
 
     KIND: ClassVar[str] = "lookup"
@@ -187,6 +190,7 @@ class Lookup(Message):
     segment: int = 0
     offset: int = 0
     floats: int = 0
+    keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +213,8 @@ class Vectors(Message):
 class Push(Message):
     """Gradients of the values in the reply to a lookup.
 
-    `rows`, `counts` and `bag_lengths` are those of the lookup. The gradient of a bag's sum applies to each of
-    the bag's rows.
+    `rows`, `counts`, `bag_lengths` and `keys` are those of the lookup. The gradient of a bag's sum applies to
+    each of the bag's rows.
 
     Attributes:
         version: the version in the lookup's reply, from which staleness is computed.
@@ -232,6 +236,7 @@ class Push(Message):
     segment: int = 0
     offset: int = 0
     floats: int = 0
+    keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +294,7 @@ class CodedPush(Message):
     lr_scale: float = 1.0
     counts: tuple[int, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
+    keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ class RowCodec:
 
     Args:
         codecs: up for gradients, down for vectors.
-        floats_of: function from the number of rows, the counts and the bag lengths of a push to the number of
-            floats in its gradients (`ShardStore.floats_of`); None on a worker, which receives no pushes.
+        floats_of: function from the number of rows and keys, the counts and the bag lengths of a push to the
+            number of floats in its gradients (`ShardStore.floats_of`); None on a worker, which receives no
+            pushes.
     """
 
     def __init__(self, codecs: LinkCodecs, floats_of: FloatsOf | None = None) -> None:
@@ -43,6 +44,7 @@ class RowCodec:
                 message.lr_scale,
                 message.counts,
                 message.bag_lengths,
+                message.keys,
             )
         if isinstance(message, Vectors) and self._codecs.down.lossy:
             payload = self._codecs.down.encode(message.values)
@@ -57,7 +59,8 @@ class RowCodec:
             ValueError: the rows, counts and bags of a push do not fit together.
         """
         if isinstance(message, CodedPush) and self._floats_of is not None:
-            floats = self._floats_of(len(message.rows), message.counts, message.bag_lengths)
+            requested = len(message.rows) + len(message.keys)
+            floats = self._floats_of(requested, message.counts, message.bag_lengths)
             return Push(
                 message.request,
                 message.id,
@@ -67,6 +70,7 @@ class RowCodec:
                 message.lr_scale,
                 message.counts,
                 message.bag_lengths,
+                keys=message.keys,
             )
         if isinstance(message, CodedVectors):
             values = _decode(self._codecs.down, message.payload, message.elements)

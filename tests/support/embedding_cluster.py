@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.data.batch import no_keys
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.embedding.storage.store import ShardStore
-from shadowsync.pipeline.types import Float32Array, Int32Array
+from shadowsync.pipeline.types import Float32Array, Int32Array, Uint64Array
 from torch import nn
 
 SEED = 5
@@ -28,6 +29,7 @@ class DrawnRows:
     bag_rows: Int32Array
     bag_lengths: Int32Array
     item_weights: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    keys: Uint64Array = field(default_factory=no_keys)
 
 
 def draw_rows(tables: Sequence[TableSettings], batch: int, seed: int, longest: int = 4) -> DrawnRows:
@@ -63,10 +65,13 @@ class EmbeddingCluster:
 
     def call(self, drawn: DrawnRows) -> tuple[list[LookupPlan], list[Float32Array]]:
         """The requests for a batch, and the nodes' answers."""
-        requests = self.router.requests(drawn.rows, drawn.bag_rows, drawn.bag_lengths, drawn.item_weights)
+        requests = self.router.requests(
+            drawn.rows, drawn.bag_rows, drawn.bag_lengths, drawn.item_weights, drawn.keys
+        )
         replies = [np.empty(request.floats, np.float32) for request in requests]
         for request, reply in zip(requests, replies, strict=True):
-            self.stores[request.node].lookup(request.rows, reply, request.counts, request.bag_lengths)
+            store = self.stores[request.node]
+            store.lookup(request.rows, reply, request.counts, request.bag_lengths, request.keys)
         return requests, replies
 
     def forward(self, drawn: DrawnRows) -> tuple[list[LookupPlan], BatchEmbeddings]:
@@ -79,7 +84,11 @@ class EmbeddingCluster:
         for request, gradient in zip(requests, gradients, strict=True):
             assert gradient.flags.c_contiguous
             self.stores[request.node].apply(
-                request.rows, gradient, request.counts, bag_lengths=request.bag_lengths
+                request.rows,
+                gradient,
+                request.counts,
+                bag_lengths=request.bag_lengths,
+                keys=request.keys,
             )
 
     def table(self, number: int) -> Float32Array:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.reader_client import ReaderClient
-from shadowsync.pipeline.embedding.lookup.request import NO_BAG_LENGTHS, BankLookup, BankShare, LookupPlan
+from shadowsync.pipeline.embedding.lookup.request import (
+    NO_BAG_LENGTHS,
+    NO_KEYS,
+    BankLookup,
+    BankShare,
+    LookupPlan,
+)
 from shadowsync.pipeline.wire.messages import Delivery, Vectors
 
 from .batches import batch_id
@@ -25,7 +31,7 @@ def in_flight(number: int = 0, pass_number: int = 0) -> InFlightBatch:
 def plan(node: int, *rows: int) -> LookupPlan:
     own = np.array(rows, np.int32)
     bank = BankLookup(BankShare(DIM, len(rows), 0, 0, 0), None, (), (), (), ())
-    return LookupPlan(node, own, 1, (bank,), {}, NO_BAG_LENGTHS)
+    return LookupPlan(node, own, 1, (bank,), {}, NO_BAG_LENGTHS, NO_KEYS)
 
 
 def vectors(request: int, *values: float, version: int = 0) -> Vectors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.config.tables import Growth, TableSettings
 
 
 def make_table(
@@ -17,9 +17,10 @@ def make_table(
     lr: float = 0.1,
     init_scale: float = 0.05,
     storage: str = "float32",
+    growth: Growth | None = None,
 ) -> TableSettings:
     """One table."""
-    return TableSettings(name, rows, dim, pooling, optimizer, lr, init_scale, storage)
+    return TableSettings(name, rows, dim, pooling, optimizer, lr, init_scale, storage, growth)
 
 
 def make_tables(

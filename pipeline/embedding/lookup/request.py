@@ -8,30 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...types import Float32Array, IndexArray, Int32Array
+from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 
 NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
 NO_WEIGHTS: Float32Array = np.zeros(0, np.float32)
+NO_KEYS: Uint64Array = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistinctRows:
-    """Map S requested rows of a bank to D distinct rows, and back.
+    """Map S requested rows or keys to D distinct ones, and back.
 
     Many rows of a batch repeat, because a few ids are frequent; a repeated row need not be sent again.
 
     Attributes:
-        rows: int32 [D]: each distinct row.
+        rows: int32 [D]: each distinct row; or uint64 [D]: each distinct key of a growing table.
         which: int32 [S]: for each requested row its index in `rows`.
         order: int64 [S]: positions of `rows[0]` among the requested rows, ascending, then those of
             `rows[1]`, ...
         begins: int64 [D]: where in `order` the positions of each distinct row begin.
     """
 
-    rows: Int32Array
+    rows: NDArray[Any]
     which: Int32Array
     order: IndexArray
     begins: IndexArray
@@ -51,13 +54,25 @@ class DistinctRows:
         keys[tables * batch :].sort()
         order = keys & 0xFFFFFFFF
         keys >>= 32
-        first = np.ones(len(rows), np.bool_)
-        np.not_equal(keys[1:], keys[:-1], out=first[1:])
-        begins = np.flatnonzero(first)
-        numbers = np.arange(len(begins), dtype=np.int32)
-        which = np.empty(len(rows), np.int32)
-        which[order] = np.repeat(numbers, np.diff(begins, append=len(rows)))
+        begins, which = _groups(keys, order)
         return cls(keys[begins].astype(np.int32), which, order, begins)
+
+    @classmethod
+    def of_keys(cls, keys: Uint64Array) -> DistinctRows:
+        """Return the distinct keys of `keys`, uint64 [S]."""
+        order = np.argsort(keys, kind="stable")
+        begins, which = _groups(keys[order], order)
+        return cls(keys[order[begins]], which, order, begins)
+
+
+def _groups(sorted_keys: IndexArray | Uint64Array, order: IndexArray) -> tuple[IndexArray, Int32Array]:
+    """Return where each group of equal keys begins, and each position's group."""
+    first = np.ones(len(order), np.bool_)
+    np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=first[1:])
+    begins = np.flatnonzero(first)
+    which = np.empty(len(order), np.int32)
+    which[order] = np.repeat(np.arange(len(begins), dtype=np.int32), np.diff(begins, append=len(order)))
+    return begins, which
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +115,8 @@ def bank_shares(
 
     Args:
         dims: floats in a row of each bank of the node.
-        rows: number of requested rows in all banks.
-        counts: number of requested rows in each bank; () with one bank.
+        rows: number of requested rows and keys in all banks.
+        counts: number of requested rows or keys in each bank; () with one bank.
         bag_pieces: number of tables with bags, or pieces of them, in each bank of the node; () for none.
         bag_lengths: int32 [P, B], P the sum of `bag_pieces`: see `messages.Lookup`; [0, 0] if P is 0.
 
@@ -219,6 +234,7 @@ class LookupPlan:
         banks: lookup of each bank of the plan, in order, also of banks without requested rows.
         bags: the batch's bags by table; the same for all nodes.
         bag_lengths: see `messages.Lookup`.
+        keys: uint64 [K], of growing tables, bank after bank; see `messages.Lookup`.
     """
 
     node: int
@@ -227,10 +243,11 @@ class LookupPlan:
     banks: tuple[BankLookup, ...]
     bags: dict[int, TableBags]
     bag_lengths: Int32Array
+    keys: Uint64Array
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the number of `rows` for each bank; () with one bank."""
+        """Return the number of `rows` or `keys` for each bank; () with one bank."""
         return tuple(bank.share.rows for bank in self.banks) if len(self.banks) > 1 else ()
 
     @property

@@ -7,17 +7,29 @@ the plan in a form that makes its requests fast.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...types import Float32Array, IndexArray, Int32Array
+from ...data.batch import no_keys
+from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..placement.plan import Piece, TablePlan
-from .request import NO_BAG_LENGTHS, NO_WEIGHTS, BankLookup, BankShare, DistinctRows, LookupPlan, TableBags
+from .request import (
+    NO_BAG_LENGTHS,
+    NO_KEYS,
+    NO_WEIGHTS,
+    BankLookup,
+    BankShare,
+    DistinctRows,
+    LookupPlan,
+    TableBags,
+)
 from .vectors import BatchEmbeddings, FloatBuffer
 
 NO_ROWS: Int32Array = np.zeros(0, np.int32)
+NO_TABLE_KEYS: Uint64Array = no_keys()
 
 
 class NodeRequestBuilder:
@@ -40,19 +52,32 @@ class NodeRequestBuilder:
             for number, bank in enumerate(plan.banks)
         ]
 
-    def request(self, rows: Int32Array, batch: int, bags: Mapping[int, TableBags]) -> LookupPlan:
+    def request(
+        self, rows: Int32Array, batch: int, bags: Mapping[int, TableBags], keys: Mapping[int, Uint64Array]
+    ) -> LookupPlan:
         """Return the request for a batch.
 
         Args:
             rows: int32 [T1, B], of the tables with one row an example; the caller has checked them.
             batch: B.
             bags: bags of the batch by table; the caller has checked them.
+            keys: uint64 [B] of each growing table.
         """
-        banks, local, lengths = [], [], []
+        banks, lengths = [], []
+        local: list[Int32Array] = []
+        local_keys: list[Uint64Array] = [NO_KEYS]
         for bank in self._banks:
             positions, single = bank.single(rows, bags)
-            distinct = DistinctRows.of(single, len(bank.whole), batch) if self._distinct else None
-            requested = single if distinct is None else distinct.rows
+            requested: NDArray[Any]
+            if bank.growing is None:
+                distinct = DistinctRows.of(single, len(bank.whole), batch) if self._distinct else None
+                requested = single if distinct is None else distinct.rows
+                local.append(requested)
+            else:
+                wanted = bank.keys(keys, positions)
+                distinct = DistinctRows.of_keys(wanted) if self._distinct else None
+                requested = wanted if distinct is None else distinct.rows
+                local_keys.append(requested)
             bag_rows, bag_lengths = bank.of_bags(bags)
             share = BankShare(
                 dim=bank.dim,
@@ -62,10 +87,12 @@ class NodeRequestBuilder:
                 batch=batch if bag_rows else 0,
             )
             banks.append(BankLookup(share, distinct, bank.whole, bank.cut, positions, bank.bags, bank.listed))
-            local += [requested, *bag_rows]
+            local += bag_rows
             lengths += bag_lengths
         of_bags = np.stack(lengths) if lengths else NO_BAG_LENGTHS
-        return LookupPlan(self._node, np.concatenate(local), batch, tuple(banks), dict(bags), of_bags)
+        bank_rows = np.concatenate([NO_ROWS, *local])
+        all_keys = np.concatenate(local_keys)
+        return LookupPlan(self._node, bank_rows, batch, tuple(banks), dict(bags), of_bags, all_keys)
 
 
 class ShardRouter:
@@ -87,6 +114,7 @@ class ShardRouter:
         self._bagged = tuple(number for number, table in tables if table.pooling)
         single = tuple(number for number in range(len(plan.tables)) if number not in self._bagged)
         self._single = single
+        self._growing = tuple(n for n, table in enumerate(plan.tables) if table.growth is not None)
         self._row_limits = np.array([plan.tables[number].rows for number in single], np.uint32)
         self._nodes = [
             NodeRequestBuilder(plan, node, single, distinct=distinct) for node in range(plan.nodes)
@@ -98,6 +126,7 @@ class ShardRouter:
         bag_rows: Int32Array = NO_ROWS,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         item_weights: Float32Array = NO_WEIGHTS,
+        keys: Uint64Array = NO_TABLE_KEYS,
     ) -> list[LookupPlan]:
         """Return one request for each node, in the order of nodes.
 
@@ -107,6 +136,8 @@ class ShardRouter:
                 of the next table.
             bag_lengths: int32 [M, B]: number of rows of each bag; [0, 0] if no table has bags.
             item_weights: float32 [N]: weights of `bag_rows`; [0] if no table has weights.
+            keys: uint64 [G, B]: the hash of each example's id in each growing table, whose row in `rows` says
+                what node has it; [0, 0] if no table grows.
 
         Raises:
             ValueError: a wrong shape or type, or a row that its table does not have.
@@ -121,7 +152,10 @@ class ShardRouter:
             self._raise_bad_row(self._single[int(np.flatnonzero(over)[0])])
         batch = rows.shape[1] if tables else bag_lengths.shape[-1]
         bags = self._bags(bag_rows, bag_lengths, item_weights, batch)
-        return [node.request(rows, batch, bags) for node in self._nodes]
+        if len(keys) != len(self._growing) or (len(keys) and keys.shape[1] != batch):
+            raise ValueError(f"keys must be uint64 {[len(self._growing), batch]}, not {list(keys.shape)}")
+        of_tables = dict(zip(self._growing, keys, strict=True))
+        return [node.request(rows, batch, bags, of_tables) for node in self._nodes]
 
     def _bags(
         self, bag_rows: Int32Array, lengths: Int32Array, weights: Float32Array, batch: int
@@ -199,6 +233,8 @@ class _BankLayout:
         self._pieces = [piece for piece in one_row if not plan.is_whole(piece)]
         self._piece_index = [single.index(piece.table) for piece in self._pieces]
         self.cut = tuple(piece.table for piece in self._pieces)
+        # A growing table has a bank of its own.
+        self.growing = next((p.table for p in one_row if plan.tables[p.table].growth is not None), None)
         of_bags = sorted(
             (piece for piece in pieces if plan.tables[piece.table].pooling), key=lambda piece: piece.table
         )
@@ -233,6 +269,15 @@ class _BankLayout:
             )
             at += len(examples)
         return positions, out
+
+    def keys(self, keys: Mapping[int, Uint64Array], positions: tuple[IndexArray, ...]) -> Uint64Array:
+        """Return the keys that this node has, uint64 [N], in the examples' order.
+
+        `positions` are those of `single`.
+        """
+        assert self.growing is not None
+        table_keys = keys[self.growing]
+        return table_keys if self.whole else table_keys[positions[0]]
 
     def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
         """Return each table's rows in this bank, and its bags' lengths, int32 [B].

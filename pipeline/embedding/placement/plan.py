@@ -25,17 +25,22 @@ BANKS_LIMIT = 1024
 
 @dataclass(frozen=True)
 class Bank:
-    """The settings shared by tables whose rows are stored together."""
+    """The settings shared by tables whose rows are stored together.
+
+    `growing` is the name of a growing table, which has a bank of its own; "" for hashed tables.
+    """
 
     dim: int
     optimizer: str
     lr: float
     storage: str
+    growing: str = ""
 
 
 def bank_of(table: TableSettings) -> Bank:
     """Return the bank that holds a table's rows."""
-    return Bank(table.dim, table.optimizer, table.lr, table.storage)
+    growing = "" if table.growth is None else table.name
+    return Bank(table.dim, table.optimizer, table.lr, table.storage, growing)
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class TablePlan:
 
     Attributes:
         tables: all tables.
-        banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
-            tables. Every node has all banks; some may be without rows.
+        banks: one for each combination of dim, optimizer, learning rate and storage, and one for each growing
+            table, in the order of the tables. Every node has all banks; some may be without rows.
         nodes: number of embedding nodes.
         pieces: pieces sorted by node, bank and offset. A bank has its whole tables first, in the order of
             tables, then pieces of split tables, at most one of each table.

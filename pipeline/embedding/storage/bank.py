@@ -51,6 +51,16 @@ class RowBank:
         """
         return {WEIGHTS: self.weights, **self._optimizer.state}
 
+    def restart(self, rows: IndexArray, values: Float32Array) -> None:
+        """Give rows first values, and the optimizer's first state.
+
+        `rows` is int64 [M], distinct; `values` is float32 [M, dim].
+        """
+        self._storage.put(rows, values)
+        for state in self._optimizer.state.values():
+            state[rows] = 0.0
+        self.changed_at[rows] = self.change_epoch
+
     def lookup(self, rows: Int32Array, out: Float32Array, positions: IndexArray | None = None) -> None:
         """Copy rows into `out`.
 

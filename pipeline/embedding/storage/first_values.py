@@ -26,7 +26,7 @@ CHUNK_COUNTERS = 16_384
 def row_values(
     seed: int,
     table: int,
-    rows: NDArray[np.int64],
+    rows: NDArray[np.int64] | NDArray[np.uint64],
     dim: int,
     scale: float,
     *,
@@ -37,7 +37,7 @@ def row_values(
     Args:
         seed: the seed of the run, at least 0.
         table: the number of the table.
-        rows: int64 [N], numbered within the table.
+        rows: int64 [N], numbered within the table; or uint64 [N], keys of a growing table.
         dim: floats in a row, at most 4096.
         scale: values are uniform in [-scale, scale).
         out: float32 [N, dim], C-contiguous, to be filled; by default a new array.

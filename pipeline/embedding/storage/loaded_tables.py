@@ -11,11 +11,12 @@ from ...config.tables import TableSettings
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
-from ...types import Float32Array, Int32Array
+from ...types import Float32Array, Int32Array, Uint64Array
 from ..lookup.request import NO_BAG_LENGTHS, NO_WEIGHTS
-from ..lookup.router import NO_ROWS, ShardRouter
+from ..lookup.router import NO_ROWS, NO_TABLE_KEYS, ShardRouter
 from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
+from .grown_rows import GrownRows
 from .saved_tables import SavedTables
 from .shard_work import sum_bags
 
@@ -34,25 +35,34 @@ class LoadedTables:
     Args:
         saved: the tables of the checkpoint.
         tables: the tables of its job, in the order of the model's embeddings.
+        seed: the seed of its run, for ids of growing tables that had no row.
 
     Raises:
         ResourceError: the tables do not fit into the available memory.
         CheckpointError: a table is absent, or has a different number of rows or dim.
+
+    Attributes:
+        grown: the rows of growing tables, by name.
     """
 
-    def __init__(self, saved: SavedTables, tables: Sequence[TableSettings]) -> None:
+    def __init__(self, saved: SavedTables, tables: Sequence[TableSettings], seed: int = 0) -> None:
         for table in tables:
             saved.require(table, state=False)
         _check_memory(tables)
         self._plan = TablePlan.make(tables, 1)
         self._router = ShardRouter(self._plan)
         self._banks = [
-            np.empty((self._plan.bank_rows(0, number), bank.dim), np.float32)
+            np.empty((0 if bank.growing else self._plan.bank_rows(0, number), bank.dim), np.float32)
             for number, bank in enumerate(self._plan.banks)
         ]
+        self.grown: dict[str, GrownRows] = {}
         self._tables: dict[str, Float32Array] = {}
         for piece in self._plan.pieces_of(0):
             name = tables[piece.table].name
+            if tables[piece.table].growth is not None:
+                grown = GrownRows(saved, tables[piece.table], piece.table, seed, READ_BYTES)
+                self.grown[name], self._tables[name] = grown, grown.vectors
+                continue
             weights = self._banks[piece.bank][piece.offset : piece.offset + len(piece)]
             step = max(1, READ_BYTES // (4 * weights.shape[1]))
             for start in range(0, len(weights), step):
@@ -68,6 +78,8 @@ class LoadedTables:
 
     def table(self, name: str) -> Float32Array:
         """Return all rows of a table, float32 [rows, dim], read-only.
+
+        Of a growing table these are the rows with an id, in the order of their keys.
 
         Raises KeyError for an unknown name.
         """
@@ -89,16 +101,23 @@ class LoadedTables:
         bag_rows: Int32Array = NO_ROWS,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         item_weights: Float32Array = NO_WEIGHTS,
+        keys: Uint64Array = NO_TABLE_KEYS,
     ) -> BatchEmbeddings:
         """Return a batch's embeddings, without autograd.
 
         Takes the arguments of `ShardRouter.requests`, and raises the same ValueErrors.
         """
-        requests = self._router.requests(rows, bag_rows, bag_lengths, item_weights)
+        requests = self._router.requests(rows, bag_rows, bag_lengths, item_weights, keys)
         request = requests[0]
         reply, rows_used, floats_written, piece = np.empty(request.floats, np.float32), 0, 0, 0
-        for bank, lookup in zip(self._banks, request.banks, strict=True):
+        keys_used = 0
+        for bank, settings, lookup in zip(self._banks, self._plan.banks, request.banks, strict=True):
             share = lookup.share
+            if settings.growing:
+                out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
+                self.grown[settings.growing].lookup(request.keys[keys_used : keys_used + share.rows], out)
+                keys_used, floats_written = keys_used + share.rows, floats_written + share.floats
+                continue
             bank_rows = request.rows[rows_used : rows_used + share.rows]
             out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
             np.take(bank, bank_rows[: share.single], axis=0, out=out[: share.single], mode="clip")

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...types import Float32Array, Int32Array
-from .bf16_rows import WidenedRows, round_at_random, rounding_bits
+from ...types import Float32Array, IndexArray, Int32Array
+from .bf16_rows import WidenedRows, nearest_bits, round_at_random, rounding_bits
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -89,6 +89,13 @@ class RowStorage(Protocol):
         """Copy rows int32 [N], all in range, into `out`, float32 [N, dim], C-contiguous."""
         ...
 
+    def put(self, rows: IndexArray, values: Float32Array) -> None:
+        """Write values, float32 [M, dim], C-contiguous, to rows int64 [M], distinct and in range.
+
+        A row of bfloat16 is rounded to the nearest.
+        """
+        ...
+
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
         """Add steps, float32 [M, dim], to rows int64 [M], distinct.
 
@@ -110,6 +117,10 @@ class Float32Rows:
     def take(self, rows: Int32Array, out: Float32Array) -> None:
         """See `RowStorage.take`."""
         self._memory.take(rows, out)
+
+    def put(self, rows: IndexArray, values: Float32Array) -> None:
+        """See `RowStorage.put`."""
+        self._memory.put(rows, values)
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:  # noqa: ARG002 - the protocol's
         """See `RowStorage.add`."""
@@ -136,6 +147,10 @@ class BFloat16Rows:
     def take(self, rows: Int32Array, out: Float32Array) -> None:
         """See `RowStorage.take`."""
         torch.from_numpy(out).copy_(self._take_bf16(rows))
+
+    def put(self, rows: IndexArray, values: Float32Array) -> None:
+        """See `RowStorage.put`."""
+        self._memory.put(rows, nearest_bits(values))
 
     def add(self, rows: torch.Tensor, steps: torch.Tensor, key: int) -> None:
         """See `RowStorage.add`."""

@@ -7,7 +7,7 @@ checkpoint; numbered changes replace rows in the order of their numbers.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class SavedChanges:
         """Names of the tables with changed rows."""
         return tuple(self._shapes)
 
-    def lay_over(self, table: str, array: str, start: int, values: NDArray[np.float32]) -> None:
+    def lay_over(self, table: str, array: str, start: int, values: NDArray[Any]) -> None:
         """Replace the changed rows in `values`, rows of a table's array from `start` on.
 
         Raises CheckpointError for changes that cannot be read or do not fit.

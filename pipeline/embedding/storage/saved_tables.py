@@ -6,8 +6,9 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,10 @@ from ...checkpoint.files import FileEntry
 from ...checkpoint.manifest import CheckpointManifest
 from ...checkpoint.reader import TensorReader
 from ...config.tables import TableSettings
+from ...data.hashing import table_rows_of
 from ...errors import CheckpointError
-from ...types import Float32Array
+from ...types import Float32Array, Int32Array, Mask, Uint64Array
+from ..growing.row_directory import DIRECTORY_ARRAYS, IDS, USED_AT
 from ..placement.ranges import WEIGHTS, row_states
 from .applied import AppliedBatches
 from .saved_changes import ROLE, SavedChanges, parse_role
@@ -40,6 +43,28 @@ def applied_name(node: int) -> str:
     The name has no dot, unlike those of tables' arrays.
     """
     return f"applied:{node}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedDirectory:
+    """Which id had which row of a growing table.
+
+    Attributes:
+        keys: uint64 [rows], the key of each row; meaningless where it is free.
+        used_at: int32 [rows], the batch of each row's last use; 0 where it is free.
+    """
+
+    keys: Uint64Array
+    used_at: Int32Array
+
+    def owned(self, start: int, stop: int) -> Mask:
+        """Return the rows whose id a hashed table would have in [start, stop).
+
+        The mask is bool [rows].
+        """
+        hashed = table_rows_of(self.keys[None], (len(self.keys),))[0]
+        mask: Mask = (self.used_at > 0) & (hashed >= start) & (hashed < stop)
+        return mask
 
 
 class SavedTables:
@@ -134,8 +159,14 @@ class SavedTables:
         Each array is a new float32 [stop - start, ...]. Raises as `read` does.
         """
         self._shape(name)
-        arrays = [array for array in self._arrays[name] if array != WEIGHTS]
+        arrays = [array for array in self._arrays[name] if array != WEIGHTS and array not in DIRECTORY_ARRAYS]
         return {array: self._read(name, array, start, stop) for array in arrays}
+
+    def read_directory(self, name: str) -> SavedDirectory:
+        """Return which id had which row of a growing table; raises as `read` does."""
+        rows, _ = self._shape(name)
+        ids, used_at = (self._read(name, array, 0, rows) for array in (IDS, USED_AT))
+        return SavedDirectory(ids.view(np.uint64), used_at)
 
     def applied(self, node: int) -> AppliedBatches:
         """Return the batches that a node had applied when it saved.
@@ -158,7 +189,13 @@ class SavedTables:
             what = f"table {table.name} has dim {dim} in the checkpoint and {table.dim} in the job"
             raise self._error(what, f"set model.embedding_dim, or tables.{table.name}.dim, to {dim}")
         wanted = {s.name: s.shape(rows, dim) for s in row_states(table.optimizer)}
-        saved = {name: shape for name, shape in self._arrays[table.name].items() if name != WEIGHTS}
+        arrays = self._arrays[table.name]
+        if (IDS in arrays) != (table.growth is not None):
+            kinds = ("growing", "hashed") if IDS in arrays else ("hashed", "growing")
+            what = f"table {table.name} is {kinds[0]} in the checkpoint and {kinds[1]} in the job"
+            raise self._error(what, f'set tables.{table.name}.kind to "{kinds[0]}"')
+        known = (WEIGHTS, *DIRECTORY_ARRAYS)
+        saved = {name: shape for name, shape in arrays.items() if name not in known}
         if state and saved != wanted:
             raise self._error(
                 f"table {table.name} was saved with {', '.join(saved) or 'no optimizer state'}, but "
@@ -166,10 +203,11 @@ class SavedTables:
                 "use the embedding.optimizer that it was trained with",
             )
 
-    def _read(self, name: str, array: str, start: int, stop: int) -> NDArray[np.float32]:
+    def _read(self, name: str, array: str, start: int, stop: int) -> NDArray[Any]:
         values = self._reader.read_rows(tensor_name(name, array), start, stop)
-        if values.dtype != np.float32:
-            raise self._error(f"{tensor_name(name, array)} is {values.dtype}, not float32", _REMEDY)
+        wanted = DIRECTORY_ARRAYS.get(array, np.dtype(np.float32))
+        if values.dtype != wanted:
+            raise self._error(f"{tensor_name(name, array)} is {values.dtype}, not {wanted}", _REMEDY)
         for changes in self._changes:
             changes.lay_over(name, array, start, values)
         return values

@@ -19,6 +19,19 @@ from ..lookup.request import BankShare
 from .bank import RowBank
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstValues:
+    """Vectors of a growing table's ids that have no row, or get one.
+
+    Attributes:
+        at: int64 [M]: their positions in a lookup; in a push the rows that begin with these values.
+        values: float32 [M, dim].
+    """
+
+    at: IndexArray
+    values: Float32Array
+
+
 def sum_bags(weights: torch.Tensor, rows: Int32Array, lengths: Int32Array, out: Float32Array) -> None:
     """Sum the rows of each bag in order; an empty bag gives zeros.
 
@@ -50,20 +63,25 @@ class BankPart:
     Attributes:
         rows: int32 [N]: the single rows, then those of bags.
         lengths: int32 [P, B]: number of rows of each bag.
+        known: int64 [K]: of a growing table, which of the requested keys have a row; `rows` are then those
+            rows, int32 [K]. None if all have one.
+        first: of a growing table, the first values of other keys (lookup) or of new rows (push).
     """
 
     bank: RowBank
     share: BankShare
     rows: Int32Array
     lengths: Int32Array
+    known: IndexArray | None = None
+    first: FirstValues | None = None
 
     def positions(self) -> IndexArray | None:
         """Return the index of each row's gradient, int64 [N].
 
         Returns None without bags: each row then has its own gradient, in order.
         """
-        if not self.share.pieces:
-            return None
+        if self.known is not None or not self.share.pieces:
+            return self.known
         bags = np.repeat(np.arange(self.lengths.size, dtype=np.int64), self.lengths.reshape(-1))
         return np.concatenate([np.arange(self.share.single, dtype=np.int64), self.share.single + bags])
 
@@ -85,12 +103,17 @@ class LookupWork:
             # A bag's rows belong to several threads. Summing this copy keeps the order of the rows.
             bag_rows = np.empty((part.share.bag_rows, part.bank.dim), np.float32)
             self._targets.append((target, bag_rows))
+            if part.first is not None:
+                target[part.first.at] = part.first.values
             at += part.share.floats
 
     def run(self, thread: int, threads: int) -> None:
         """Copy the rows of thread number `thread`, from 0."""
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
             single, bank = part.share.single, part.bank
+            if part.known is not None:
+                _look_up_known(part, part.known, out, thread, threads)
+                continue
             for rows, target in ((part.rows[:single], out[:single]), (part.rows[single:], bag_rows)):
                 if len(rows):
                     bank.lookup(
@@ -135,6 +158,8 @@ class PushWork:
             self._parts, self._gradients, self._places, self._keys, strict=True
         ):
             rows = part.rows
+            if part.first is not None:
+                _begin_rows(part.bank, part.first, thread, threads)
             if threads > 1:
                 target = _positions_of_thread(rows, thread, threads)
                 rows, positions = rows[target], target if positions is None else positions[target]
@@ -145,6 +170,21 @@ class PushWork:
 
 
 ShardWork = LookupWork | PushWork
+
+
+def _look_up_known(part: BankPart, known: IndexArray, out: Float32Array, thread: int, threads: int) -> None:
+    own: slice | IndexArray = (
+        slice(None) if threads == 1 else _positions_of_thread(part.rows, thread, threads)
+    )
+    rows = part.rows[own]
+    values = np.empty((len(rows), part.bank.dim), np.float32)
+    part.bank.lookup(rows, values)
+    out[known[own]] = values
+
+
+def _begin_rows(bank: RowBank, first: FirstValues, thread: int, threads: int) -> None:
+    own = slice(None) if threads == 1 else _positions_of_thread(first.at.astype(np.int32), thread, threads)
+    bank.restart(first.at[own], first.values[own])
 
 
 def _positions_of_thread(rows: Int32Array, thread: int, threads: int) -> IndexArray:

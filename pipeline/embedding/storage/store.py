@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
-from ...types import BatchId, Float32Array, Int32Array
-from ..lookup.request import NO_BAG_LENGTHS, bank_shares, count_floats
+from ...types import BatchId, Float32Array, Int32Array, Uint64Array
+from ..lookup.request import NO_BAG_LENGTHS, NO_KEYS, BankShare, bank_shares, count_floats
 from ..lookup.vectors import FloatBuffer, flat_floats
-from ..placement.plan import Piece, TablePlan
+from ..placement.plan import Bank, Piece, TablePlan
 from ..placement.ranges import STORAGE_BYTES, WEIGHTS, row_bytes
 from .bank import RowBank
 from .first_values import mixed_key, row_values
+from .growing_bank import GrowingBank
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import BankPart, LookupWork, PushWork
@@ -29,6 +30,30 @@ FIRST_BATCH = BatchId(0, 0, 0, 0)
 LARGEST_LR_SCALE = 1000.0
 # The largest number that `RowBank.changed_at` can hold.
 LAST_CHANGE_EPOCH = 255
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    """One bank's checked part of a request.
+
+    It has rows and bag lengths, or keys of a growing table.
+    """
+
+    bank: RowBank
+    share: BankShare
+    rows: Int32Array
+    lengths: Int32Array
+    keys: Uint64Array
+
+    def lookup_part(self) -> BankPart:
+        if isinstance(self.bank, GrowingBank):
+            return self.bank.lookup_part(self.share, self.keys)
+        return BankPart(self.bank, self.share, self.rows, self.lengths)
+
+    def push_part(self) -> BankPart:
+        if isinstance(self.bank, GrowingBank):
+            return self.bank.push_part(self.share, self.keys)
+        return BankPart(self.bank, self.share, self.rows, self.lengths)
 
 
 @dataclass(frozen=True)
@@ -81,16 +106,31 @@ class ShardStore:
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
         _check_memory(plan, node, memory_fraction)
         self._change_epoch = 1
-        self._banks = [
-            RowBank(node, plan.bank_rows(node, number), bank) for number, bank in enumerate(plan.banks)
-        ]
+        self._banks = [self._make_bank(number, bank) for number, bank in enumerate(plan.banks)]
         for piece in plan.pieces_of(node):
             table = plan.tables[piece.table]
+            if table.growth is not None:
+                continue
             weights = self._banks[piece.bank].weights[piece.offset : piece.offset + len(piece)]
             for start in range(0, len(piece), FILL_ROWS):
                 stop = min(start + FILL_ROWS, len(piece))
                 numbers = np.arange(piece.start + start, piece.start + stop)
                 weights[start:stop] = row_values(seed, piece.table, numbers, table.dim, table.init_scale)
+
+    def _make_bank(self, number: int, bank: Bank) -> RowBank:
+        pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank == number]
+        if not bank.growing or not pieces:
+            return RowBank(self.node, sum(map(len, pieces)), bank)
+        (piece,) = pieces
+        return GrowingBank(self.node, bank, piece, self.plan.tables[piece.table], self._seed)
+
+    def growth_counts(self) -> dict[str, int]:
+        """Return counts of each growing table here, as `growing/COUNT/TABLE`; any thread may call."""
+        counts: dict[str, int] = {}
+        for bank in self._banks:
+            if isinstance(bank, GrowingBank):
+                counts |= {f"growing/{what}/{bank.name}": n for what, n in bank.directory.counts().items()}
+        return counts
 
     def floats_of(
         self, rows: int, counts: Sequence[int] = (), bag_lengths: Int32Array = NO_BAG_LENGTHS
@@ -104,9 +144,10 @@ class ShardStore:
         out: Float32Array,
         counts: Sequence[int] = (),
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
+        keys: Uint64Array = NO_KEYS,
     ) -> None:
         """Do the work of `lookup_work` on this thread; same arguments and errors."""
-        work = self.lookup_work(rows, out, counts, bag_lengths)
+        work = self.lookup_work(rows, out, counts, bag_lengths, keys)
         work.run(0, 1)
         work.finish()
 
@@ -116,6 +157,7 @@ class ShardStore:
         out: Float32Array,
         counts: Sequence[int] = (),
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
+        keys: Uint64Array = NO_KEYS,
     ) -> LookupWork:
         """Return work that copies rows into `out` and sums the rows of bags.
 
@@ -125,11 +167,12 @@ class ShardStore:
             out: float32, C-contiguous, with `floats_of` elements.
             counts: number of rows in each bank; () with one bank.
             bag_lengths: int32 [P, B], number of rows of each bag; [0, 0] if this node holds no bags.
+            keys: uint64 [K], of growing tables, bank after bank. A key without a row gives its first values.
 
         Raises:
             ValueError: a row that this node does not have, or a wrong shape or type; `out` is then unchanged.
         """
-        parts = self._parts(rows, counts, bag_lengths)
+        parts = [request.lookup_part() for request in self._requests(rows, counts, bag_lengths, keys)]
         floats = sum(part.share.floats for part in parts)
         if out.size != floats or out.dtype != np.float32 or not out.flags.c_contiguous:
             raise ValueError(
@@ -145,9 +188,10 @@ class ShardStore:
         lr_scale: float = 1.0,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         batch: BatchId = FIRST_BATCH,
+        keys: Uint64Array = NO_KEYS,
     ) -> None:
         """Do the work of `push_work` on this thread; same arguments and errors."""
-        self.push_work(rows, gradients, counts, lr_scale, bag_lengths, batch).run(0, 1)
+        self.push_work(rows, gradients, counts, lr_scale, bag_lengths, batch, keys).run(0, 1)
 
     def push_work(
         self,
@@ -157,6 +201,7 @@ class ShardStore:
         lr_scale: float = 1.0,
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         batch: BatchId = FIRST_BATCH,
+        keys: Uint64Array = NO_KEYS,
     ) -> PushWork:
         """Return work that sums each distinct row's gradients in order, and steps the row.
 
@@ -169,32 +214,40 @@ class ShardStore:
             bag_lengths: see `lookup_work`.
             batch: the batch of the gradients. The rounding of bfloat16 rows depends on it, on the seed of the
                 run, the node and the row.
+            keys: see `lookup_work`. They may get rows now, and other keys lose theirs.
 
         Raises:
             ValueError: a row that this node does not have, a wrong shape or type, an lr_scale out of range,
                 gradients whose squares have no finite sum; nothing then changes.
         """
-        parts = self._parts(rows, counts, bag_lengths)
-        values = flat_floats(gradients, sum(part.share.floats for part in parts), "gradients")
+        requests = self._requests(rows, counts, bag_lengths, keys)
+        values = flat_floats(gradients, sum(request.share.floats for request in requests), "gradients")
         if not 0 <= lr_scale <= LARGEST_LR_SCALE:
             raise ValueError(f"lr_scale must be from 0 to {LARGEST_LR_SCALE:g}, not {lr_scale}")
         # Optimizers store squares, and the square of a finite gradient such as 1e20 may be infinite.
         if not math.isfinite(values.dot(values)):
             raise ValueError("gradients must be finite: one is NaN, infinite or enormous")
         words = (self._seed, self.node, batch.epoch, batch.span, batch.number, batch.seed)
-        keys = [mixed_key(*words, number) for number in range(len(parts))]
-        return PushWork(parts, values, lr_scale, keys)
+        rounding_keys = [mixed_key(*words, number) for number in range(len(requests))]
+        return PushWork([request.push_part() for request in requests], values, lr_scale, rounding_keys)
 
-    def _parts(self, rows: Int32Array, counts: Sequence[int], bag_lengths: Int32Array) -> list[BankPart]:
+    def _requests(
+        self, rows: Int32Array, counts: Sequence[int], bag_lengths: Int32Array, keys: Uint64Array
+    ) -> list[_Request]:
         """Return each bank with its checked part of a request."""
-        shares = bank_shares(self.dims, len(rows), counts, self.bag_pieces, bag_lengths)
-        parts, at, piece = [], 0, 0
-        for bank, share in zip(self._banks, shares, strict=True):
-            bank_rows = rows[at : at + share.rows]
+        shares = bank_shares(self.dims, len(rows) + len(keys), counts, self.bag_pieces, bag_lengths)
+        growing = [isinstance(bank, GrowingBank) for bank in self._banks]
+        wanted = sum(share.rows for share, grows in zip(shares, growing, strict=True) if grows)
+        if keys.dtype != np.uint64 or keys.shape != (wanted,):
+            raise ValueError(f"keys must be uint64 [{wanted}], not {keys.dtype} {list(keys.shape)}")
+        found, at, key_at, piece = [], 0, 0, 0
+        for bank, share, grows in zip(self._banks, shares, growing, strict=True):
+            count, key_count = (0, share.rows) if grows else (share.rows, 0)
+            bank_rows, lengths = rows[at : at + count], bag_lengths[piece : piece + share.pieces]
             bank.check_rows(bank_rows)
-            parts.append(BankPart(bank, share, bank_rows, bag_lengths[piece : piece + share.pieces]))
-            at, piece = at + share.rows, piece + share.pieces
-        return parts
+            found.append(_Request(bank, share, bank_rows, lengths, keys[key_at : key_at + key_count]))
+            at, key_at, piece = at + count, key_at + key_count, piece + share.pieces
+        return found
 
     def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:
         """Yield each piece with its rows and state, for checkpoints.
@@ -259,13 +312,17 @@ class ShardStore:
             CheckpointError: a table has another number of rows, dim or optimizer, or a file cannot be read;
                 in the last case some rows may have changed.
         """
-        absent = []
-        present = []
+        absent, present = [], []
+        growing: list[GrowingBank] = []
         for piece, arrays in self.pieces():
             table = self.plan.tables[piece.table]
             if table.name in saved.names:
                 saved.require(table)
-                present.append((table.name, piece, arrays))
+                bank = self._banks[piece.bank]
+                if isinstance(bank, GrowingBank):
+                    growing.append(bank)
+                else:
+                    present.append((table.name, piece, arrays))
             else:
                 absent.append(table.name)
         for name, piece, arrays in present:
@@ -275,6 +332,8 @@ class ShardStore:
                 arrays[WEIGHTS][start:stop] = saved.read(name, first, last)
                 for state, values in saved.read_state(name, first, last).items():
                     arrays[state][start:stop] = values
+        for bank in growing:
+            bank.restore(saved)
         return absent
 
 

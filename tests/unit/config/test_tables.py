@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.config.tables import TableSettings
+from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
 
@@ -90,3 +90,48 @@ def test_what_cannot_be_is_refused_by_its_key(tables: dict[str, object], why: st
 def test_the_schema_has_the_name_of_the_file_only() -> None:
     with pytest.raises(JobFileError, match="table_sections: unknown key"):
         validate_job({**BASE, "table_sections": {}}, where="job.toml")
+
+
+def test_a_growing_table_says_when_ids_get_and_lose_rows() -> None:
+    job = job_of(
+        C2={"kind": "growing", "rows": 7, "admit_after": 3, "evict": "never"}, C3={"kind": "growing"}
+    )
+    assert [table.growth for table in job.tables] == [None, Growth(3, "never"), Growth()]
+    assert job.growing_tables == ("C2", "C3")
+    assert job.tables[1].rows == 7
+    assert job_of().growing_tables == ()
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"user": "multi_hot"}, r"tables\.user\.kind: .growing. given; the column has lists of ids"),
+        ({"user": {"kind": "categorical", "part": "hour"}}, r"the column has a row for each of its values"),
+        ({"user": {"kind": "bucket", "boundaries": [1, 2]}}, r"the column has a row for each of its values"),
+    ],
+)
+def test_tables_that_cannot_grow_are_refused(columns: dict[str, object], what: str) -> None:
+    data = {"format": "csv", "path": ["x"], "columns": {"y": "label", **columns}}
+    with pytest.raises(JobFileError, match=what):
+        validate_job({"data": data, "tables": {"user": {"kind": "growing"}}}, where="job.toml")
+    validate_job({"data": data}, where="job.toml")
+
+
+@pytest.mark.parametrize("key", ["admit_after", "evict", "evict_after_batches"])
+def test_a_hashed_table_has_no_settings_of_growth(key: str) -> None:
+    value = {"admit_after": 2, "evict": "never", "evict_after_batches": 9}[key]
+    with pytest.raises(JobFileError, match=rf"{key}: given; it is for kind = .growing., .* .hashed."):
+        job_of(C1={key: value})
+    job_of(C1={"kind": "growing", key: value})
+
+
+@pytest.mark.parametrize("value", [0, 256, 1.5])
+def test_a_count_of_batches_is_a_small_number(value: float) -> None:
+    with pytest.raises(JobFileError, match=r"tables\.C1\.admit_after"):
+        job_of(C1={"kind": "growing", "admit_after": value})
+
+
+def test_growing_tables_are_not_read_from_a_prepared_folder() -> None:
+    body = {**BASE, "data": {**BASE["data"], "prepared": "there"}, "tables": {"C2": {"kind": "growing"}}}
+    with pytest.raises(JobFileError, match=r"data\.prepared: given; .* growing table C2 needs"):
+        validate_job(body, where="job.toml")

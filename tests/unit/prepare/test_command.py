@@ -89,3 +89,10 @@ def test_verify_is_of_a_job_and_writes_nothing(
     assert done.exit_code == code
     assert words in done.stderr
     assert json.loads(Path("folder/manifest.json").read_bytes()) == before
+
+
+def test_a_job_with_growing_tables_is_refused(call: Call) -> None:
+    done = call("job.toml", "--out", "out", "--set", 'tables.user.kind="growing"')
+    assert done.exit_code == ExitCode.USAGE
+    assert "tables.user.kind: a prepared folder has row numbers" in done.output
+    assert not Path("out").exists()

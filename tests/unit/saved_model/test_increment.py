@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.errors import DataError, JobFileError, ResourceError
 from shadowsync.pipeline.saved_model.exported import EXPORT_MANIFEST, Export, write_export_manifest
-from shadowsync.pipeline.saved_model.increment import changed_rows, merge_exports, tables_at
-from shadowsync.pipeline.saved_model.table_files import TableFormat, TableRows, write_tables
+from shadowsync.pipeline.saved_model.increment import merge_exports, tables_at
+from shadowsync.pipeline.saved_model.table_files import TableFormat, TableRows, read_tables, write_tables
 from shadowsync.pipeline.types import Float32Array
 
 SHAPES = {"user": (40, 4), "item / 2": (7, 2)}
@@ -50,10 +51,10 @@ def write_export(
     (folder / "dense.pt2").write_text(version)
     manifest: dict[str, Any] = {"version": version, "examples_trained": 10, "dense": {"file": "dense.pt2"}}
     manifest |= dict.fromkeys(("data", "hash", "row_rule", "bag_rule"), rule)
-    if since is None:
-        rows = {name: TableRows.all_of(values) for name, values in tables.items()}
-    else:
-        rows = changed_rows(tables_at(since), tables)
+    rows = {name: TableRows.all_of(values) for name, values in tables.items()}
+    if since is not None:
+        before = tables_at(since)
+        rows = {name: table.changes_since(before[name]) for name, table in rows.items()}
         manifest["since"] = since.reference()
     files = write_tables(rows, form, folder, whole=since is None)
     manifest["tables"] = [
@@ -105,13 +106,47 @@ def test_an_increment_has_only_what_changed(chain: list[Path]) -> None:
         assert 0 < len(rows[name].rows) < count
         assert rows[name].vectors.shape[1] == dim
         others = np.setdiff1d(np.arange(count), rows[name].rows)
-        np.testing.assert_array_equal(before[name][others], after[name][others])
-    assert changed_rows(before, before)["user"].rows.size == 0
+        np.testing.assert_array_equal(before[name].vectors[others], after[name].vectors[others])
+    assert before["user"].changes_since(before["user"]).rows.size == 0
 
 
 def test_zeros_of_another_sign_have_changed() -> None:
     before, after = np.zeros((2, 1), np.float32), np.array([[0.0], [-0.0]], np.float32)
-    assert changed_rows({"a": before}, {"a": after})["a"].rows.tolist() == [1]
+    assert TableRows.all_of(after).changes_since(TableRows.all_of(before)).rows.tolist() == [1]
+
+
+def grown(vectors: dict[int, float]) -> TableRows:
+    keys = np.array(sorted(vectors), np.uint64)
+    values = [[vectors[key], -vectors[key]] for key in sorted(vectors)]
+    return TableRows(keys, np.array(values, np.float32).reshape(-1, 2))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    states=st.lists(
+        st.dictionaries(st.sampled_from([0, 1, 7, 2**63, 2**64 - 1]), st.sampled_from([0.0, -0.0, 1.5])),
+        min_size=1,
+        max_size=5,
+    ),
+    form=st.sampled_from(FORMATS),
+)
+def test_changes_of_a_growing_table_give_the_whole(
+    tmp_path: Path, states: list[dict[int, float]], form: TableFormat
+) -> None:
+    def through_a_file(table: TableRows, *, whole: bool) -> TableRows:
+        files = write_tables({"t": table}, form, tmp_path, whole=whole)
+        return read_tables(tmp_path, [{"name": "t", "dim": 2, "file": files["t"]}])["t"]
+
+    tables = [grown(state) for state in states]
+    now = through_a_file(tables[0], whole=True)
+    for before, after in pairwise(tables):
+        changes = through_a_file(after.changes_since(before), whole=False)
+        assert set(changes.gone.tolist()) == set(before.rows.tolist()) - set(after.rows.tolist())
+        now = now.with_changes(changes)
+        assert now.rows.tobytes() == after.rows.tobytes()
+        assert now.vectors.tobytes() == after.vectors.tobytes()
+    assert grown({1: 0.0}).changes_since(grown({1: -0.0})).rows.tolist() == [1]
+    assert not len(tables[-1].changes_since(tables[-1]).rows)
 
 
 def test_a_link_that_is_missing_is_named(chain: list[Path], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.pipeline.codecs.formats import STATELESS, CodecError, LinkCodecs, make_codec
 from shadowsync.pipeline.embedding.lookup.request import (
     NO_BAG_LENGTHS,
+    NO_KEYS,
     BankLookup,
     BankShare,
     LookupPlan,
@@ -166,7 +167,7 @@ def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
     batch = InFlightBatch(ReaderClient("reader-0", worker, 4), delivery)
     rows = np.array([4], np.int32)
     bank = BankLookup(BankShare(DIM, 1, 0, 0, 0), None, (), (), (), ())
-    request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS)
+    request = LookupPlan(0, rows, 1, (bank,), {}, NO_BAG_LENGTHS, NO_KEYS)
     client.look_up(batch, [request], 0.0)
     said = "embedding-0: its answer cannot be decoded: bfloat16: the payload for 4 elements has 3 bytes"
     with pytest.raises(LookupRefused, match=said):

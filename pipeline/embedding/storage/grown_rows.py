@@ -1,0 +1,82 @@
+"""A growing table of a checkpoint in memory, found by hashes of ids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...config.tables import TableSettings
+from ...types import Float32Array, Int32Array, Uint64Array
+from ..growing.id_index import ABSENT, IdIndex
+from .bf16_rows import WidenedRows, nearest_bits
+from .first_values import row_values
+from .saved_tables import SavedTables
+
+
+def values_of_keys(table: TableSettings, number: int, seed: int, keys: Uint64Array) -> Float32Array:
+    """Return the vectors of ids without a row, float32 [N, dim].
+
+    They are those of a new row of table `number`, as its storage rounds them. Any thread may call.
+    """
+    values = row_values(seed, number, keys, table.dim, table.init_scale)
+    return np.asarray(WidenedRows(nearest_bits(values))) if table.storage == "bfloat16" else values
+
+
+class GrownRows:
+    """The ids of a growing table that had a row, and their vectors.
+
+    Immutable, so any thread may use it.
+
+    Args:
+        saved: the tables of the checkpoint.
+        table: settings of the table.
+        number: the table's number in the job.
+        seed: the seed of the run.
+        read_bytes: bytes of rows to read at once.
+
+    Raises CheckpointError for a file that cannot be read.
+
+    Attributes:
+        keys: uint64 [n], ascending: the hashes of the ids.
+        vectors: float32 [n, dim], read-only: the vector of each id.
+    """
+
+    def __init__(
+        self, saved: SavedTables, table: TableSettings, number: int, seed: int, read_bytes: int
+    ) -> None:
+        directory = saved.read_directory(table.name)
+        used = np.flatnonzero(directory.used_at > 0)
+        in_order = np.argsort(directory.keys[used])
+        self.keys: Uint64Array = directory.keys[used][in_order]
+        self.vectors: Float32Array = np.empty((len(used), table.dim), np.float32)
+        place = np.empty(len(used), np.intp)
+        place[in_order] = np.arange(len(used))
+        step = max(1, read_bytes // (4 * table.dim))
+        for start in range(0, table.rows, step):
+            stop = min(start + step, table.rows)
+            first, last = np.searchsorted(used, [start, stop])
+            if first < last:
+                block = saved.read(table.name, start, stop)
+                self.vectors[place[first:last]] = block[used[first:last] - start]
+        self.vectors.flags.writeable = False
+        self._index = IdIndex(self.keys)
+        self._index.add(np.arange(len(used), dtype=np.int32))
+        self._table, self._number, self._seed = table, number, seed
+
+    def find(self, keys: Uint64Array) -> Int32Array:
+        """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""
+        return self._index.find(keys)
+
+    def lookup(self, keys: Uint64Array, out: Float32Array | None = None) -> Float32Array:
+        """Return the vectors of keys, float32 [N, dim].
+
+        An id that had no row has its first values. They are written to `out`, C-contiguous, if given.
+        """
+        rows = self.find(keys)
+        if out is None:
+            out = np.empty((len(keys), self._table.dim), np.float32)
+        known = rows != ABSENT
+        out[known] = self.vectors[rows[known]]
+        absent = keys[~known]
+        if len(absent):
+            out[~known] = values_of_keys(self._table, self._number, self._seed, absent)
+        return out

@@ -1,0 +1,264 @@
+"""Growing tables in the stores of nodes, and in checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.pipeline.checkpoint.files import FileEntry
+from shadowsync.pipeline.config.tables import Growth, TableSettings
+from shadowsync.pipeline.data.hashing import mix, table_rows_of
+from shadowsync.pipeline.embedding.placement.plan import TablePlan
+from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
+from shadowsync.pipeline.embedding.storage.first_values import row_values
+from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
+from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
+from shadowsync.pipeline.embedding.storage.store import ShardStore
+from shadowsync.pipeline.errors import CheckpointError
+from shadowsync.pipeline.types import Float32Array, Int32Array, Uint64Array
+from shadowsync.tests.support.embedding_cluster import SEED, DrawnRows, EmbeddingCluster
+from shadowsync.tests.support.saved_shards import manifest_of_files, save_shards
+from shadowsync.tests.support.tables import make_table
+
+IDS, BATCH = 60, 24
+TABLES = (
+    make_table("hashed", 50, 4, optimizer="rowwise_adagrad"),
+    make_table("user", 90, 4, optimizer="rowwise_adagrad", growth=Growth()),
+    make_table("item", 80, 6, optimizer="adam", growth=Growth()),
+)
+
+
+def draw(step: int, tables: tuple[TableSettings, ...] = TABLES, ids: int = IDS) -> DrawnRows:
+    """A batch in which ids repeat."""
+    draws = np.random.default_rng(step).integers(0, ids, (len(tables), BATCH)).astype(np.uint64)
+    hashes = mix(draws + np.arange(len(tables), dtype=np.uint64)[:, None] * np.uint64(1000))
+    rows = table_rows_of(hashes, tuple(table.rows for table in tables))
+    grows = [table.growth is not None for table in tables]
+    return DrawnRows(rows, np.zeros(0, np.int32), np.zeros((0, 0), np.int32), keys=hashes[grows])
+
+
+def train(cluster: EmbeddingCluster, steps: range, **options: Any) -> None:
+    for step in steps:
+        requests, vectors = cluster.forward(draw(step, **options))
+        sum((e * (e + 1)).sum() for e in vectors.embeddings).backward()  # type: ignore[union-attr]
+        cluster.push(requests, vectors.gradients())
+
+
+def embeddings(cluster: EmbeddingCluster, step: int, **options: Any) -> list[Float32Array]:
+    return [e.detach().numpy() for e in cluster.forward(draw(step, **options))[1].embeddings]
+
+
+def assert_equal(one: list[Float32Array], other: list[Float32Array]) -> None:
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def directories(cluster: EmbeddingCluster) -> dict[str, dict[int, int]]:
+    """The last use of each key, by table."""
+    found: dict[str, dict[int, int]] = {}
+    for store in cluster.stores:
+        for piece, arrays in store.pieces():
+            if "ids" in arrays:
+                used = arrays["used_at"] > 0
+                keys = arrays["ids"][used].view(np.uint64).tolist()
+                own = dict(zip(keys, arrays["used_at"][used].tolist(), strict=True))
+                found.setdefault(store.plan.tables[piece.table].name, {}).update(own)
+    return found
+
+
+@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_table_with_a_row_for_each_id_is_that_of_a_hashed_one(
+    optimizer: str, threads: int, storage: str
+) -> None:
+    """As long as ids come in the order of their numbers, to the bit."""
+    rows = 40
+    stores = [
+        ShardStore(TablePlan.make([table], 1), 0, seed=SEED, memory_fraction=0.8)
+        for table in (
+            make_table("t", rows, 5, optimizer=optimizer, storage=storage, growth=growth)
+            for growth in (None, Growth())
+        )
+    ]
+    for step in range(12):
+        ids = np.random.default_rng(step).integers(0, min(rows, 4 * (step + 1)), 20)
+        ids = np.concatenate([np.arange(4 * step, min(rows, 4 * step + 4)), ids])
+        gradients = np.random.default_rng(step + 100).standard_normal((len(ids), 5)).astype(np.float32)
+        outs = []
+        none: Int32Array = np.zeros(0, np.int32)
+        keys: Uint64Array = ids.astype(np.uint64)
+        requests = ((ids.astype(np.int32), keys[:0]), (none, keys))
+        for store, (asked, asked_keys) in zip(stores, requests, strict=True):
+            out = np.full((len(ids), 5), np.nan, np.float32)
+            lookup = store.lookup_work(asked, out, keys=asked_keys)
+            push = store.push_work(asked, gradients, keys=asked_keys)
+            for work in (lookup, push):
+                for thread in range(threads):
+                    work.run(thread, threads)
+                work.finish()
+            outs.append(out)
+        np.testing.assert_array_equal(outs[0], outs[1])
+    (_, one), (_, other) = (next(store.pieces()) for store in stores)
+    for name, values in one.items():
+        np.testing.assert_array_equal(np.asarray(values), np.asarray(other[name]))
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("distinct", [False, True])
+def test_nodes_and_distinct_keys_change_nothing(nodes: int, distinct: bool) -> None:
+    plain = EmbeddingCluster(TABLES, 1)
+    other = EmbeddingCluster(TABLES, nodes, distinct=distinct)
+    for cluster in (plain, other):
+        train(cluster, range(5))
+    assert_equal(embeddings(plain, 9), embeddings(other, 9))
+    assert directories(plain) == directories(other)
+    untrained = EmbeddingCluster(TABLES, 1)
+    assert not np.array_equal(embeddings(untrained, 9)[1], embeddings(plain, 9)[1])
+
+
+def test_an_id_without_a_row_has_its_first_values_and_lookups_give_it_none() -> None:
+    cluster = EmbeddingCluster(TABLES, 2)
+    drawn = draw(1)
+    before = embeddings(cluster, 1)
+    np.testing.assert_array_equal(before[1], row_values(SEED, 1, drawn.keys[0], 4, 0.05))
+    assert directories(cluster) == {"user": {}, "item": {}}
+
+
+def test_a_reused_row_begins_anew() -> None:
+    """An id that takes an evicted row is trained as on a node of its own."""
+    tables = (make_table("user", 8, 4, optimizer="adam", growth=Growth()),)
+    cluster = EmbeddingCluster(tables, 1)
+    train(cluster, range(30), tables=tables, ids=40)
+    (store,) = cluster.stores
+    counts = store.growth_counts()
+    assert counts["growing/evicted/user"] > 50
+    assert counts["growing/rows/user"] == 8
+    key = np.array([mix(np.array([10**6], np.uint64))[0]], np.uint64)
+    fresh = ShardStore(cluster.plan, 0, seed=SEED, memory_fraction=0.8)
+    none: Int32Array = np.zeros(0, np.int32)
+    seen = []
+    for one in (store, fresh):
+        one.apply(none, np.ones(4, np.float32), keys=key)
+        out = np.zeros(4, np.float32)
+        one.lookup(none, out, keys=key)
+        seen.append(out)
+    np.testing.assert_array_equal(seen[0], seen[1])
+
+
+def test_ids_that_are_not_due_learn_nothing() -> None:
+    tables = (make_table("user", 90, 4, growth=Growth(admit_after=3)),)
+    cluster = EmbeddingCluster(tables, 1)
+    first = embeddings(cluster, 1, tables=tables)
+    for repeats in (2, 1):
+        train(cluster, range(1, 2), tables=tables)
+        if repeats == 2:
+            train(cluster, range(1, 2), tables=tables)
+            assert_equal(first, embeddings(cluster, 1, tables=tables))
+    assert not np.array_equal(first[0], embeddings(cluster, 1, tables=tables)[0])
+
+
+@pytest.mark.parametrize(("writes", "restores"), [(1, 1), (2, 3), (3, 1), (3, 3)])
+def test_any_number_of_nodes_restores_a_checkpoint(tmp_path: Path, writes: int, restores: int) -> None:
+    cluster = EmbeddingCluster(TABLES, writes)
+    train(cluster, range(6))
+    saved = save_shards(tmp_path, cluster.stores)
+    other = EmbeddingCluster(TABLES, restores)
+    for store in other.stores:
+        assert store.restore(saved) == []
+    assert_equal(embeddings(cluster, 9), embeddings(other, 9))
+    assert directories(cluster) == directories(other)
+    # With the optimizer's state: both go on in the same way.
+    for one in (cluster, other):
+        train(one, range(20, 23))
+    assert_equal(embeddings(cluster, 9), embeddings(other, 9))
+    assert directories(cluster) == directories(other)
+
+
+def test_the_same_nodes_restore_the_same_rows(tmp_path: Path) -> None:
+    cluster = EmbeddingCluster(TABLES, 2)
+    train(cluster, range(6))
+    saved = save_shards(tmp_path, cluster.stores)
+    other = EmbeddingCluster(TABLES, 2)
+    for one, store in zip(cluster.stores, other.stores, strict=True):
+        store.restore(saved)
+        for (_, old), (_, new) in zip(one.pieces(), store.pieces(), strict=True):
+            for name in ("ids", "used_at"):
+                if name in old:
+                    np.testing.assert_array_equal(old[name], new[name])
+
+
+def test_changes_have_what_rows_became(tmp_path: Path) -> None:
+    tables = (make_table("user", 20, 4, optimizer="adagrad", growth=Growth(evict_after_batches=3)),)
+    cluster, files = EmbeddingCluster(tables, 2), list[FileEntry]()
+    train(cluster, range(3), tables=tables)
+    for store in cluster.stores:
+        files += ShardPart.of(store, AppliedBatches()).write(tmp_path)
+        store.end_change_epoch()
+    evicted_before = sum(store.growth_counts()["growing/evicted/user"] for store in cluster.stores)
+    for number in (1, 2):
+        train(cluster, range(10 * number, 10 * number + 5), tables=tables)
+        for store in cluster.stores:
+            changed = store.changed_since(store.end_change_epoch() - 1)
+            files += ShardPart.of_changes(store, AppliedBatches(), changed, number).write(tmp_path)
+    evicted = sum(store.growth_counts()["growing/evicted/user"] for store in cluster.stores)
+    assert evicted > evicted_before
+    saved = SavedTables(tmp_path, manifest_of_files(files))
+    other = EmbeddingCluster(tables, 1)
+    other.stores[0].restore(saved)
+    assert directories(cluster) == directories(other)
+    assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
+
+
+@pytest.mark.parametrize("read_bytes", [100, 1 << 20])
+def test_one_process_loads_what_nodes_have(
+    tmp_path: Path, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowsync.pipeline.embedding.storage.loaded_tables.READ_BYTES", read_bytes)
+    cluster = EmbeddingCluster(TABLES, 3)
+    train(cluster, range(4))
+    loaded = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED)
+    drawn = draw(9)
+    got = [e.numpy() for e in loaded.embeddings(drawn.rows, keys=drawn.keys).embeddings]
+    assert_equal(got, embeddings(cluster, 9))
+    keys = loaded.grown["user"].keys.tolist()
+    assert keys == sorted(directories(cluster)["user"])
+    other_seed = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED + 1)
+    others = other_seed.embeddings(drawn.rows, keys=drawn.keys).embeddings
+    assert not np.array_equal(others[1].numpy(), got[1])
+
+
+def test_a_hashed_table_is_no_growing_one(tmp_path: Path) -> None:
+    hashed = (make_table("user", 90, 4, optimizer="rowwise_adagrad"),)
+    growing = (make_table("user", 90, 4, optimizer="rowwise_adagrad", growth=Growth()),)
+    for written, wanted in ((hashed, growing), (growing, hashed)):
+        saved = save_shards(tmp_path, EmbeddingCluster(written, 1).stores)
+        kinds = ["growing" if t[0].growth else "hashed" for t in (written, wanted)]
+        text = f"user is {kinds[0]} in the checkpoint and {kinds[1]} in the job.*kind to .{kinds[0]}"
+        with pytest.raises(CheckpointError, match=text):
+            EmbeddingCluster(wanted, 1).stores[0].restore(saved)
+
+
+def test_wrong_keys_are_refused_and_change_nothing() -> None:
+    cluster = EmbeddingCluster(TABLES, 1)
+    drawn = draw(1)
+    with pytest.raises(ValueError, match=r"keys must be uint64 \[2, 24\], not \[1, 24\]"):
+        cluster.router.requests(drawn.rows, keys=drawn.keys[:1])
+    (request,) = cluster.router.requests(drawn.rows, keys=drawn.keys)
+    (store,) = cluster.stores
+    floats: NDArray[np.float32] = np.zeros(request.floats, np.float32)
+    with pytest.raises(ValueError, match="do not fit"):
+        store.apply(request.rows, floats, request.counts, keys=request.keys[:-1])
+    with pytest.raises(ValueError, match="keys must be uint64"):
+        store.apply(request.rows, floats, request.counts, keys=request.keys.astype(np.int64))
+    bad = floats.copy()
+    bad[-1] = np.inf
+    with pytest.raises(ValueError, match="finite"):
+        store.apply(request.rows, bad, request.counts, keys=request.keys)
+    assert directories(cluster) == {"user": {}, "item": {}}
+    store.apply(request.rows, floats, request.counts, keys=request.keys)
+    assert directories(cluster) != {"user": {}, "item": {}}

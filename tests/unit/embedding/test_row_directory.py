@@ -1,0 +1,166 @@
+"""Which id of a growing table has which row."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shadowsync.pipeline.config.tables import Growth
+from shadowsync.pipeline.data.hashing import mix
+from shadowsync.pipeline.embedding.growing.count_sketch import LARGEST_COUNT, CountSketch
+from shadowsync.pipeline.embedding.growing.id_index import ABSENT, IdIndex
+from shadowsync.pipeline.embedding.growing.row_directory import RowDirectory
+from shadowsync.pipeline.types import Uint64Array
+
+
+def keys_of(*ids: int) -> Uint64Array:
+    return np.array(ids, np.uint64)
+
+
+def hashed(ids: np.ndarray) -> Uint64Array:
+    return mix(ids.astype(np.uint64))
+
+
+@pytest.mark.parametrize("spread", [True, False])
+def test_an_index_finds_every_key_and_no_other(spread: bool) -> None:
+    ids = np.arange(50_000)
+    # Keys that all want the same place, too.
+    keys = hashed(ids) if spread else np.concatenate([keys_of(0, 2**40, 2**41, 2**63), hashed(ids[4:3000])])
+    index = IdIndex(keys)
+    rows = np.random.default_rng(1).permutation(len(keys)).astype(np.int32)
+    for part in np.array_split(rows, 7):
+        index.add(part)
+    np.testing.assert_array_equal(index.find(keys[rows]), rows)
+    assert len(index) == len(keys)
+    assert (index.find(hashed(ids + 10**6)) == ABSENT).all()
+    kept = rows[::3]
+    index.rebuild(kept)
+    found = index.find(keys)
+    np.testing.assert_array_equal(np.flatnonzero(found != ABSENT), np.sort(kept))
+
+
+def test_the_same_low_bits_do_not_lose_keys() -> None:
+    keys = np.arange(3000, dtype=np.uint64) << np.uint64(40)
+    index = IdIndex(keys)
+    index.add(np.arange(3000, dtype=np.int32))
+    np.testing.assert_array_equal(index.find(keys), np.arange(3000))
+
+
+def test_a_sketch_counts_rare_keys_among_many() -> None:
+    sketch = CountSketch(4000)
+    keys = hashed(np.arange(4000))
+    for _ in range(3):
+        sketch.add(keys)
+    counts = sketch.add(keys)
+    assert (counts >= 4).all()
+    # A sketch that added up what it meets would be far above.
+    assert (counts == 4).mean() > 0.95
+
+
+def test_a_sketch_forgets_and_does_not_overflow() -> None:
+    sketch = CountSketch(1)
+    for _ in range(300):
+        last = sketch.add(keys_of(7))
+    assert last.tolist() == [LARGEST_COUNT]
+    others = hashed(np.arange(1, 30_000))
+    for part in np.array_split(others, 30):
+        sketch.add(part)
+    assert sketch.add(keys_of(7))[0] < LARGEST_COUNT
+
+
+def test_only_use_gives_a_row_and_the_same_id_keeps_it() -> None:
+    directory = RowDirectory(8, Growth())
+    assert directory.find(keys_of(5, 6)).tolist() == [ABSENT, ABSENT]
+    first = directory.use(keys_of(5, 6, 5))
+    assert first.rows.tolist() == [0, 1, 0]
+    assert first.new.tolist() == [0, 1]
+    again = directory.use(keys_of(6, 7))
+    assert again.rows.tolist() == [1, 2]
+    assert again.new.tolist() == [2]
+    assert directory.find(keys_of(7, 5, 9)).tolist() == [2, 0, ABSENT]
+    assert directory.counts() == {"rows": 3, "admitted": 3, "evicted": 0, "refused": 0}
+
+
+def test_the_least_recently_used_go_first_and_never_those_of_the_batch() -> None:
+    directory = RowDirectory(4, Growth())
+    directory.use(keys_of(1, 2, 3, 4))
+    directory.use(keys_of(2, 4))
+    use = directory.use(keys_of(4, 10))
+    assert use.evicted.tolist() == use.new.tolist()
+    left = {key for key in (1, 2, 3, 4, 10) if directory.find(keys_of(key))[0] != ABSENT}
+    assert {2, 4, 10} < left
+    assert len(left) == 4
+    # More ids than rows in one batch: none of its own is evicted, and the rest is told.
+    use = directory.use(keys_of(*range(20, 30)))
+    assert (use.rows != ABSENT).sum() == 4
+    assert directory.refused == 6
+    assert directory.used_rows == 4
+
+
+def test_without_eviction_a_full_table_takes_no_more_and_says_so() -> None:
+    directory = RowDirectory(2, Growth(evict="never"))
+    directory.use(keys_of(1, 2))
+    use = directory.use(keys_of(3, 2))
+    assert use.rows.tolist() == [ABSENT, 1]
+    assert (directory.refused, directory.evicted) == (1, 0)
+
+
+def test_an_id_waits_for_its_batch() -> None:
+    directory = RowDirectory(8, Growth(admit_after=3))
+    for _ in range(2):
+        # Twice in a batch counts once.
+        assert directory.use(keys_of(1, 1)).rows.tolist() == [ABSENT, ABSENT]
+    assert directory.use(keys_of(1, 2)).rows.tolist() == [0, ABSENT]
+    assert directory.refused == 0
+
+
+def test_old_rows_go_by_age() -> None:
+    directory = RowDirectory(100, Growth(evict_after_batches=10))
+    directory.use(keys_of(1))
+    evicted = [directory.use(keys_of(2)).evicted.tolist() for _ in range(20)]
+    assert [0] in evicted
+    assert directory.find(keys_of(1, 2)).tolist() == [ABSENT, 1]
+    kept = RowDirectory(100, Growth())
+    kept.use(keys_of(1))
+    assert all(not len(kept.use(keys_of(2)).evicted) for _ in range(20))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=30),
+    st.sampled_from([5, 12, 40]),
+)
+def test_a_directory_agrees_with_a_dictionary(batches: list[list[int]], rows: int) -> None:
+    directory = RowDirectory(rows, Growth())
+    last_use: OrderedDict[int, int] = OrderedDict()
+    for number, ids in enumerate(batches):
+        use = directory.use(keys_of(*ids))
+        for evicted in set(use.evicted.tolist()):
+            (gone,) = [key for key, row in last_use.items() if row == evicted]
+            assert gone not in ids
+            del last_use[gone]
+        for key, row in zip(ids, use.rows.tolist(), strict=True):
+            if row == ABSENT:
+                assert len(set(ids)) > rows
+                continue
+            assert last_use.setdefault(key, row) == row
+        assert len(set(last_use.values())) == len(last_use) == directory.used_rows
+        assert directory.batches == number + 1
+        found = directory.find(keys_of(*range(31))).tolist()
+        assert {key: row for key, row in enumerate(found) if row != ABSENT} == dict(last_use)
+
+
+def test_restored_ids_keep_their_rows_and_too_many_lose_the_oldest() -> None:
+    directory = RowDirectory(3, Growth())
+    wanted = np.array([2, ABSENT, ABSENT, ABSENT], np.int32)
+    rows = directory.restore(keys_of(1, 2, 3, 4), np.array([9, 5, 7, 8], np.int32), wanted)
+    assert rows.tolist() == [2, ABSENT, 0, 1]
+    assert directory.find(keys_of(1, 2, 3, 4)).tolist() == [2, ABSENT, 0, 1]
+    assert directory.batches == 9
+    assert directory.free_rows == 0
+    some = RowDirectory(3, Growth())
+    assert some.restore(keys_of(8), np.array([4], np.int32), np.array([1], np.int32)).tolist() == [1]
+    assert some.use(keys_of(9, 10, 8)).rows.tolist() == [0, 2, 1]
