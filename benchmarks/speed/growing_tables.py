@@ -1,10 +1,11 @@
-"""A growing table beside a hashed one: rows a second, bytes a row, and ten times as many ids as rows.
+"""A growing table beside a hashed one: rows a second, bytes a row.
 
     python benchmarks/speed/growing_tables.py --out docs/results/growing_tables.json
 
 Both tables are in one store each, of one thread, and get the same batches in turns: a lookup of distinct
 keys, then a push of their gradients. The ids of the first part all have a row; in the second part most are
-new. Every ratio is the median over the rounds, with the smallest and the largest.
+new, ten times as many as the table has rows. Every ratio is the median over the rounds, with the smallest and
+the largest.
 """
 
 from __future__ import annotations

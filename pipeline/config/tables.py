@@ -263,7 +263,7 @@ class EmbeddingSection(Section):
     )
 
 
-ONE_LABEL_MODELS: Final = ("dcn_v2", "dlrm", "wide_deep")
+ONE_LABEL_MODELS: Final = ("dcn_v2", "din", "dlrm", "wide_deep")
 """Built-in models with one logit."""
 
 

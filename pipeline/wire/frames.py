@@ -51,7 +51,7 @@ def encode(message: Message) -> list[Any]:
             )
         shapes.append(array.shape)
         frames.append(array)
-    while len(shapes) > schema.least_tensors and not frames[-1].size:
+    while len(shapes) > schema.least_tensors and not any(frames[-1].shape):
         del shapes[-1], frames[-1]
     values = [getattr(message, name) for name, _ in schema.header]
     body = msgpack.packb([PROTOCOL_VERSION, message.KIND, values, shapes], use_bin_type=True)

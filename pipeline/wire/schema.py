@@ -21,7 +21,7 @@ from .field_checks import check_at, check_of
 class TensorField:
     """A tensor of a message, one raw frame: little-endian `dtype`, `rank` dimensions.
 
-    `omitted` says that it is not sent when it is empty and no tensor comes after it.
+    `omitted` says that it is not sent when its dimensions are all 0 and no tensor comes after it.
     """
 
     name: str

@@ -107,7 +107,7 @@ class HostileMessages:
         for field in dataclasses.fields(cls):
             declared = field.metadata.get("tensor")
             values[field.name] = (
-                self._array(*declared) if declared is not None else self._value(hints[field.name])
+                self._array(*declared[:2]) if declared is not None else self._value(hints[field.name])
             )
         return cls(**values)
 

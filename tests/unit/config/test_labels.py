@@ -67,7 +67,7 @@ HAS = "data.columns has 2 labels (clicked, bought)"
         ),
         *(
             (X + BOUGHT + f'[model]\nname = "{name}"\n', f"model.name: '{name}' has one logit, and {HAS}")
-            for name in ("dlrm", "wide_deep", "dcn_v2")
+            for name in ("dlrm", "wide_deep", "dcn_v2", "din")
         ),
         (X + BOUGHT + MMOE + "output_bias = -2\n", f"model.output_bias: -2 given, and {HAS}"),
         (

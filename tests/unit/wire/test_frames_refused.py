@@ -142,13 +142,13 @@ def test_a_frame_of_another_size_is_refused(header: Header, size: int) -> None:
 
 @pytest.mark.parametrize("rest", [[], [ROWS], [ROWS, NO_BAGS, b""]])
 def test_fewer_or_more_frames_are_refused(header: Header, rest: list[bytes]) -> None:
-    with pytest.raises(ProtocolError, match="2 tensors are expected"):
+    with pytest.raises(ProtocolError, match="lookup: 2 to 3 tensors are expected"):
         decode([header(LOOKUP), *rest])
 
 
 def test_more_shapes_than_tensors_are_refused(header: Header) -> None:
-    for shapes in ([], [[2]], [[2], [0, 0], [2]], "x", None):
-        with pytest.raises(ProtocolError, match="2 tensors are expected"):
+    for shapes in ([], [[2]], [[2], [0, 0], [2], [2]], "x", None):
+        with pytest.raises(ProtocolError, match="lookup: 2 to 3 tensors are expected"):
             decode([header([V, "lookup", [1, [], 0, 0, 0], shapes]), ROWS, NO_BAGS])
 
 
