@@ -7,7 +7,7 @@ and pyarrow and polars build their tables anew for each call. Imports no torch.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,34 @@ _SMALLEST: Final = 1024
 _PLACES_A_KEY: Final = 3
 
 
+class KeyRange(NamedTuple):
+    """The keys that a hashed table of `rows` rows would have in its rows [start, stop)."""
+
+    start: int
+    stop: int
+    rows: int
+
+
+EVERY_KEY: Final = KeyRange(0, 1, 1)
+
+
 class IdIndex:
     """Find the rows of keys; used by one thread.
 
-    At most a third of the places are taken, so a search ends after a few steps. The index doubles as keys
-    come.
+    At most a third of the places are taken, so a search ends after a few steps. Places are in the order of
+    keys, so those of sorted keys are read one after the other. The index doubles as keys come.
 
     Args:
-        keys: uint64 [rows]: the key of each row; the owner's memory, which it changes before `add`. The keys
-            must be well mixed in their low bits, as hashes are.
+        keys: uint64 [rows]: the key of each row; the owner's memory, which it changes before `add`.
+        key_range: where keys come from, evenly spread as hashes are. Others are found, too, but slowly.
     """
 
-    def __init__(self, keys: Uint64Array) -> None:
+    def __init__(self, keys: Uint64Array, key_range: KeyRange = EVERY_KEY) -> None:
         self._keys = keys
+        start, stop, rows = key_range
+        # Of the upper halves of keys.
+        self._lowest = (start << 32) // rows
+        self._span = -(-(stop << 32) // rows) - self._lowest
         # A row's number plus one; 0 is a free place.
         self._places: Int32Array = np.zeros(_SMALLEST, np.int32)
         self._count = 0
@@ -90,7 +105,13 @@ class IdIndex:
             rows, at = rows[moves_on], self._next_places(at[moves_on])
 
     def _first_places(self, keys: Uint64Array) -> NDArray[np.intp]:
-        return (keys & np.uint64(len(self._places) - 1)).view(np.int64)
+        size = len(self._places)
+        at = keys >> np.uint64(32)
+        at -= np.uint64(self._lowest)
+        at *= np.uint64((size << 32) // self._span)
+        at >>= np.uint64(32)
+        at &= np.uint64(size - 1)
+        return at.view(np.int64)
 
     def _next_places(self, at: NDArray[np.intp]) -> NDArray[np.intp]:
         return (at + 1) & (len(self._places) - 1)

@@ -13,7 +13,7 @@ import numpy as np
 from ...config.tables import Growth
 from ...types import IndexArray, Int32Array, Int64Array, Uint64Array
 from .count_sketch import CountSketch
-from .id_index import ABSENT, IdIndex
+from .id_index import ABSENT, EVERY_KEY, IdIndex, KeyRange
 
 IDS: Final = "ids"
 """Name of the array with the key of each row, int64 [rows], in checkpoints."""
@@ -55,6 +55,7 @@ class RowDirectory:
     Args:
         rows: most rows.
         growth: when an id gets a row, and when it loses it.
+        key_range: where keys come from, see `IdIndex`.
 
     Attributes:
         ids: int64 [rows], the bits of each row's key; 0 where the row is free.
@@ -65,11 +66,11 @@ class RowDirectory:
         refused: how often an id was due for a row, but none was free.
     """
 
-    def __init__(self, rows: int, growth: Growth) -> None:
+    def __init__(self, rows: int, growth: Growth, key_range: KeyRange = EVERY_KEY) -> None:
         self._growth = growth
         self.ids: Int64Array = np.zeros(rows, np.int64)
         self.used_at: Int32Array = np.zeros(rows, np.int32)
-        self._index = IdIndex(self._keys)
+        self._index = IdIndex(self._keys, key_range)
         self._sketch = CountSketch(rows) if growth.admit_after > 1 else None
         self._freed: Int32Array = np.zeros(0, np.int32)
         # Rows from here on were never used.

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...config.tables import TableSettings
 from ...types import Float32Array, IndexArray, Uint64Array
-from ..growing.id_index import ABSENT
+from ..growing.id_index import ABSENT, KeyRange
 from ..growing.row_directory import IDS, USED_AT, RowDirectory
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
@@ -41,7 +41,8 @@ class GrowingBank(RowBank):
     def __init__(self, node: int, bank: Bank, piece: Piece, table: TableSettings, seed: int) -> None:
         super().__init__(node, len(piece), bank)
         assert table.growth is not None
-        self.directory = RowDirectory(len(piece), table.growth)
+        key_range = KeyRange(piece.start, piece.stop, table.rows)
+        self.directory = RowDirectory(len(piece), table.growth, key_range)
         self._piece, self._table, self._seed = piece, table, seed
 
     @property
