@@ -22,7 +22,7 @@ _PLACES_A_KEY: Final = 3
 
 
 class KeyRange(NamedTuple):
-    """The keys that a hashed table of `rows` rows would have in its rows [start, stop)."""
+    """The keys of rows [start, stop) of a hashed table with `rows` rows."""
 
     start: int
     stop: int
