@@ -71,7 +71,7 @@ def known_ids(rows: int, batch: int, rounds: int) -> dict[str, Any]:
         ratios["both"].append(float(sums["hashed"].sum() / sums["growing"].sum()))
         for name, seconds in sums.items():
             rates[name].append(20 * batch / float(seconds.sum()))
-    bank = next(bank for bank in growing._banks if isinstance(bank, GrowingBank))
+    bank = next(bank for bank, _ in growing._groups if isinstance(bank, GrowingBank))
     row_bytes = 4 * DIM + 4
     return {
         "rows": rows,

@@ -7,7 +7,7 @@ and pyarrow and polars build their tables anew for each call. Imports no torch.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,41 +17,30 @@ from ...types import IndexArray, Int32Array, Uint64Array
 ABSENT: Final = -1
 """The row of a key that has none."""
 
+# The row of a place whose key was removed: searches go on behind it.
+_REMOVED: Final = -2
 _SMALLEST: Final = 1024
 _PLACES_A_KEY: Final = 3
-
-
-class KeyRange(NamedTuple):
-    """The keys of rows [start, stop) of a hashed table with `rows` rows."""
-
-    start: int
-    stop: int
-    rows: int
-
-
-EVERY_KEY: Final = KeyRange(0, 1, 1)
 
 
 class IdIndex:
     """Find the rows of keys; used by one thread.
 
-    At most a third of the places are taken, so a search ends after a few steps. Places are in the order of
-    keys, so those of sorted keys are read one after the other. The index doubles as keys come.
+    At most a third of the places are taken, so a search ends after a few steps. The index doubles as keys
+    come.
 
     Args:
-        keys: uint64 [rows]: the key of each row; the owner's memory, which it changes before `add`.
-        key_range: where keys come from, evenly spread as hashes are. Others are found, too, but slowly.
+        keys: uint64 [rows]: the key of each row; the owner's memory, which it changes before `add` and after
+            `remove`. The low bits of keys must be well mixed, as those of hashes are.
     """
 
-    def __init__(self, keys: Uint64Array, key_range: KeyRange = EVERY_KEY) -> None:
+    def __init__(self, keys: Uint64Array) -> None:
         self._keys = keys
-        start, stop, rows = key_range
-        # Of the upper halves of keys.
-        self._lowest = (start << 32) // rows
-        self._span = -(-(stop << 32) // rows) - self._lowest
         # A row's number plus one; 0 is a free place.
         self._places: Int32Array = np.zeros(_SMALLEST, np.int32)
         self._count = 0
+        # Places with a key or a removed one.
+        self._taken = 0
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -64,36 +53,44 @@ class IdIndex:
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the row of each key, int32 [N]; ABSENT where there is none."""
-        at = self._first_places(keys)
-        found: Int32Array = self._places.take(at) - 1
-        # A free place has the row ABSENT, which "wrap" reads as the last one; no key is missed by that.
-        differs = self._keys.take(found, mode="wrap") != keys
-        open_keys: IndexArray = np.flatnonzero(differs & (found != ABSENT))
-        at = at[open_keys]
-        while len(open_keys):
-            at = self._next_places(at)
-            rows = self._places.take(at) - 1
-            found[open_keys] = rows
-            goes_on = (self._keys.take(rows, mode="wrap") != keys[open_keys]) & (rows != ABSENT)
-            open_keys, at = open_keys[goes_on], at[goes_on]
-        return found
+        return self._search(keys)[0]
 
     def add(self, rows: Int32Array) -> None:
         """Add rows by their keys, which are distinct and not in the index."""
         self._count += len(rows)
-        if _PLACES_A_KEY * self._count > len(self._places):
-            size = len(self._places)
-            while _PLACES_A_KEY * self._count > size:
-                size *= 2
+        self._taken += len(rows)
+        if _PLACES_A_KEY * self._taken > len(self._places):
             rows = np.concatenate([self._places[self._places > 0] - 1, rows])
-            self._places = np.zeros(size, np.int32)
+            size = _SMALLEST
+            # With room for as many again as are removed before the next time.
+            while _PLACES_A_KEY * self._count * 5 > size * 4:
+                size *= 2
+            self._places = np.zeros(max(size, len(self._places)), np.int32)
+            self._taken = self._count
         self._place(rows)
 
-    def rebuild(self, rows: Int32Array) -> None:
-        """Hold only these rows, whose keys are distinct."""
-        self._places.fill(0)
-        self._count = 0
-        self.add(rows)
+    def remove(self, rows: Int32Array) -> None:
+        """Remove rows, which are distinct and in the index."""
+        _, at = self._search(self._keys[rows])
+        self._places[at] = _REMOVED + 1
+        self._count -= len(rows)
+
+    def _search(self, keys: Uint64Array) -> tuple[Int32Array, NDArray[np.intp]]:
+        """Return the row of each key, int32 [N], and the place where its search ended."""
+        ends = self._first_places(keys)
+        found: Int32Array = self._places.take(ends) - 1
+        # A place without a key has a negative row, for which "wrap" reads the key of another row.
+        goes_on = ((self._keys.take(found, mode="wrap") != keys) | (found == _REMOVED)) & (found != ABSENT)
+        open_keys: IndexArray = np.flatnonzero(goes_on)
+        at = ends[open_keys]
+        while len(open_keys):
+            at = self._next_places(at)
+            rows = self._places.take(at) - 1
+            found[open_keys], ends[open_keys] = rows, at
+            other = (self._keys.take(rows, mode="wrap") != keys[open_keys]) | (rows == _REMOVED)
+            goes_on = other & (rows != ABSENT)
+            open_keys, at = open_keys[goes_on], at[goes_on]
+        return found, ends
 
     def _place(self, rows: Int32Array) -> None:
         at = self._first_places(self._keys[rows])
@@ -105,13 +102,7 @@ class IdIndex:
             rows, at = rows[moves_on], self._next_places(at[moves_on])
 
     def _first_places(self, keys: Uint64Array) -> NDArray[np.intp]:
-        size = len(self._places)
-        at = keys >> np.uint64(32)
-        at -= np.uint64(self._lowest)
-        at *= np.uint64((size << 32) // self._span)
-        at >>= np.uint64(32)
-        at &= np.uint64(size - 1)
-        return at.view(np.int64)
+        return (keys & np.uint64(len(self._places) - 1)).view(np.int64)
 
     def _next_places(self, at: NDArray[np.intp]) -> NDArray[np.intp]:
         return (at + 1) & (len(self._places) - 1)

@@ -1,10 +1,11 @@
-"""The rows of a growing table's ids on a node, without I/O: admission, eviction.
+"""The rows of growing tables' ids on a node, without I/O: admission, eviction.
 
-Lookups only `find` rows; pushes `use` them, so that only training changes the table. Imports no torch.
+Lookups only `find` rows; pushes `use` them, so that only training changes the tables. Imports no torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ import numpy as np
 from ...config.tables import Growth
 from ...types import IndexArray, Int32Array, Int64Array, Uint64Array
 from .count_sketch import CountSketch
-from .id_index import ABSENT, EVERY_KEY, IdIndex, KeyRange
+from .id_index import ABSENT, IdIndex
 
 IDS: Final = "ids"
 """Name of the array with the key of each row, int64 [rows], in checkpoints."""
@@ -26,10 +27,11 @@ DIRECTORY_ARRAYS: Final[dict[str, np.dtype[np.signedinteger]]] = {
     USED_AT: np.dtype(np.int32),
 }
 
-# When the rows run out, this fraction of them is freed at once: each eviction reads the whole table.
+# When a table's rows run out, this fraction of them is freed at once: each eviction reads all of them.
 _EVICTED_AT_ONCE: Final = 1 / 16
 # How often in the time of `evict_after_batches` rows are looked through for old ones.
 _CHECKS: Final = 16
+_NO_ROWS: Final[Int32Array] = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,37 +49,59 @@ class RowUse:
     evicted: Int32Array
 
 
-class RowDirectory:
-    """The rows of one growing table on one node; used by one thread.
+class _TableRows:
+    """The rows [start, stop) of one table: which are free, and counts."""
 
-    A batch is one call of `use`. A row that this batch used is never evicted in it.
+    def __init__(self, start: int, rows: int, growth: Growth) -> None:
+        self.start, self.stop, self.growth = start, start + rows, growth
+        self.sketch = CountSketch(rows) if growth.admit_after > 1 else None
+        self.freed = _NO_ROWS
+        # Rows from here on were never used.
+        self.fresh_from = start
+        self.age_checked_at = 0
+        self.admitted = self.evicted = self.refused = 0
+
+    @property
+    def free_rows(self) -> int:
+        return len(self.freed) + self.stop - self.fresh_from
+
+    def take(self, count: int) -> Int32Array:
+        """Return so many free rows, which are no longer free."""
+        kept = max(0, len(self.freed) - count)
+        reused, self.freed = self.freed[kept:][::-1], self.freed[:kept]
+        stop = self.fresh_from + count - len(reused)
+        rows = np.concatenate([reused, np.arange(self.fresh_from, stop, dtype=np.int32)])
+        self.fresh_from = stop
+        self.admitted += count
+        return rows
+
+
+class RowDirectory:
+    """The rows of some growing tables on one node; used by one thread.
+
+    The tables share one index, so a batch is one search, however many there are: ids of different tables have
+    different keys, since the table is part of the hash. A batch is one call of `use`. A row that this batch
+    used is never evicted in it.
 
     Args:
-        rows: most rows.
-        growth: when an id gets a row, and when it loses it.
-        key_range: where keys come from, see `IdIndex`.
+        tables: most rows of each table, and when its ids get and lose a row. Their rows follow one another.
 
     Attributes:
         ids: int64 [rows], the bits of each row's key; 0 where the row is free.
         used_at: int32 [rows], the batch of the last use, from 1; 0 where the row is free.
         batches: number of batches.
-        admitted: number of ids that got a row.
-        evicted: number of ids that lost their row.
-        refused: how often an id was due for a row, but none was free.
     """
 
-    def __init__(self, rows: int, growth: Growth, key_range: KeyRange = EVERY_KEY) -> None:
-        self._growth = growth
-        self.ids: Int64Array = np.zeros(rows, np.int64)
-        self.used_at: Int32Array = np.zeros(rows, np.int32)
-        self._index = IdIndex(self._keys, key_range)
-        self._sketch = CountSketch(rows) if growth.admit_after > 1 else None
-        self._freed: Int32Array = np.zeros(0, np.int32)
-        # Rows from here on were never used.
-        self._fresh_from = 0
-        self._age_checked_at = 0
+    def __init__(self, tables: Sequence[tuple[int, Growth]]) -> None:
+        self._tables: list[_TableRows] = []
+        total = 0
+        for rows, growth in tables:
+            self._tables.append(_TableRows(total, rows, growth))
+            total += rows
+        self.ids: Int64Array = np.zeros(total, np.int64)
+        self.used_at: Int32Array = np.zeros(total, np.int32)
+        self._index = IdIndex(self._keys)
         self.batches = 0
-        self.admitted = self.evicted = self.refused = 0
 
     @property
     def _keys(self) -> Uint64Array:
@@ -89,125 +113,131 @@ class RowDirectory:
         return len(self._index)
 
     @property
-    def free_rows(self) -> int:
-        """Return how many rows have no key."""
-        return len(self.ids) - len(self._index)
-
-    @property
     def bytes(self) -> int:
         """Return the bytes of keys, last uses, index and counts, at the current size."""
-        sketch = 0 if self._sketch is None else self._sketch.bytes
-        return self.ids.nbytes + self.used_at.nbytes + self._index.bytes + sketch
+        sketches = sum(table.sketch.bytes for table in self._tables if table.sketch is not None)
+        return self.ids.nbytes + self.used_at.nbytes + self._index.bytes + sketches
 
-    def counts(self) -> dict[str, int]:
-        """Return counts for a node's status; any thread may call."""
+    def counts(self, table: int) -> dict[str, int]:
+        """Return counts of a table for a node's status; any thread may call.
+
+        They are the rows with an id, how many ids got and lost one, and how often an id was due for a row
+        when none was free.
+        """
+        own = self._tables[table]
         return {
-            "rows": self.used_rows,
-            "admitted": self.admitted,
-            "evicted": self.evicted,
-            "refused": self.refused,
+            "rows": own.stop - own.start - own.free_rows,
+            "admitted": own.admitted,
+            "evicted": own.evicted,
+            "refused": own.refused,
         }
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the row of each key, int32 [N]; ABSENT where there is none."""
         return self._index.find(keys)
 
-    def use(self, keys: Uint64Array) -> RowUse:
+    def use(self, keys: Uint64Array, counts: Sequence[int]) -> RowUse:
         """Note that a batch updates these keys, uint64 [N]; repeats are allowed.
 
-        Keys without a row get one if they are due and a row is free or can be freed.
+        `counts` says how many of them are of each table, in order. Keys without a row get one if they are due
+        and a row of their table is free or can be freed.
         """
         self.batches += 1
-        evicted = self._evict_old()
+        evicted = [self._evict_old(table) for table in self._tables]
         rows = self._index.find(keys)
         self.used_at[rows[rows != ABSENT]] = self.batches
+        new = []
         absent: IndexArray = np.flatnonzero(rows == ABSENT)
-        if not len(absent):
-            return RowUse(rows, np.zeros(0, np.int32), evicted)
-        new_keys, which = np.unique(keys[absent], return_inverse=True)
-        due = np.arange(len(new_keys))
-        if self._sketch is not None:
-            due = np.flatnonzero(self._sketch.add(new_keys) >= self._growth.admit_after)
-        if len(due) > self.free_rows and self._growth.evict == "least_recent":
-            evicted = np.concatenate([evicted, self._evict_least_recent(len(due))])
-        taken = due[: self.free_rows]
-        self.refused += len(due) - len(taken)
-        new = self._assign(new_keys[taken])
-        rows_of_new = np.full(len(new_keys), ABSENT, np.int32)
-        rows_of_new[taken] = new
-        rows[absent] = rows_of_new[which]
-        return RowUse(rows, new, evicted)
+        owners = np.searchsorted(np.cumsum(counts), absent, side="right")
+        for number in np.unique(owners).tolist():
+            own = absent[owners == number]
+            rows[own], added, freed = self._admit(self._tables[number], keys[own])
+            new.append(added)
+            evicted.append(freed)
+        return RowUse(rows, np.concatenate([_NO_ROWS, *new]), np.concatenate([_NO_ROWS, *evicted]))
 
-    def restore(self, keys: Uint64Array, used_at: Int32Array, wanted: Int32Array) -> Int32Array:
-        """Give saved keys a row, in a directory without any.
+    def restore(self, table: int, keys: Uint64Array, used_at: Int32Array, wanted: Int32Array) -> Int32Array:
+        """Give saved keys a row in a table without any.
 
-        Returns the rows, int32 [N].
+        Returns the rows, int32 [N], numbered within the table.
 
         Args:
+            table: number of the table.
             keys: uint64 [N], distinct.
             used_at: int32 [N], the batch of each key's last use.
             wanted: int32 [N]: the row that a key should have, or ABSENT; distinct otherwise.
 
         Of more keys than rows those used last are kept; the others have ABSENT.
         """
+        own = self._tables[table]
+        most = own.stop - own.start
         rows = np.full(len(keys), ABSENT, np.int32)
         kept = np.arange(len(keys))
-        if len(keys) > len(self.ids):
-            kept = np.sort(np.argsort(-used_at, kind="stable")[: len(self.ids)])
+        if len(keys) > most:
+            kept = np.sort(np.argsort(-used_at, kind="stable")[:most])
         has_place = wanted[kept] != ABSENT
         rows[kept[has_place]] = wanted[kept[has_place]]
-        is_free = np.ones(len(self.ids), np.bool_)
+        is_free = np.ones(most, np.bool_)
         is_free[wanted[kept[has_place]]] = False
         free = np.flatnonzero(is_free).astype(np.int32)
         others = kept[~has_place]
         rows[others] = free[: len(others)]
-        self._fresh_from = len(self.ids)
+        own.fresh_from = own.stop
         # Taken from the end, so lower rows come first.
-        self._freed = free[len(others) :][::-1].copy()
-        self._keys[rows[kept]] = keys[kept]
-        self.used_at[rows[kept]] = used_at[kept]
-        self._index.rebuild(rows[kept])
-        self.batches = int(used_at.max(initial=0))
+        own.freed = free[len(others) :][::-1] + np.int32(own.start)
+        placed = rows[kept] + np.int32(own.start)
+        self._keys[placed] = keys[kept]
+        self.used_at[placed] = used_at[kept]
+        self._index.add(placed)
+        self.batches = max(self.batches, int(used_at.max(initial=0)))
         return rows
 
-    def _assign(self, keys: Uint64Array) -> Int32Array:
-        from_freed = min(len(self._freed), len(keys))
-        reused = self._freed[len(self._freed) - from_freed :][::-1]
-        self._freed = self._freed[: len(self._freed) - from_freed]
-        stop = self._fresh_from + len(keys) - from_freed
-        rows = np.concatenate([reused, np.arange(self._fresh_from, stop, dtype=np.int32)])
-        self._fresh_from = stop
-        self._keys[rows] = keys
-        self.used_at[rows] = self.batches
-        self._index.add(rows)
-        self.admitted += len(rows)
-        return rows
+    def _admit(self, table: _TableRows, keys: Uint64Array) -> tuple[Int32Array, Int32Array, Int32Array]:
+        """Give keys of a table a row; return their rows, those that are new, and those evicted for them."""
+        distinct, which = np.unique(keys, return_inverse=True)
+        due = np.arange(len(distinct))
+        if table.sketch is not None:
+            due = np.flatnonzero(table.sketch.add(distinct) >= table.growth.admit_after)
+        evicted = _NO_ROWS
+        if len(due) > table.free_rows and table.growth.evict == "least_recent":
+            evicted = self._evict_least_recent(table, len(due))
+        taken = due[: table.free_rows]
+        table.refused += len(due) - len(taken)
+        new = table.take(len(taken))
+        self._keys[new] = distinct[taken]
+        self.used_at[new] = self.batches
+        self._index.add(new)
+        rows = np.full(len(distinct), ABSENT, np.int32)
+        rows[taken] = new
+        return rows[which], new, evicted
 
-    def _evict_old(self) -> Int32Array:
+    def _evict_old(self, table: _TableRows) -> Int32Array:
         """Evict the rows that no batch has used for `evict_after_batches`."""
-        limit = self._growth.evict_after_batches
-        if not limit or self.batches - self._age_checked_at < max(1, limit // _CHECKS):
-            return np.zeros(0, np.int32)
-        self._age_checked_at = self.batches
-        old = (self.used_at > 0) & (self.used_at < self.batches - limit)
-        return self._evict(np.flatnonzero(old).astype(np.int32))
+        limit = table.growth.evict_after_batches
+        if not limit or self.batches - table.age_checked_at < max(1, limit // _CHECKS):
+            return _NO_ROWS
+        table.age_checked_at = self.batches
+        used_at = self.used_at[table.start : table.stop]
+        return self._evict(table, np.flatnonzero((used_at > 0) & (used_at < self.batches - limit)))
 
-    def _evict_least_recent(self, needed: int) -> Int32Array:
+    def _evict_least_recent(self, table: _TableRows, needed: int) -> Int32Array:
         """Evict the least recently used rows, `needed` or more.
 
         None of them is of this batch.
         """
-        in_use = np.flatnonzero((self.used_at > 0) & (self.used_at < self.batches)).astype(np.int32)
-        count = max(needed - self.free_rows, int(len(self.ids) * _EVICTED_AT_ONCE))
+        used_at = self.used_at[table.start : table.stop]
+        in_use = np.flatnonzero((used_at > 0) & (used_at < self.batches))
+        count = max(needed - table.free_rows, int(len(used_at) * _EVICTED_AT_ONCE))
         if count < len(in_use):
-            in_use = in_use[np.argpartition(self.used_at[in_use], count)[:count]]
-        return self._evict(in_use)
+            in_use = in_use[np.argpartition(used_at[in_use], count)[:count]]
+        return self._evict(table, in_use)
 
-    def _evict(self, rows: Int32Array) -> Int32Array:
+    def _evict(self, table: _TableRows, positions: IndexArray) -> Int32Array:
+        rows: Int32Array = (positions + table.start).astype(np.int32)
         if len(rows):
-            self.evicted += len(rows)
+            self._index.remove(rows)
+            table.evicted += len(rows)
             self.ids[rows] = 0
             self.used_at[rows] = 0
-            self._freed = np.concatenate([self._freed, rows])
-            self._index.rebuild(np.flatnonzero(self.used_at > 0).astype(np.int32))
+            table.freed = np.concatenate([table.freed, rows])
         return rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ BANKS_LIMIT = 1024
 class Bank:
     """The settings shared by tables whose rows are stored together.
 
-    `growing` is the name of a growing table, which has a bank of its own; "" for hashed tables.
+    `growing` is the name of a growing table, which has a bank of its own in messages; "" for hashed tables.
     """
 
     dim: int
@@ -66,8 +66,9 @@ class TablePlan:
 
     Attributes:
         tables: all tables.
-        banks: one for each combination of dim, optimizer, learning rate and storage, and one for each growing
-            table, in the order of the tables. Every node has all banks; some may be without rows.
+        banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
+            tables; then one for each growing table, those of a combination side by side. Every node has all
+            banks; some may be without rows.
         nodes: number of embedding nodes.
         pieces: pieces sorted by node, bank and offset. A bank has its whole tables first, in the order of
             tables, then pieces of split tables, at most one of each table.
@@ -100,7 +101,7 @@ class TablePlan:
         if fault := find_split_fault(tables, nodes, ranges):
             raise ValueError(fault)
         wanted = [bank_of(table) for table in tables]
-        banks = tuple(dict.fromkeys(wanted))
+        banks = _in_order(dict.fromkeys(wanted))
         if len(banks) > BANKS_LIMIT:
             raise JobFileError(
                 f"the tables have {len(banks):,} combinations of dim, optimizer, learning rate and storage, "
@@ -206,6 +207,13 @@ class TablePlan:
         """
         pieces = [[self.tables[p.table].name, p.start, p.stop, p.node] for p in self.pieces]
         return hashlib.sha256(json.dumps(sorted(pieces), separators=(",", ":")).encode()).hexdigest()
+
+
+def _in_order(banks: Iterable[Bank]) -> tuple[Bank, ...]:
+    """Return banks of growing tables behind the others, and by their settings."""
+    settings = [replace(bank, growing="") for bank in banks]
+    first = {one: settings.index(one) for one in settings}
+    return tuple(sorted(banks, key=lambda bank: (bank.growing != "", first[replace(bank, growing="")])))
 
 
 def _lay_out(tables: Sequence[TableSettings], banks: list[int], ranges: Sequence[Range]) -> tuple[Piece, ...]:

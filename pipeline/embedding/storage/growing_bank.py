@@ -1,12 +1,15 @@
-"""The bank of a growing table: rows that ids get when they are trained."""
+"""The bank of growing tables: rows that ids get when they are trained."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ...config.tables import TableSettings
-from ...types import Float32Array, IndexArray, Uint64Array
-from ..growing.id_index import ABSENT, KeyRange
+from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
+from ..growing.id_index import ABSENT
 from ..growing.row_directory import IDS, USED_AT, RowDirectory
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
@@ -20,8 +23,18 @@ _NO_LENGTHS = np.zeros((0, 0), np.int32)
 _RESTORED_ROWS = 65_536
 
 
+class GrowingPiece(NamedTuple):
+    """A node's part of a growing table.
+
+    It has as many rows as `piece`, for the ids whose row would be in it if the table were a hashed one.
+    """
+
+    piece: Piece
+    table: TableSettings
+
+
 class GrowingBank(RowBank):
-    """The rows of a piece of one growing table.
+    """The rows of growing tables of equal settings.
 
     An id without a row has its first values, which depend only on (seed, table, id); so has a new row. The
     thread that owns the store decides which id has which row; the rows themselves are used as in `RowBank`.
@@ -29,76 +42,88 @@ class GrowingBank(RowBank):
     Args:
         node: the node's number.
         bank: dim, optimizer, rate and storage.
-        piece: the part of the table that the node has: at most so many rows, for the ids whose row would be
-            in it if the table were a hashed one.
-        table: settings of the table.
+        tables: the tables, in the order of their banks in the plan; None where the node has no part.
         seed: the seed of the run.
 
     Attributes:
         directory: which id has which row.
     """
 
-    def __init__(self, node: int, bank: Bank, piece: Piece, table: TableSettings, seed: int) -> None:
-        super().__init__(node, len(piece), bank)
-        assert table.growth is not None
-        key_range = KeyRange(piece.start, piece.stop, table.rows)
-        self.directory = RowDirectory(len(piece), table.growth, key_range)
-        self._piece, self._table, self._seed = piece, table, seed
-
-    @property
-    def name(self) -> str:
-        """Return the name of the table."""
-        return self._table.name
+    def __init__(self, node: int, bank: Bank, tables: Sequence[GrowingPiece | None], seed: int) -> None:
+        self._own = [one for one in tables if one is not None]
+        super().__init__(node, sum(len(one.piece) for one in self._own), bank)
+        self._numbers = [number for number, one in enumerate(tables) if one is not None]
+        self.directory = RowDirectory(
+            [(len(one.piece), one.table.growth) for one in self._own if one.table.growth is not None]
+        )
+        self._begins = np.cumsum([0, *(len(one.piece) for one in self._own)])
+        self._seed = seed
 
     def arrays(self) -> dict[str, RowArray]:
         """Return the arrays of `RowBank.arrays`, and those of `DIRECTORY_ARRAYS`."""
         return super().arrays() | {IDS: self.directory.ids, USED_AT: self.directory.used_at}
 
-    def first_values(self, keys: Uint64Array) -> Float32Array:
-        """Return the vectors of ids without a row, float32 [N, dim]."""
-        return values_of_keys(self._table, self._piece.table, self._seed, keys)
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the counts of `RowDirectory.counts` by table; any thread may call."""
+        return {one.table.name: self.directory.counts(at) for at, one in enumerate(self._own)}
 
-    def lookup_part(self, share: BankShare, keys: Uint64Array) -> BankPart:
-        """Return the part of a lookup; it changes nothing."""
+    def check_counts(self, counts: Sequence[int]) -> None:
+        """Raise ValueError if keys of a table are given that this node has no part of."""
+        elsewhere = [n for n, count in enumerate(counts) if count and n not in self._numbers]
+        if elsewhere:
+            raise ValueError(
+                f"keys of growing table {elsewhere[0]} of a bank; node {self.node} has none of it"
+            )
+
+    def lookup_part(self, share: BankShare, keys: Uint64Array, counts: Sequence[int]) -> BankPart:
+        """Return the part of a lookup; it changes nothing.
+
+        `counts` has the number of keys of each table.
+        """
         rows = self.directory.find(keys)
         known = np.flatnonzero(rows != ABSENT)
         if len(known) == len(rows):
             return BankPart(self, share, rows, _NO_LENGTHS)
         absent = np.flatnonzero(rows == ABSENT)
-        first = FirstValues(absent, self.first_values(keys[absent]))
+        owners = np.searchsorted(np.cumsum(self._of_own(counts)), absent, side="right")
+        first = FirstValues(absent, self._first_values(keys[absent], owners))
         return BankPart(self, share, rows[known], _NO_LENGTHS, known, first)
 
-    def push_part(self, share: BankShare, keys: Uint64Array) -> BankPart:
+    def push_part(self, share: BankShare, keys: Uint64Array, counts: Sequence[int]) -> BankPart:
         """Return the part of a push; ids may get and lose rows.
 
         Gradients of ids that have none then are left out.
         """
-        use = self.directory.use(keys)
+        use = self.directory.use(keys, self._of_own(counts))
         self.changed_at[use.evicted] = self.change_epoch
         first = None
         if len(use.new):
             new: IndexArray = use.new.astype(np.int64)
-            first = FirstValues(new, self.first_values(self.directory.ids[new].view(np.uint64)))
+            owners = np.searchsorted(self._begins, new, side="right") - 1
+            first = FirstValues(new, self._first_values(self.directory.ids[new].view(np.uint64), owners))
         known = np.flatnonzero(use.rows != ABSENT)
         if len(known) == len(use.rows):
             return BankPart(self, share, use.rows, _NO_LENGTHS, first=first)
         return BankPart(self, share, use.rows[known], _NO_LENGTHS, known, first)
 
-    def restore(self, saved: SavedTables) -> None:
-        """Load the table's rows that belong to this piece, whatever nodes saved them.
+    def restore(self, saved: SavedTables, name: str) -> None:
+        """Load a table's rows that belong to this node, whatever nodes saved them.
 
-        If there are more than the piece has rows, those used last are kept. Raises CheckpointError for a file
+        If there are more than its piece has rows, those used last are kept. Raises CheckpointError for a file
         that cannot be read.
         """
-        name, piece = self._table.name, self._piece
-        table = saved.read_directory(name)
-        own = np.flatnonzero(table.owned(piece.start, piece.stop))
-        wanted = np.where((own >= piece.start) & (own < piece.stop), own - piece.start, ABSENT)
-        rows = self.directory.restore(table.keys[own], table.used_at[own], wanted.astype(np.int32))
-        own, rows = own[rows != ABSENT], rows[rows != ABSENT]
+        number = next(at for at, one in enumerate(self._own) if one.table.name == name)
+        piece, table = self._own[number]
+        directory = saved.read_directory(name)
+        own = np.flatnonzero(directory.owned(piece.start, piece.stop))
+        wanted: Int32Array = np.where(
+            (own >= piece.start) & (own < piece.stop), own - piece.start, ABSENT
+        ).astype(np.int32)
+        rows = self.directory.restore(number, directory.keys[own], directory.used_at[own], wanted)
+        own, rows = own[rows != ABSENT], rows[rows != ABSENT] + np.int32(self._begins[number])
         arrays = super().arrays()
-        for start in range(0, self._table.rows, _RESTORED_ROWS):
-            stop = min(start + _RESTORED_ROWS, self._table.rows)
+        for start in range(0, table.rows, _RESTORED_ROWS):
+            stop = min(start + _RESTORED_ROWS, table.rows)
             first, last = np.searchsorted(own, [start, stop])
             if first == last:
                 continue
@@ -106,3 +131,16 @@ class GrowingBank(RowBank):
             self._storage.put(target, np.ascontiguousarray(saved.read(name, start, stop)[source]))
             for state, values in saved.read_state(name, start, stop).items():
                 arrays[state][target] = values[source]
+
+    def _of_own(self, counts: Sequence[int]) -> list[int]:
+        """Return the counts of the tables that this node has a part of."""
+        return [counts[number] for number in self._numbers]
+
+    def _first_values(self, keys: Uint64Array, owners: IndexArray) -> Float32Array:
+        """Return the vectors of ids without a row, float32 [N, dim], given the table of each."""
+        values = np.empty((len(keys), self.dim), np.float32)
+        for number in np.unique(owners).tolist():
+            at = np.flatnonzero(owners == number)
+            piece, table = self._own[number]
+            values[at] = values_of_keys(table, piece.table, self._seed, keys[at])
+        return values

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,11 @@ from ...text.format import data_size
 from ...types import BatchId, Float32Array, Int32Array, Uint64Array
 from ..lookup.request import NO_BAG_LENGTHS, NO_KEYS, BankShare, bank_shares, count_floats
 from ..lookup.vectors import FloatBuffer, flat_floats
-from ..placement.plan import Bank, Piece, TablePlan
+from ..placement.plan import Piece, TablePlan
 from ..placement.ranges import STORAGE_BYTES, WEIGHTS, row_bytes
 from .bank import RowBank
 from .first_values import mixed_key, row_values
-from .growing_bank import GrowingBank
+from .growing_bank import GrowingBank, GrowingPiece
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import BankPart, LookupWork, PushWork
@@ -34,25 +35,24 @@ LAST_CHANGE_EPOCH = 255
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """One bank's checked part of a request.
-
-    It has rows and bag lengths, or keys of a growing table.
-    """
+    """A checked part of a request: rows and bags of a bank, or keys of growing tables."""
 
     bank: RowBank
     share: BankShare
     rows: Int32Array
     lengths: Int32Array
     keys: Uint64Array
+    # Number of keys of each growing table.
+    counts: tuple[int, ...]
 
     def lookup_part(self) -> BankPart:
         if isinstance(self.bank, GrowingBank):
-            return self.bank.lookup_part(self.share, self.keys)
+            return self.bank.lookup_part(self.share, self.keys, self.counts)
         return BankPart(self.bank, self.share, self.rows, self.lengths)
 
     def push_part(self) -> BankPart:
         if isinstance(self.bank, GrowingBank):
-            return self.bank.push_part(self.share, self.keys)
+            return self.bank.push_part(self.share, self.keys, self.counts)
         return BankPart(self.bank, self.share, self.rows, self.lengths)
 
 
@@ -106,30 +106,52 @@ class ShardStore:
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
         _check_memory(plan, node, memory_fraction)
         self._change_epoch = 1
-        self._banks = [self._make_bank(number, bank) for number, bank in enumerate(plan.banks)]
+        # Growing tables of equal settings share a bank here, so that a batch is one search.
+        grouped = itertools.groupby(
+            range(len(plan.banks)),
+            lambda number: replace(plan.banks[number], growing="+") if plan.banks[number].growing else number,
+        )
+        self._groups = [self._make_bank(list(numbers)) for _, numbers in grouped]
+        # The bank of each number, and the first of its rows there.
+        self._places = {number: (bank, row) for bank, rows in self._groups for number, row in rows.items()}
         for piece in plan.pieces_of(node):
             table = plan.tables[piece.table]
             if table.growth is not None:
                 continue
-            weights = self._banks[piece.bank].weights[piece.offset : piece.offset + len(piece)]
+            weights = self._own(piece, self._places[piece.bank][0].weights)
             for start in range(0, len(piece), FILL_ROWS):
                 stop = min(start + FILL_ROWS, len(piece))
                 numbers = np.arange(piece.start + start, piece.start + stop)
                 weights[start:stop] = row_values(seed, piece.table, numbers, table.dim, table.init_scale)
 
-    def _make_bank(self, number: int, bank: Bank) -> RowBank:
-        pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank == number]
-        if not bank.growing or not pieces:
-            return RowBank(self.node, sum(map(len, pieces)), bank)
-        (piece,) = pieces
-        return GrowingBank(self.node, bank, piece, self.plan.tables[piece.table], self._seed)
+    def _make_bank(self, numbers: list[int]) -> tuple[RowBank, dict[int, int]]:
+        """Return the bank of these numbers, and where in it the rows of each begin."""
+        bank = self.plan.banks[numbers[0]]
+        pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
+        if not bank.growing:
+            return RowBank(self.node, sum(map(len, pieces)), bank), {numbers[0]: 0}
+        begins, rows = {}, 0
+        tables: list[GrowingPiece | None] = []
+        for number in numbers:
+            begins[number] = rows
+            # A node may have nothing of a table.
+            piece = next((piece for piece in pieces if piece.bank == number), None)
+            tables.append(None if piece is None else GrowingPiece(piece, self.plan.tables[piece.table]))
+            rows += 0 if piece is None else len(piece)
+        return GrowingBank(self.node, bank, tables, self._seed), begins
+
+    def _own(self, piece: Piece, values: RowArray) -> RowArray:
+        """Return the rows of a piece of an array of its bank."""
+        start = self._places[piece.bank][1] + piece.offset
+        return values[start : start + len(piece)]
 
     def growth_counts(self) -> dict[str, int]:
         """Return counts of each growing table here, as `growing/COUNT/TABLE`; any thread may call."""
         counts: dict[str, int] = {}
-        for bank in self._banks:
+        for bank, _ in self._groups:
             if isinstance(bank, GrowingBank):
-                counts |= {f"growing/{what}/{bank.name}": n for what, n in bank.directory.counts().items()}
+                for name, own in bank.counts().items():
+                    counts |= {f"growing/{what}/{name}": count for what, count in own.items()}
         return counts
 
     def floats_of(
@@ -236,17 +258,27 @@ class ShardStore:
     ) -> list[_Request]:
         """Return each bank with its checked part of a request."""
         shares = bank_shares(self.dims, len(rows) + len(keys), counts, self.bag_pieces, bag_lengths)
-        growing = [isinstance(bank, GrowingBank) for bank in self._banks]
-        wanted = sum(share.rows for share, grows in zip(shares, growing, strict=True) if grows)
+        wanted = sum(s.rows for s, bank in zip(shares, self.plan.banks, strict=True) if bank.growing)
         if keys.dtype != np.uint64 or keys.shape != (wanted,):
             raise ValueError(f"keys must be uint64 [{wanted}], not {keys.dtype} {list(keys.shape)}")
         found, at, key_at, piece = [], 0, 0, 0
-        for bank, share, grows in zip(self._banks, shares, growing, strict=True):
-            count, key_count = (0, share.rows) if grows else (share.rows, 0)
-            bank_rows, lengths = rows[at : at + count], bag_lengths[piece : piece + share.pieces]
+        for bank, numbers in self._groups:
+            own = [shares[number] for number in numbers]
+            share = own[0]
+            if isinstance(bank, GrowingBank):
+                table_counts = tuple(one.rows for one in own)
+                bank.check_counts(table_counts)
+                total = sum(table_counts)
+                share = BankShare(share.dim, total, 0, 0, 0)
+                own_keys = keys[key_at : key_at + total]
+                found.append(_Request(bank, share, rows[:0], bag_lengths[:0], own_keys, table_counts))
+                key_at += total
+                continue
+            bank_rows = rows[at : at + share.rows]
             bank.check_rows(bank_rows)
-            found.append(_Request(bank, share, bank_rows, lengths, keys[key_at : key_at + key_count]))
-            at, key_at, piece = at + count, key_at + key_count, piece + share.pieces
+            lengths = bag_lengths[piece : piece + share.pieces]
+            found.append(_Request(bank, share, bank_rows, lengths, keys[:0], ()))
+            at, piece = at + share.rows, piece + share.pieces
         return found
 
     def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:
@@ -256,8 +288,8 @@ class ShardStore:
         thread may use them, and only until it applies the next push.
         """
         for piece in self.plan.pieces_of(self.node):
-            arrays = self._banks[piece.bank].arrays()
-            yield piece, {n: a[piece.offset : piece.offset + len(piece)] for n, a in arrays.items()}
+            arrays = self._places[piece.bank][0].arrays()
+            yield piece, {name: self._own(piece, array) for name, array in arrays.items()}
 
     @property
     def change_epochs_left(self) -> int:
@@ -281,20 +313,20 @@ class ShardStore:
 
         Only the owning thread may call.
         """
-        for bank in self._banks:
+        for bank, _ in self._groups:
             bank.changed_at.fill(0)
         self._begin_change_epoch(1)
 
     def _begin_change_epoch(self, change_epoch: int) -> None:
         self._change_epoch = change_epoch
-        for bank in self._banks:
+        for bank, _ in self._groups:
             bank.change_epoch = change_epoch
 
     def changed_since(self, change_epoch: int) -> list[ChangedRows]:
         """Return the rows that changed after `change_epoch` ended. Only the owning thread may call."""
         found = []
         for piece, arrays in self.pieces():
-            changed_at = self._banks[piece.bank].changed_at[piece.offset : piece.offset + len(piece)]
+            changed_at = self._own(piece, self._places[piece.bank][0].changed_at)
             rows = np.flatnonzero(changed_at > change_epoch)
             if len(rows):
                 found.append(ChangedRows(piece, rows, arrays))
@@ -313,14 +345,14 @@ class ShardStore:
                 in the last case some rows may have changed.
         """
         absent, present = [], []
-        growing: list[GrowingBank] = []
+        growing: list[tuple[GrowingBank, str]] = []
         for piece, arrays in self.pieces():
             table = self.plan.tables[piece.table]
             if table.name in saved.names:
                 saved.require(table)
-                bank = self._banks[piece.bank]
+                bank = self._places[piece.bank][0]
                 if isinstance(bank, GrowingBank):
-                    growing.append(bank)
+                    growing.append((bank, table.name))
                 else:
                     present.append((table.name, piece, arrays))
             else:
@@ -332,8 +364,8 @@ class ShardStore:
                 arrays[WEIGHTS][start:stop] = saved.read(name, first, last)
                 for state, values in saved.read_state(name, first, last).items():
                     arrays[state][start:stop] = values
-        for bank in growing:
-            bank.restore(saved)
+        for bank, name in growing:
+            bank.restore(saved, name)
         return absent
 
 

@@ -12,12 +12,23 @@ from shadowsync.pipeline.config.tables import Growth
 from shadowsync.pipeline.data.hashing import mix
 from shadowsync.pipeline.embedding.growing.count_sketch import LARGEST_COUNT, CountSketch
 from shadowsync.pipeline.embedding.growing.id_index import ABSENT, IdIndex
-from shadowsync.pipeline.embedding.growing.row_directory import RowDirectory
+from shadowsync.pipeline.embedding.growing.row_directory import RowDirectory, RowUse
 from shadowsync.pipeline.types import Uint64Array
 
 
 def keys_of(*ids: int) -> Uint64Array:
     return np.array(ids, np.uint64)
+
+
+class OneTable(RowDirectory):
+    """A directory of a single table."""
+
+    def use_one(self, keys: Uint64Array) -> RowUse:
+        return self.use(keys, [len(keys)])
+
+
+def directory_of(rows: int, growth: Growth) -> OneTable:
+    return OneTable([(rows, growth)])
 
 
 def hashed(ids: np.ndarray) -> Uint64Array:
@@ -37,9 +48,15 @@ def test_an_index_finds_every_key_and_no_other(spread: bool) -> None:
     assert len(index) == len(keys)
     assert (index.find(hashed(ids + 10**6)) == ABSENT).all()
     kept = rows[::3]
-    index.rebuild(kept)
+    index.remove(np.setdiff1d(rows, kept))
     found = index.find(keys)
     np.testing.assert_array_equal(np.flatnonzero(found != ABSENT), np.sort(kept))
+    assert len(index) == len(kept)
+    # What was removed can come back, at once or after the index was built anew.
+    again = np.setdiff1d(rows, kept)
+    for part in np.array_split(again, 5):
+        index.add(part.astype(np.int32))
+    np.testing.assert_array_equal(index.find(keys), np.arange(len(keys)))
 
 
 def test_the_same_low_bits_do_not_lose_keys() -> None:
@@ -72,60 +89,60 @@ def test_a_sketch_forgets_and_does_not_overflow() -> None:
 
 
 def test_only_use_gives_a_row_and_the_same_id_keeps_it() -> None:
-    directory = RowDirectory(8, Growth())
+    directory = directory_of(8, Growth())
     assert directory.find(keys_of(5, 6)).tolist() == [ABSENT, ABSENT]
-    first = directory.use(keys_of(5, 6, 5))
+    first = directory.use_one(keys_of(5, 6, 5))
     assert first.rows.tolist() == [0, 1, 0]
     assert first.new.tolist() == [0, 1]
-    again = directory.use(keys_of(6, 7))
+    again = directory.use_one(keys_of(6, 7))
     assert again.rows.tolist() == [1, 2]
     assert again.new.tolist() == [2]
     assert directory.find(keys_of(7, 5, 9)).tolist() == [2, 0, ABSENT]
-    assert directory.counts() == {"rows": 3, "admitted": 3, "evicted": 0, "refused": 0}
+    assert directory.counts(0) == {"rows": 3, "admitted": 3, "evicted": 0, "refused": 0}
 
 
 def test_the_least_recently_used_go_first_and_never_those_of_the_batch() -> None:
-    directory = RowDirectory(4, Growth())
-    directory.use(keys_of(1, 2, 3, 4))
-    directory.use(keys_of(2, 4))
-    use = directory.use(keys_of(4, 10))
+    directory = directory_of(4, Growth())
+    directory.use_one(keys_of(1, 2, 3, 4))
+    directory.use_one(keys_of(2, 4))
+    use = directory.use_one(keys_of(4, 10))
     assert use.evicted.tolist() == use.new.tolist()
     left = {key for key in (1, 2, 3, 4, 10) if directory.find(keys_of(key))[0] != ABSENT}
     assert {2, 4, 10} < left
     assert len(left) == 4
     # More ids than rows in one batch: none of its own is evicted, and the rest is told.
-    use = directory.use(keys_of(*range(20, 30)))
+    use = directory.use_one(keys_of(*range(20, 30)))
     assert (use.rows != ABSENT).sum() == 4
-    assert directory.refused == 6
+    assert directory.counts(0)["refused"] == 6
     assert directory.used_rows == 4
 
 
 def test_without_eviction_a_full_table_takes_no_more_and_says_so() -> None:
-    directory = RowDirectory(2, Growth(evict="never"))
-    directory.use(keys_of(1, 2))
-    use = directory.use(keys_of(3, 2))
+    directory = directory_of(2, Growth(evict="never"))
+    directory.use_one(keys_of(1, 2))
+    use = directory.use_one(keys_of(3, 2))
     assert use.rows.tolist() == [ABSENT, 1]
-    assert (directory.refused, directory.evicted) == (1, 0)
+    assert (directory.counts(0)["refused"], directory.counts(0)["evicted"]) == (1, 0)
 
 
 def test_an_id_waits_for_its_batch() -> None:
-    directory = RowDirectory(8, Growth(admit_after=3))
+    directory = directory_of(8, Growth(admit_after=3))
     for _ in range(2):
         # Twice in a batch counts once.
-        assert directory.use(keys_of(1, 1)).rows.tolist() == [ABSENT, ABSENT]
-    assert directory.use(keys_of(1, 2)).rows.tolist() == [0, ABSENT]
-    assert directory.refused == 0
+        assert directory.use_one(keys_of(1, 1)).rows.tolist() == [ABSENT, ABSENT]
+    assert directory.use_one(keys_of(1, 2)).rows.tolist() == [0, ABSENT]
+    assert directory.counts(0)["refused"] == 0
 
 
 def test_old_rows_go_by_age() -> None:
-    directory = RowDirectory(100, Growth(evict_after_batches=10))
-    directory.use(keys_of(1))
-    evicted = [directory.use(keys_of(2)).evicted.tolist() for _ in range(20)]
+    directory = directory_of(100, Growth(evict_after_batches=10))
+    directory.use_one(keys_of(1))
+    evicted = [directory.use_one(keys_of(2)).evicted.tolist() for _ in range(20)]
     assert [0] in evicted
     assert directory.find(keys_of(1, 2)).tolist() == [ABSENT, 1]
-    kept = RowDirectory(100, Growth())
-    kept.use(keys_of(1))
-    assert all(not len(kept.use(keys_of(2)).evicted) for _ in range(20))
+    kept = directory_of(100, Growth())
+    kept.use_one(keys_of(1))
+    assert all(not len(kept.use_one(keys_of(2)).evicted) for _ in range(20))
 
 
 @settings(max_examples=60, deadline=None)
@@ -134,10 +151,10 @@ def test_old_rows_go_by_age() -> None:
     st.sampled_from([5, 12, 40]),
 )
 def test_a_directory_agrees_with_a_dictionary(batches: list[list[int]], rows: int) -> None:
-    directory = RowDirectory(rows, Growth())
+    directory = directory_of(rows, Growth())
     last_use: OrderedDict[int, int] = OrderedDict()
     for number, ids in enumerate(batches):
-        use = directory.use(keys_of(*ids))
+        use = directory.use_one(keys_of(*ids))
         for evicted in set(use.evicted.tolist()):
             (gone,) = [key for key, row in last_use.items() if row == evicted]
             assert gone not in ids
@@ -154,13 +171,43 @@ def test_a_directory_agrees_with_a_dictionary(batches: list[list[int]], rows: in
 
 
 def test_restored_ids_keep_their_rows_and_too_many_lose_the_oldest() -> None:
-    directory = RowDirectory(3, Growth())
+    directory = directory_of(3, Growth())
     wanted = np.array([2, ABSENT, ABSENT, ABSENT], np.int32)
-    rows = directory.restore(keys_of(1, 2, 3, 4), np.array([9, 5, 7, 8], np.int32), wanted)
+    rows = directory.restore(0, keys_of(1, 2, 3, 4), np.array([9, 5, 7, 8], np.int32), wanted)
     assert rows.tolist() == [2, ABSENT, 0, 1]
     assert directory.find(keys_of(1, 2, 3, 4)).tolist() == [2, ABSENT, 0, 1]
     assert directory.batches == 9
-    assert directory.free_rows == 0
-    some = RowDirectory(3, Growth())
-    assert some.restore(keys_of(8), np.array([4], np.int32), np.array([1], np.int32)).tolist() == [1]
-    assert some.use(keys_of(9, 10, 8)).rows.tolist() == [0, 2, 1]
+    assert directory.counts(0)["rows"] == 3
+    some = directory_of(3, Growth())
+    assert some.restore(0, keys_of(8), np.array([4], np.int32), np.array([1], np.int32)).tolist() == [1]
+    assert some.use_one(keys_of(9, 10, 8)).rows.tolist() == [0, 2, 1]
+
+
+def test_an_index_does_not_grow_with_what_is_removed() -> None:
+    keys = hashed(np.arange(2000))
+    index = IdIndex(keys)
+    rows = np.arange(1000, dtype=np.int32)
+    index.add(rows)
+    for step in range(300):
+        old = (np.arange(10, dtype=np.int32) + 10 * step) % 2000
+        new = (old + 1000) % 2000
+        index.remove(old)
+        index.add(new)
+    assert len(index) == 1000
+    assert (index.find(keys) != ABSENT).sum() == 1000
+    assert index.bytes <= 4 * 1000 * 8
+
+
+def test_tables_share_an_index_and_nothing_else() -> None:
+    directory = RowDirectory([(2, Growth()), (3, Growth(evict="never"))])
+    first = directory.use(keys_of(1, 2, 101, 102, 103), [2, 3])
+    assert first.rows.tolist() == [0, 1, 2, 3, 4]
+    second = directory.use(keys_of(3, 104), [1, 1])
+    # The first table evicts one of its own; the second gives no row, although the first had one to free.
+    assert second.rows[0] in (0, 1)
+    assert second.evicted.tolist() == [second.rows[0]]
+    assert second.rows[1] == ABSENT
+    assert [directory.counts(n)["refused"] for n in (0, 1)] == [0, 1]
+    assert [directory.counts(n)["evicted"] for n in (0, 1)] == [1, 0]
+    assert directory.find(keys_of(101, 102, 103)).tolist() == [2, 3, 4]
+    assert directory.batches == 2
