@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
+from .row_bytes import DIRECTORY_BYTES, row_bytes
 from .sections import STRICT, Fraction, Positive, Rate, Section
 
 RowOptimizerName: TypeAlias = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
@@ -47,6 +48,12 @@ class TableSection(BaseModel):
         " of its own, found by 64 bits; it gets the row when it is trained, and may lose it. `rows` are then"
         " the most rows of the table.",
     )
+    max_bytes: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="growing: instead of `rows`: the most bytes that the table may take in memory, over all"
+        " nodes, with optimizer state and the search for ids. What `admit_after` counts comes on top: 4 to 16"
+        " bytes a row.",
+    )
     admit_after: Annotated[int, Field(ge=1, le=255)] = Field(
         default=1,
         description="growing: an id gets a row once so many batches have had it. Before that it has its first"
@@ -66,8 +73,10 @@ class TableSection(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> TableSection:
         if self.kind == "growing":
+            if self.rows is not None and self.max_bytes is not None:
+                raise ValueError("max_bytes: given, and rows too; give one of them")
             return self
-        for key in ("admit_after", "evict", "evict_after_batches"):
+        for key in ("max_bytes", "admit_after", "evict", "evict_after_batches"):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f'{key}: given; it is for kind = "growing", this table is "hashed"')
         return self
@@ -156,10 +165,11 @@ def table_settings(
     tables = []
     for column, count in zip(columns, rows, strict=True):
         section = sections.get(column.name, TableSection())
+        most_rows = count if section.rows is None else section.rows
         tables.append(
             TableSettings(
                 name=column.name,
-                rows=column.fixed_rows or (count if section.rows is None else section.rows),
+                rows=column.fixed_rows or most_rows,
                 dim=every.dim if section.dim is None else section.dim,
                 pooling=column.pooling,
                 optimizer=every.optimizer if section.optimizer is None else section.optimizer,
@@ -169,7 +179,21 @@ def table_settings(
                 growth=section.growth,
             )
         )
+        if section.max_bytes is not None:
+            tables[-1] = replace(tables[-1], rows=rows_within(tables[-1], section.max_bytes))
     return tuple(tables)
+
+
+def rows_within(table: TableSettings, most_bytes: int) -> int:
+    """Return how many rows of a growing table fit so many bytes.
+
+    They are at most 2**31 - 1. Raises ValueError if it is none.
+    """
+    each = row_bytes(table.optimizer, table.dim, table.storage) + DIRECTORY_BYTES
+    rows = min(most_bytes // each, 2**31 - 1)
+    if not rows:
+        raise ValueError(f"tables.{table.name}.max_bytes: {most_bytes} given; one row takes {each}")
+    return rows
 
 
 def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableColumn]) -> None:

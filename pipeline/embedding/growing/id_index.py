@@ -76,7 +76,7 @@ class IdIndex:
         self._count -= len(rows)
 
     def _search(self, keys: Uint64Array) -> tuple[Int32Array, NDArray[np.intp]]:
-        """Return the row of each key, int32 [N], and the place where its search ended."""
+        """Return the row of each key, int32 [N], and where its search ended."""
         ends = self._first_places(keys)
         found: Int32Array = self._places.take(ends) - 1
         # A place without a key has a negative row, for which "wrap" reads the key of another row.

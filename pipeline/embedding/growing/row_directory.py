@@ -193,7 +193,10 @@ class RowDirectory:
         return rows
 
     def _admit(self, table: _TableRows, keys: Uint64Array) -> tuple[Int32Array, Int32Array, Int32Array]:
-        """Give keys of a table a row; return their rows, those that are new, and those evicted for them."""
+        """Give keys of a table rows, if they are due.
+
+        Returns the row of each key, the rows that are new, and those evicted for them.
+        """
         distinct, which = np.unique(keys, return_inverse=True)
         due = np.arange(len(distinct))
         if table.sketch is not None:

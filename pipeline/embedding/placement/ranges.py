@@ -1,4 +1,4 @@
-"""Ranges of rows on nodes, and an optimizer's state of a row.
+"""Ranges of rows on nodes.
 
 Ranges say which rows of which table go to which embedding node; a plan then lays them out there. Imports no
 torch.
@@ -7,7 +7,6 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ...config.tables import TableSettings
@@ -15,9 +14,6 @@ from ...errors import JobFileError
 
 WEIGHTS: Final = "weights"
 """The name of the rows themselves, beside the names of their state."""
-
-STORAGE_BYTES: Final[dict[str, int]] = {"float32": 4, "bfloat16": 2}
-"""Bytes of a float of a row in a node's memory, by name of the storage. State is always float32."""
 
 
 class Range(NamedTuple):
@@ -73,57 +69,3 @@ def find_split_fault(tables: Sequence[TableSettings], nodes: int, ranges: Iterab
         if end < table.rows:
             return f"rows {end:,} to {table.rows - 1:,} of table {table.name} are on no node"
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class RowState:
-    """One array of an optimizer's state, float32 [rows], or [rows, dim] if `by_float`."""
-
-    name: str
-    by_float: bool
-
-    def shape(self, rows: int, dim: int) -> tuple[int, ...]:
-        """Return the shape of the state of `rows` rows."""
-        return (rows, dim) if self.by_float else (rows,)
-
-
-ROW_STATES: Final[dict[str, tuple[RowState, ...]]] = {
-    "sgd": (),
-    "rowwise_adagrad": (RowState("adagrad_sums", by_float=False),),
-    "adagrad": (RowState("adagrad_squares", by_float=True),),
-    "adam": (
-        RowState("adam_means", by_float=True),
-        RowState("adam_squares", by_float=True),
-        RowState("adam_steps", by_float=False),
-    ),
-}
-
-
-def row_states(optimizer: str) -> tuple[RowState, ...]:
-    """Return the state arrays of an optimizer.
-
-    Raises JobFileError for an unknown name.
-    """
-    if optimizer not in ROW_STATES:
-        raise JobFileError(
-            f'"{optimizer}" is not an optimizer',
-            where="embedding.optimizer",
-            remedy=f"use one of {', '.join(ROW_STATES)}",
-        )
-    return ROW_STATES[optimizer]
-
-
-def state_floats(optimizer: str, dim: int) -> int:
-    """Return how many floats of state an optimizer keeps for one row.
-
-    Raises JobFileError for an unknown name.
-    """
-    return sum(dim if state.by_float else 1 for state in row_states(optimizer))
-
-
-def row_bytes(optimizer: str, dim: int, storage: str) -> int:
-    """Return a row's bytes in its node's memory, state included.
-
-    Raises JobFileError for an unknown optimizer, KeyError for an unknown storage.
-    """
-    return STORAGE_BYTES[storage] * dim + 4 * state_floats(optimizer, dim)

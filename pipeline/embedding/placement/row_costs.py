@@ -13,8 +13,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...config.row_bytes import row_bytes, state_floats
 from ...config.tables import TableSettings
-from .ranges import row_bytes, state_floats
 from .table_access import TableAccess
 
 TABLE_BYTES: Final = (1 << 18, 1 << 25)

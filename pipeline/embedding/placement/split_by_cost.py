@@ -15,8 +15,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...config.row_bytes import row_bytes
 from ...config.tables import TableSettings
-from .ranges import Range, check_enough_rows, row_bytes
+from .ranges import Range, check_enough_rows
 
 BYTES_SLACK = 0.25
 """The fraction by which a node's rows may exceed the mean bytes of all nodes."""

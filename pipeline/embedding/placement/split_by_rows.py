@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
+from ...config.row_bytes import row_bytes
 from ...config.tables import TableSettings
-from .ranges import Range, check_enough_rows, row_bytes
+from .ranges import Range, check_enough_rows
 
 
 def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:

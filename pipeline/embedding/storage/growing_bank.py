@@ -68,7 +68,7 @@ class GrowingBank(RowBank):
         return {one.table.name: self.directory.counts(at) for at, one in enumerate(self._own)}
 
     def check_counts(self, counts: Sequence[int]) -> None:
-        """Raise ValueError if keys of a table are given that this node has no part of."""
+        """Raise ValueError for keys of a table that this node lacks."""
         elsewhere = [n for n, count in enumerate(counts) if count and n not in self._numbers]
         if elsewhere:
             raise ValueError(
@@ -137,7 +137,10 @@ class GrowingBank(RowBank):
         return [counts[number] for number in self._numbers]
 
     def _first_values(self, keys: Uint64Array, owners: IndexArray) -> Float32Array:
-        """Return the vectors of ids without a row, float32 [N, dim], given the table of each."""
+        """Return the vectors of ids without a row, float32 [N, dim].
+
+        `owners` has the table of each.
+        """
         values = np.empty((len(keys), self.dim), np.float32)
         for number in np.unique(owners).tolist():
             at = np.flatnonzero(owners == number)

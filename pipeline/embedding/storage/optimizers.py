@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..placement.ranges import row_states
+from ...config.row_bytes import row_states
 from .row_storage import RowMemory
 
 EPSILON: Final = 1e-8

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from ...checkpoint.files import FileEntry
 from ...checkpoint.manifest import CheckpointManifest
 from ...checkpoint.reader import TensorReader
+from ...config.row_bytes import row_states
 from ...config.tables import TableSettings
 from ...data.hashing import table_rows_of
 from ...errors import CheckpointError
 from ...types import Float32Array, Int32Array, Mask, Uint64Array
 from ..growing.row_directory import DIRECTORY_ARRAYS, IDS, USED_AT
-from ..placement.ranges import WEIGHTS, row_states
+from ..placement.ranges import WEIGHTS
 from .applied import AppliedBatches
 from .saved_changes import ROLE, SavedChanges, parse_role
 

@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ResourceError
-from ...performance.memory import available_memory_bytes
-from ...text.format import data_size
 from ...types import BatchId, Float32Array, Int32Array, Uint64Array
 from ..lookup.request import NO_BAG_LENGTHS, NO_KEYS, BankShare, bank_shares, count_floats
 from ..lookup.vectors import FloatBuffer, flat_floats
 from ..placement.plan import Piece, TablePlan
-from ..placement.ranges import STORAGE_BYTES, WEIGHTS, row_bytes
+from ..placement.ranges import WEIGHTS
 from .bank import RowBank
 from .first_values import mixed_key, row_values
 from .growing_bank import GrowingBank, GrowingPiece
+from .memory_check import check_memory
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import BankPart, LookupWork, PushWork
@@ -35,7 +33,10 @@ LAST_CHANGE_EPOCH = 255
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """A checked part of a request: rows and bags of a bank, or keys of growing tables."""
+    """A checked part of a request.
+
+    It has rows and bags of a bank, or keys of growing tables.
+    """
 
     bank: RowBank
     share: BankShare
@@ -104,7 +105,7 @@ class ShardStore:
         self.dims = tuple(bank.dim for bank in plan.banks)
         bagged = [p.bank for p in plan.pieces_of(node) if plan.tables[p.table].pooled_by_nodes]
         self.bag_pieces = tuple(bagged.count(number) for number in range(len(plan.banks)))
-        _check_memory(plan, node, memory_fraction)
+        check_memory(plan, node, memory_fraction)
         self._change_epoch = 1
         # Growing tables of equal settings share a bank here, so that a batch is one search.
         grouped = itertools.groupby(
@@ -125,7 +126,7 @@ class ShardStore:
                 weights[start:stop] = row_values(seed, piece.table, numbers, table.dim, table.init_scale)
 
     def _make_bank(self, numbers: list[int]) -> tuple[RowBank, dict[int, int]]:
-        """Return the bank of these numbers, and where in it the rows of each begin."""
+        """Return the bank of these numbers, and where the rows of each begin."""
         bank = self.plan.banks[numbers[0]]
         pieces = [piece for piece in self.plan.pieces_of(self.node) if piece.bank in numbers]
         if not bank.growing:
@@ -367,30 +368,3 @@ class ShardStore:
         for bank, name in growing:
             bank.restore(saved, name)
         return absent
-
-
-def _check_memory(plan: TablePlan, node: int, fraction: float) -> None:
-    pieces = [(plan.tables[piece.table], len(piece)) for piece in plan.pieces_of(node)]
-    rows = sum(count for _, count in pieces)
-    needed = sum(count * row_bytes(table.optimizer, table.dim, table.storage) for table, count in pieces)
-    weights_bytes = sum(count * table.dim * STORAGE_BYTES[table.storage] for table, count in pieces)
-    available = available_memory_bytes()
-    allowed = int(available * fraction)
-    if needed > allowed:
-        widths = _describe_range({table.dim for table, _ in pieces})
-        sizes = _describe_range({STORAGE_BYTES[table.storage] for table, _ in pieces})
-        wide = any(table.storage == "float32" for table, _ in pieces)
-        narrower = 'set embedding.storage = "bfloat16", ' if wide else ""
-        raise ResourceError(
-            f"the tables need {data_size(needed)} ({rows:,} rows x {widths} x {sizes} bytes = "
-            f"{data_size(weights_bytes)}, and {data_size(needed - weights_bytes)} of optimizer state), but "
-            f"only {data_size(allowed)} may be used: {fraction:g} (embedding.memory_fraction) of the "
-            f"{data_size(available)} available",
-            where=f"embedding node {node}",
-            remedy=f"raise embedding.nodes on more hosts, {narrower}or lower model.table_rows or "
-            "model.embedding_dim",
-        )
-
-
-def _describe_range(numbers: set[int]) -> str:
-    return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"

@@ -117,9 +117,9 @@ def test_tables_that_cannot_grow_are_refused(columns: dict[str, object], what: s
     validate_job({"data": data}, where="job.toml")
 
 
-@pytest.mark.parametrize("key", ["admit_after", "evict", "evict_after_batches"])
+@pytest.mark.parametrize("key", ["max_bytes", "admit_after", "evict", "evict_after_batches"])
 def test_a_hashed_table_has_no_settings_of_growth(key: str) -> None:
-    value = {"admit_after": 2, "evict": "never", "evict_after_batches": 9}[key]
+    value = {"max_bytes": 1000, "admit_after": 2, "evict": "never", "evict_after_batches": 9}[key]
     with pytest.raises(JobFileError, match=rf"{key}: given; it is for kind = .growing., .* .hashed."):
         job_of(C1={key: value})
     job_of(C1={"kind": "growing", key: value})
@@ -135,3 +135,15 @@ def test_growing_tables_are_not_read_from_a_prepared_folder() -> None:
     body = {**BASE, "data": {**BASE["data"], "prepared": "there"}, "tables": {"C2": {"kind": "growing"}}}
     with pytest.raises(JobFileError, match=r"data\.prepared: given; .* growing table C2 needs"):
         validate_job(body, where="job.toml")
+
+
+def test_a_growing_table_may_be_bounded_by_its_bytes() -> None:
+    # 8 floats and their sgd without state, 42 bytes for the search.
+    for most, rows in ((74_000, 1000), (74_073, 1000), (74, 1), (10**15, 2**31 - 1)):
+        assert job_of(C1={"kind": "growing", "max_bytes": most}).tables[0].rows == rows
+    narrow = {"kind": "growing", "max_bytes": 74_000, "storage": "bfloat16", "optimizer": "adagrad", "dim": 4}
+    assert job_of(C1=narrow).tables[0].rows == 74_000 // (8 + 16 + 42)
+    with pytest.raises(JobFileError, match=r"tables\.C1\.max_bytes: 73 given; one row takes 74"):
+        job_of(C1={"kind": "growing", "max_bytes": 73})
+    with pytest.raises(JobFileError, match=r"max_bytes: given, and rows too; give one of them"):
+        job_of(C1={"kind": "growing", "max_bytes": 7400, "rows": 7})

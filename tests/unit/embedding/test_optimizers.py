@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shadowsync.pipeline.embedding.placement.ranges import ROW_STATES, row_states, state_floats
+from shadowsync.pipeline.config.row_bytes import ROW_STATES, row_states, state_floats
 from shadowsync.pipeline.embedding.storage.optimizers import OPTIMIZERS, RowOptimizer, make_row_optimizer
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.types import Float32Array

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shadowsync.pipeline.config.row_bytes import row_bytes
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
-from shadowsync.pipeline.embedding.placement.ranges import Range, find_split_fault, row_bytes
+from shadowsync.pipeline.embedding.placement.ranges import Range, find_split_fault
 from shadowsync.pipeline.embedding.placement.split_by_cost import (
     LEVEL_SLACK,
     TableLoad,
