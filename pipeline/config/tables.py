@@ -135,6 +135,12 @@ class TableSettings:
         """Whether the rows of a bag have weights."""
         return self.pooling.startswith("weighted_")
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in memory: floats, optimizer state, search for ids."""
+        search = 0 if self.growth is None else DIRECTORY_BYTES
+        return row_bytes(self.optimizer, self.dim, self.storage) + search
+
 
 class TableColumn(NamedTuple):
     """A column of the input that has a table.
@@ -189,10 +195,9 @@ def rows_within(table: TableSettings, most_bytes: int) -> int:
 
     They are at most 2**31 - 1. Raises ValueError if it is none.
     """
-    each = row_bytes(table.optimizer, table.dim, table.storage) + DIRECTORY_BYTES
-    rows = min(most_bytes // each, 2**31 - 1)
+    rows = min(most_bytes // table.row_bytes, 2**31 - 1)
     if not rows:
-        raise ValueError(f"tables.{table.name}.max_bytes: {most_bytes} given; one row takes {each}")
+        raise ValueError(f"tables.{table.name}.max_bytes: {most_bytes} given; a row takes {table.row_bytes}")
     return rows
 
 

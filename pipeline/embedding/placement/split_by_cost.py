@@ -15,7 +15,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...config.row_bytes import row_bytes
 from ...config.tables import TableSettings
 from .ranges import Range, check_enough_rows
 
@@ -229,4 +228,4 @@ def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) 
 
 def width_bytes(table: TableSettings) -> int:
     """Return the bytes of a row with its optimizer state."""
-    return row_bytes(table.optimizer, table.dim, table.storage)
+    return table.row_bytes

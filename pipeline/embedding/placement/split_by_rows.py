@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd
 
-from ...config.row_bytes import row_bytes
 from ...config.tables import TableSettings
 from .ranges import Range, check_enough_rows
 
@@ -44,7 +43,7 @@ def split_by_rows(tables: Sequence[TableSettings], nodes: int) -> list[Range]:
 
 def _row_costs(tables: Sequence[TableSettings]) -> list[int]:
     """Return the bytes of a row by table, over their greatest common divisor."""
-    sizes = [row_bytes(table.optimizer, table.dim, table.storage) for table in tables]
+    sizes = [table.row_bytes for table in tables]
     unit = gcd(*sizes)
     return [size // unit for size in sizes]
 

@@ -143,7 +143,7 @@ def test_a_growing_table_may_be_bounded_by_its_bytes() -> None:
         assert job_of(C1={"kind": "growing", "max_bytes": most}).tables[0].rows == rows
     narrow = {"kind": "growing", "max_bytes": 74_000, "storage": "bfloat16", "optimizer": "adagrad", "dim": 4}
     assert job_of(C1=narrow).tables[0].rows == 74_000 // (8 + 16 + 42)
-    with pytest.raises(JobFileError, match=r"tables\.C1\.max_bytes: 73 given; one row takes 74"):
+    with pytest.raises(JobFileError, match=r"tables\.C1\.max_bytes: 73 given; a row takes 74"):
         job_of(C1={"kind": "growing", "max_bytes": 73})
     with pytest.raises(JobFileError, match=r"max_bytes: given, and rows too; give one of them"):
         job_of(C1={"kind": "growing", "max_bytes": 7400, "rows": 7})
