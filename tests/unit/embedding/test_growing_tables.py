@@ -29,7 +29,10 @@ TABLES = (
     make_table("hashed", 50, 4, optimizer="rowwise_adagrad"),
     make_table("user", 90, 4, optimizer="rowwise_adagrad", growth=Growth()),
     make_table("item", 80, 6, optimizer="adam", growth=Growth()),
+    # Of the settings of the first growing table: nodes have both in one bank.
+    make_table("shop", 85, 4, optimizer="rowwise_adagrad", growth=Growth(evict="never"), init_scale=0.2),
 )
+NOTHING: dict[str, dict[int, int]] = {"user": {}, "item": {}, "shop": {}}
 
 
 def draw(step: int, tables: tuple[TableSettings, ...] = TABLES, ids: int = IDS) -> DrawnRows:
@@ -126,7 +129,8 @@ def test_an_id_without_a_row_has_its_first_values_and_lookups_give_it_none() -> 
     drawn = draw(1)
     before = embeddings(cluster, 1)
     np.testing.assert_array_equal(before[1], row_values(SEED, 1, drawn.keys[0], 4, 0.05))
-    assert directories(cluster) == {"user": {}, "item": {}}
+    np.testing.assert_array_equal(before[3], row_values(SEED, 3, drawn.keys[2], 4, 0.2))
+    assert directories(cluster) == NOTHING
 
 
 def test_a_reused_row_begins_anew() -> None:
@@ -246,7 +250,7 @@ def test_a_hashed_table_is_no_growing_one(tmp_path: Path) -> None:
 def test_wrong_keys_are_refused_and_change_nothing() -> None:
     cluster = EmbeddingCluster(TABLES, 1)
     drawn = draw(1)
-    with pytest.raises(ValueError, match=r"keys must be uint64 \[2, 24\], not \[1, 24\]"):
+    with pytest.raises(ValueError, match=r"keys must be uint64 \[3, 24\], not \[1, 24\]"):
         cluster.router.requests(drawn.rows, keys=drawn.keys[:1])
     (request,) = cluster.router.requests(drawn.rows, keys=drawn.keys)
     (store,) = cluster.stores
@@ -259,6 +263,33 @@ def test_wrong_keys_are_refused_and_change_nothing() -> None:
     bad[-1] = np.inf
     with pytest.raises(ValueError, match="finite"):
         store.apply(request.rows, bad, request.counts, keys=request.keys)
-    assert directories(cluster) == {"user": {}, "item": {}}
+    assert directories(cluster) == NOTHING
     store.apply(request.rows, floats, request.counts, keys=request.keys)
-    assert directories(cluster) != {"user": {}, "item": {}}
+    assert directories(cluster) != NOTHING
+
+
+def test_tables_in_one_bank_are_what_they_are_alone() -> None:
+    """And the second one, which is full before the first, evicts nothing of it."""
+    both = (TABLES[1], make_table("shop", 20, 4, optimizer="rowwise_adagrad", growth=Growth(evict="never")))
+    cluster = EmbeddingCluster(both, 1)
+    alone = [EmbeddingCluster((table,), 1) for table in both]
+    for step in range(8):
+        drawn = draw(step, both)
+        requests, replies = cluster.call(drawn)
+        gradient = np.random.default_rng(step).standard_normal(requests[0].floats).astype(np.float32)
+        cluster.push(requests, [gradient])
+        for at, one in enumerate(alone):
+            own = DrawnRows(
+                drawn.rows[at : at + 1], drawn.bag_rows, drawn.bag_lengths, keys=drawn.keys[at : at + 1]
+            )
+            own_requests, own_replies = one.call(own)
+            part = slice(at * BATCH * 4, (at + 1) * BATCH * 4)
+            if at == 0:
+                np.testing.assert_array_equal(own_replies[0], replies[0][part])
+            one.push(own_requests, [gradient[part].copy()])
+    counts = cluster.stores[0].growth_counts()
+    assert counts["growing/refused/shop"] > 0
+    assert counts["growing/evicted/user"] == 0
+    assert directories(cluster)["user"] == directories(alone[0])["user"]
+    shop = alone[1].stores[0].growth_counts()
+    assert {name: count for name, count in counts.items() if name.endswith("shop")} == shop
