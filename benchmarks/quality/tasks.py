@@ -1,4 +1,4 @@
-"""Jobs on real data with a score: of the job, and of a plain loop with the same settings."""
+"""Jobs on real data, scored, and a plain loop with their settings."""
 
 from __future__ import annotations
 

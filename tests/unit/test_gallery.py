@@ -24,6 +24,7 @@ pytest.importorskip("sklearn")
 
 from shadowsync.benchmarks.quality.floors import (
     Floor,
+    Rows,
     boosted_trees,
     floor_quality,
     logistic_regression,
@@ -60,8 +61,9 @@ def _credit() -> Columns:
 
 
 def _visits() -> Columns:
-    numbers = {name: [0, 1] for name in fetch.VISITS if name not in ("zper", "ghindx")}
-    return {"mdvis": [0, 3], "zper": [125024, 125025, 632167], "ghindx": [None, 70.5], **numbers}
+    numbers = {name: [0, 1] for name in fetch.VISITS if name not in ("zper", "ghindx", "xage")}
+    others: Columns = {"zper": [125024, 125025, 632167], "ghindx": [None, 70.5], "xage": [0.5, 30.9]}
+    return {"mdvis": [0, 3], **others, **numbers}
 
 
 SOURCES: dict[str, Callable[[], Columns]] = {
@@ -118,6 +120,21 @@ def test_what_is_fetched_fits_the_job_file(
     assert tested == round(len(whole) / 5)
 
 
+def test_a_copy_of_a_number_as_an_id_is_known_to_the_floors(
+    tmp_path: Path, package: Callable[[str, pl.DataFrame | None], None]
+) -> None:
+    package("visits", _source("visits"))
+    fetch.write_set("visits", tmp_path)
+    job, seen = fetched("visits", tmp_path).load(1), []
+
+    def floor(rows: Rows, seed: int) -> object:
+        seen.append(rows)
+        return boosted_trees(rows, seed)
+
+    floor_quality(job, floor)
+    assert [job.tables[at].name for at in seen[0].copies] == ["age_value"]
+
+
 def test_labels_and_columns_say_what_the_source_says() -> None:
     made = fetch.flights(_source("flights"))
     assert len(made) == ROWS - _source("flights")["arr_delay"].null_count()
@@ -127,6 +144,7 @@ def test_labels_and_columns_say_what_the_source_says() -> None:
     assert made["marriage"].unique().to_list() == [1]
     made = fetch.visits(_source("visits"))
     assert made["visit"].head(3).to_list() == [0, 1, 0]
+    assert made["age"].head(2).to_list() == [0, 30]
 
 
 def test_what_is_missing_is_named(
