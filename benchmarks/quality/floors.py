@@ -56,7 +56,7 @@ class Rows:
 
     @property
     def kinds(self) -> tuple[list[int], list[int], list[int]]:
-        """Return the columns of numbers, of ids with few values, and of ids with many."""
+        """Return the columns of numbers, ids of few values, ids of many."""
         numbers = self.dense.shape[1]
         values = [len(np.unique(column)) for column in self.ids.T]
         few = [numbers + at for at, count in enumerate(values) if count < MOST_VALUES]
