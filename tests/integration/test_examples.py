@@ -50,6 +50,22 @@ def test_every_example_is_a_job_file_that_says_how_to_run_it(name: str) -> None:
     assert name == "demo" or f"shadowsync run examples/{name}.toml --set data.path=" in text
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("gallery/*.toml")))
+def test_every_job_file_of_the_gallery_says_what_to_install_and_how_to_run_it(name: str) -> None:
+    path = EXAMPLES / "gallery" / f"{name}.toml"
+    job, text = load_job(path), path.read_text(encoding="utf-8")
+    assert job.run.name == name
+    (tested,) = job.data.eval_path
+    assert Path(tested).resolve() == EXAMPLES.parent.resolve() / "data" / name / "test.parquet"
+    assert text.startswith("# ")
+    for line in (
+        "pip install --no-deps ",
+        f"python examples/gallery/fetch.py {name} data/{name}\n",
+        f"shadowsync run examples/gallery/{name}.toml\n",
+    ):
+        assert f"#     {line}" in text
+
+
 @pytest.mark.data
 def test_criteo(starter: Starter, tmp_path: Path) -> None:
     path = _file("criteo_first10k.tsv.gz")
