@@ -120,23 +120,29 @@ def test_it_dies_while_training_waits_for_a_validation(
     in_process: Callable[..., InProcessCluster], validation_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one has the trainers go on."""
+    # So that another checkpoint is due while they train.
+    slowed = Slowed(50)
     own = in_process(
         _changed(
             data=CHANGES["data"] | {"validation_path": validation_file},
             validation={"every_examples": 6_000, "wait": True},
-        )
+        ),
+        faults=(slowed,),
     )
-    score, killed = CheckpointScorer.score, list[bool]()
+    score, killed, scored = CheckpointScorer.score, list[bool](), list[CheckpointScore]()
 
     async def score_or_die(scorer: CheckpointScorer, *arguments: Any) -> CheckpointScore:
         if not killed:
             await _die(own, killed)
-        return await score(scorer, *arguments)
+        scored.append(await score(scorer, *arguments))
+        return scored[-1]
 
     monkeypatch.setattr(CheckpointScorer, "score", score_or_die)
     own.start()
     wait_until(lambda: bool(killed), "a checkpoint is to be scored")
     own.take_over()
+    wait_until(lambda: bool(scored), "another checkpoint is scored")
+    slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert _changes_recorded(own.run, "TrainingPaused") >= 2
