@@ -214,13 +214,7 @@ class VirtualJob:
             scorers.append(stepper)
         for number, delivery in enumerate(self._source.scored(self._source.plan.test)):
             router = self._trainers[0].context.router
-            plans = router.requests(
-                delivery.rows,
-                delivery.bag_rows,
-                delivery.bag_lengths,
-                delivery.item_weights,
-                delivery.keys,
-            )
+            plans = router.requests_of(delivery)
             replies = [self._tables.read(plan) for plan in plans]
             scorers[number % len(scorers)].score(delivery, plans, replies, sums)
         return sums

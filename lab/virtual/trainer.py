@@ -175,13 +175,7 @@ class VirtualTrainer:
             self._gate.leave()
 
     def _look_up(self, delivery: Delivery) -> VirtualBatch:
-        plans = self.context.router.requests(
-            delivery.rows,
-            delivery.bag_rows,
-            delivery.bag_lengths,
-            delivery.item_weights,
-            delivery.keys,
-        )
+        plans = self.context.router.requests_of(delivery)
         return VirtualBatch(delivery, plans, asyncio.create_task(self._tables.look_up(plans)))
 
     async def _step(

@@ -139,5 +139,5 @@ def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, Progressive
         return {}
     return {
         name: ProgressiveLabel(ne=one.ne, auc=one.auc, auc_error=one.auc_error, logloss=one.logloss)
-        for name, one in zip(labels, (sums, *sums.others), strict=True)
+        for name, one in sums.by_label(labels).items()
     }

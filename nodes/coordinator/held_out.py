@@ -34,10 +34,8 @@ def _by_label(found: list[QualitySums], labels: Sequence[str]) -> dict[str, Labe
     """Return the figures of each of several labels, the first one's too."""
     if not found[0].others:
         return {}
-    each = zip(*((sums, *sums.others) for sums in found), strict=True)
-    return {
-        name: LabelQuality.model_validate(_means(list(sums))) for name, sums in zip(labels, each, strict=True)
-    }
+    each = [sums.by_label(labels) for sums in found]
+    return {name: LabelQuality.model_validate(_means([one[name] for one in each])) for name in labels}
 
 
 def _means(found: list[QualitySums]) -> dict[str, Any]:

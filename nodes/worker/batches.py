@@ -42,13 +42,7 @@ class InFlightBatch:
         """Plan the lookups of its rows; raises ProtocolError if it does not fit."""
         delivery = self.delivery
         try:
-            return router.requests(
-                delivery.rows,
-                delivery.bag_rows,
-                delivery.bag_lengths,
-                delivery.item_weights,
-                delivery.keys,
-            )
+            return router.requests_of(delivery)
         except ValueError as error:
             raise ProtocolError(
                 f"{self.reader.name} delivered batch {tuple(delivery.id)}, but {error}",

@@ -171,22 +171,20 @@ def table_settings(
     tables = []
     for column, count in zip(columns, rows, strict=True):
         section = sections.get(column.name, TableSection())
-        most_rows = count if section.rows is None else section.rows
-        tables.append(
-            TableSettings(
-                name=column.name,
-                rows=column.fixed_rows or most_rows,
-                dim=every.dim if section.dim is None else section.dim,
-                pooling=column.pooling,
-                optimizer=every.optimizer if section.optimizer is None else section.optimizer,
-                lr=every.lr if section.lr is None else section.lr,
-                init_scale=every.init_scale if section.init_scale is None else section.init_scale,
-                storage=every.storage if section.storage is None else section.storage,
-                growth=section.growth,
-            )
+        table = TableSettings(
+            name=column.name,
+            rows=column.fixed_rows or (count if section.rows is None else section.rows),
+            dim=every.dim if section.dim is None else section.dim,
+            pooling=column.pooling,
+            optimizer=every.optimizer if section.optimizer is None else section.optimizer,
+            lr=every.lr if section.lr is None else section.lr,
+            init_scale=every.init_scale if section.init_scale is None else section.init_scale,
+            storage=every.storage if section.storage is None else section.storage,
+            growth=section.growth,
         )
         if section.max_bytes is not None:
-            tables[-1] = replace(tables[-1], rows=rows_within(tables[-1], section.max_bytes))
+            table = replace(table, rows=rows_within(table, section.max_bytes))
+        tables.append(table)
     return tuple(tables)
 
 

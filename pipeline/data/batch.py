@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..types import BatchId, Float32Array, Int32Array, Uint64Array
+
+Number = TypeVar("Number", bound=np.generic)
 
 
 def no_weights() -> Float32Array:
@@ -119,9 +122,9 @@ class Bags:
         parts = [self.rows[first:last] for first, last in bounds]
         weights = [self.weights[first:last] for first, last in bounds]
         return Bags(
-            _joined(parts),
+            _joined(parts, no_bag_rows()),
             np.ascontiguousarray(self.lengths[:, start:stop]),
-            _joined_weights(weights),
+            _joined(weights, no_item_weights()),
         )
 
     def take(self, indices: NDArray[np.intp]) -> Bags:
@@ -155,7 +158,26 @@ class Bags:
         ]
         rows = [part.rows[first:last] for part, first, last in pieces]
         weights = [part.weights[first:last] for part, first, last in pieces if len(part.weights)]
-        return Bags(_joined(rows), lengths, _joined_weights(weights))
+        return Bags(_joined(rows, no_bag_rows()), lengths, _joined(weights, no_item_weights()))
+
+    @staticmethod
+    def of_tables(
+        rows: Sequence[Int32Array], lengths: Sequence[Int32Array], weights: Sequence[Float32Array | None]
+    ) -> Bags:
+        """Return the bags of some tables, given those of each.
+
+        Where any table has weights, those of the others are 1.
+        """
+        if not rows:
+            return Bags()
+        joined, counts = np.concatenate(rows), np.stack(lengths)
+        if all(own is None for own in weights):
+            return Bags(joined, counts)
+        filled = [
+            np.ones(len(own), np.float32) if given is None else given
+            for own, given in zip(rows, weights, strict=True)
+        ]
+        return Bags(joined, counts, np.concatenate(filled))
 
 
 def _ends(lengths: Int32Array) -> NDArray[np.int64]:
@@ -164,9 +186,5 @@ def _ends(lengths: Int32Array) -> NDArray[np.int64]:
     return ends
 
 
-def _joined(parts: Sequence[Int32Array]) -> Int32Array:
-    return np.concatenate(parts) if parts else no_bag_rows()
-
-
-def _joined_weights(parts: Sequence[Float32Array]) -> Float32Array:
-    return np.concatenate(parts) if parts else no_item_weights()
+def _joined(parts: Sequence[NDArray[Number]], none: NDArray[Number]) -> NDArray[Number]:
+    return np.concatenate(parts) if parts else none

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..errors import DataError
 from ..types import BatchId
 from .bad_rows import BadRows
@@ -94,17 +96,21 @@ def _batch_pieces(
 
 
 def _batch(batch_id: BatchId, pieces: list[Examples]) -> Batch:
-    rows = pieces[0] if len(pieces) == 1 else Examples.join(pieces)
-    bags = rows.bags
+    return batch_of(batch_id, pieces[0] if len(pieces) == 1 else Examples.join(pieces))
+
+
+def batch_of(batch_id: BatchId, examples: Examples) -> Batch:
+    """Return examples as a batch, on their own memory where that is contiguous."""
+    bags = examples.bags
     return Batch(
         batch_id,
-        rows.labels,
-        rows.dense,
-        rows.rows,
-        rows.weights,
+        examples.labels,
+        examples.dense,
+        np.ascontiguousarray(examples.rows),
+        examples.weights,
         bags.rows,
         bags.lengths,
-        other_labels=rows.other_labels,
+        other_labels=examples.other_labels,
         item_weights=bags.weights,
-        keys=rows.keys,
+        keys=np.ascontiguousarray(examples.keys),
     )

@@ -158,7 +158,7 @@ class RecordSchema:
             np.stack(dense, axis=1) if dense else np.zeros((count, 0), np.float32),
             self._table_rows(parser, count),
             weights,
-            self._bags(bag_rows, bag_lengths, item_weights),
+            Bags.of_tables(bag_rows, bag_lengths, item_weights),
             other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
             keys=np.stack([parser.hashes[name] for name in self._growing]) if self._growing else no_keys(),
         )
@@ -169,24 +169,6 @@ class RecordSchema:
         if self._tap is not None:
             parser.show(self._tap, ~bad)
         return Records(examples, times, faults, bad)
-
-    def _bags(
-        self, rows: list[Int32Array], lengths: list[Int32Array], weights: list[Float32Array | None]
-    ) -> Bags:
-        """Return the bags of all tables.
-
-        Where any table has weights, those of the others are 1.
-        """
-        if not rows:
-            return Bags()
-        joined, counts = np.concatenate(rows), np.stack(lengths)
-        if all(own is None for own in weights):
-            return Bags(joined, counts)
-        filled = [
-            np.ones(len(own), np.float32) if given is None else given
-            for own, given in zip(rows, weights, strict=True)
-        ]
-        return Bags(joined, counts, np.concatenate(filled))
 
     def _table_rows(self, parser: _ChunkParser, count: int) -> Int32Array:
         """Return int32 [T, n], the rows of ids, in the order of the schema."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -119,6 +120,13 @@ class QualitySums:
         self._weighted |= weighted
         self._loss_sum += float((loss * weight).sum())
         self._probability_sum += float((probability * weight).sum())
+
+    def by_label(self, names: Sequence[str]) -> dict[str, QualitySums]:
+        """Return the sums of each label by its name, those of the first too.
+
+        Raises ValueError for another number of names.
+        """
+        return dict(zip(names, (self, *self.others), strict=True))
 
     def merge(self, other: QualitySums) -> None:
         """Add the examples of `other`, which does not change.

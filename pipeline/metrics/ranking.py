@@ -73,7 +73,7 @@ def metrics_by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, floa
     Raises as `metrics_of`.
     """
     found = metrics_of(sums, ranking_metrics(sums))
-    for label, other in zip(labels[1:], sums.others, strict=True):
+    for label, other in list(sums.by_label(labels).items())[1:]:
         metrics = metrics_of(other, ranking_metrics(other))
         found |= {f"{name}/{label}": value for name, value in metrics.items()}
     return found

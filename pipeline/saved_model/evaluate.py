@@ -66,7 +66,7 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
 
 def _by_label(sums: QualitySums, labels: Sequence[str]) -> dict[str, Any]:
     found = {}
-    for name, one in zip(labels, (sums, *sums.others), strict=True):
+    for name, one in sums.by_label(labels).items():
         ranking = ranking_metrics(one)
         curve = [point._asdict() for point in ranking.curve]
         found[name] = {**metrics_of(one, ranking), "calibration_curve": curve}

@@ -136,9 +136,7 @@ class SavedModel:
         left out negatives or weighted positives.
         """
         with torch.inference_mode():
-            vectors = self._loaded.embeddings(
-                batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights, batch.keys
-            )
+            vectors = self._loaded.embeddings(batch)
             lengths = {table: torch.from_numpy(own) for table, own in vectors.lengths.items()}
             embeddings = with_lengths(vectors.embeddings, lengths)
             logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()

@@ -16,6 +16,7 @@ from ..atomic_file import atomic_file
 from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
+from ..data.cutter import batch_of
 from ..data.parquet import IdClass, check_parquet
 from ..data.span_plan import plan_spans
 from ..errors import CheckpointError, DataError
@@ -211,17 +212,7 @@ def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
     shape = (len(rows.numbers), labels) if labels > 1 else (len(rows.numbers),)
     logits = np.full(shape, np.nan, np.float32)
     if len(rows.scored):
-        examples = rows.examples
-        batch = Batch(
-            BatchId(0, 0, 0, 0),
-            examples.labels,
-            examples.dense,
-            np.ascontiguousarray(examples.rows),
-            bag_rows=examples.bags.rows,
-            bag_lengths=examples.bags.lengths,
-            item_weights=examples.bags.weights,
-            keys=np.ascontiguousarray(examples.keys),
-        )
+        batch = batch_of(BatchId(0, 0, 0, 0), rows.examples)
         found = np.array(model.logits(batch))
         found[~has_scores(found)] = np.nan
         logits[rows.scored] = found

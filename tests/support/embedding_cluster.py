@@ -65,9 +65,7 @@ class EmbeddingCluster:
 
     def call(self, drawn: DrawnRows) -> tuple[list[LookupPlan], list[Float32Array]]:
         """The requests for a batch, and the nodes' answers."""
-        requests = self.router.requests(
-            drawn.rows, drawn.bag_rows, drawn.bag_lengths, drawn.item_weights, drawn.keys
-        )
+        requests = self.router.requests_of(drawn)
         replies = [np.empty(request.floats, np.float32) for request in requests]
         for request, reply in zip(requests, replies, strict=True):
             store = self.stores[request.node]

@@ -14,7 +14,7 @@ from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.embedding.placement.row_costs import (
     TableCost,
 )
-from ....pipeline.embedding.placement.split_by_cost import TableLoad, width_bytes
+from ....pipeline.embedding.placement.split_by_cost import TableLoad
 from ....pipeline.embedding.placement.table_access import TableAccess
 from ....pipeline.report.placement import How, PlacedNode, PlacedPiece, PlacedTable, PlanRecord
 
@@ -78,7 +78,7 @@ class TablePlacement:
             name=f"embedding-{number}",
             pieces=len(pieces),
             rows=self.plan.rows_of(number),
-            bytes=sum(len(piece) * width_bytes(tables[piece.table]) for piece in pieces),
+            bytes=sum(len(piece) * tables[piece.table].row_bytes for piece in pieces),
             expected_ns=cost / 1000 if self.profiles else None,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -150,19 +150,10 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
         rows[at] = values.to_numpy()
     weights = kinds["weight"][0].to_numpy() if "weight" in kinds else no_weights()
     times = kinds["timestamp"][0].to_numpy() if "timestamp" in kinds else np.zeros(0)
-    joined = _bags(bags, weights_of) if bags else Bags()
+    joined = Bags.of_tables(
+        [values.flatten().to_numpy() for values in bags.values()],
+        [np.diff(values.offsets.to_numpy()).astype(np.int32) for values in bags.values()],
+        [weights_of[name].flatten().to_numpy() if name in weights_of else None for name in bags],
+    )
     others = np.stack([one.to_numpy() for one in labels[1:]]) if labels[1:] else no_other_labels()
     return RecordChunk(Examples(labels[0].to_numpy(), dense, rows, weights, joined, others), times)
-
-
-def _bags(lists: Mapping[str, Any], weights: Mapping[str, Any]) -> Bags:
-    rows: list[Int32Array] = [values.flatten().to_numpy() for values in lists.values()]
-    lengths = [np.diff(values.offsets.to_numpy()) for values in lists.values()]
-    joined = Bags(np.concatenate(rows), np.stack(lengths).astype(np.int32))
-    if not weights:
-        return joined
-    filled = [
-        weights[name].flatten().to_numpy() if name in weights else np.ones(len(own), np.float32)
-        for name, own in zip(lists, rows, strict=True)
-    ]
-    return Bags(joined.rows, joined.lengths, np.concatenate(filled))

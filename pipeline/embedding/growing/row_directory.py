@@ -108,11 +108,6 @@ class RowDirectory:
         return self.ids.view(np.uint64)
 
     @property
-    def used_rows(self) -> int:
-        """Return how many rows have a key."""
-        return len(self._index)
-
-    @property
     def bytes(self) -> int:
         """Return the bytes of keys, last uses, index and counts, at the current size."""
         sketches = sum(table.sketch.bytes for table in self._tables if table.sketch is not None)

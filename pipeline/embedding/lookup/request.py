@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,30 @@ from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
 NO_WEIGHTS: Float32Array = np.zeros(0, np.float32)
 NO_KEYS: Uint64Array = np.zeros(0, np.uint64)
+
+
+class BatchIds(Protocol):
+    """The rows and keys of a batch, as `data.batch.Batch` has them."""
+
+    @property
+    def rows(self) -> Int32Array:
+        """Return the rows of tables with one row an example, int32 [T1, B]."""
+
+    @property
+    def bag_rows(self) -> Int32Array:
+        """Return the rows of bags, int32 [N]."""
+
+    @property
+    def bag_lengths(self) -> Int32Array:
+        """Return the rows of each bag, int32 [M, B]."""
+
+    @property
+    def item_weights(self) -> Float32Array:
+        """Return the weights of `bag_rows`, float32 [N], or [0]."""
+
+    @property
+    def keys(self) -> Uint64Array:
+        """Return the keys of growing tables, uint64 [G, B], or [0, 0]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

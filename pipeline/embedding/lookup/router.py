@@ -22,6 +22,7 @@ from .request import (
     NO_WEIGHTS,
     BankLookup,
     BankShare,
+    BatchIds,
     DistinctRows,
     LookupPlan,
     TableBags,
@@ -119,6 +120,10 @@ class ShardRouter:
         self._nodes = [
             NodeRequestBuilder(plan, node, single, distinct=distinct) for node in range(plan.nodes)
         ]
+
+    def requests_of(self, batch: BatchIds) -> list[LookupPlan]:
+        """Return the requests for a batch; raises as `requests`."""
+        return self.requests(batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights, batch.keys)
 
     def requests(
         self,

@@ -36,6 +36,11 @@ class Bank:
     storage: str
     growing: str = ""
 
+    @property
+    def combination(self) -> Bank:
+        """Return the settings alone, without the name of a growing table."""
+        return replace(self, growing="")
+
 
 def bank_of(table: TableSettings) -> Bank:
     """Return the bank that holds a table's rows."""
@@ -211,9 +216,8 @@ class TablePlan:
 
 def _in_order(banks: Iterable[Bank]) -> tuple[Bank, ...]:
     """Return banks of growing tables behind the others, and by their settings."""
-    settings = [replace(bank, growing="") for bank in banks]
-    first = {one: settings.index(one) for one in settings}
-    return tuple(sorted(banks, key=lambda bank: (bank.growing != "", first[replace(bank, growing="")])))
+    combinations = list(dict.fromkeys(bank.combination for bank in banks))
+    return tuple(sorted(banks, key=lambda bank: (bank.growing != "", combinations.index(bank.combination))))
 
 
 def _lay_out(tables: Sequence[TableSettings], banks: list[int], ranges: Sequence[Range]) -> tuple[Piece, ...]:

@@ -98,7 +98,7 @@ def bytes_limit(tables: Sequence[TableSettings], nodes: int) -> int:
 
     The limit is the mean of the nodes plus BYTES_SLACK of it, or plus one row, whichever is more.
     """
-    widths = [width_bytes(table) for table in tables]
+    widths = [table.row_bytes for table in tables]
     mean = -(-sum(w * table.rows for w, table in zip(widths, tables, strict=True)) // nodes)
     return max(int(mean * (1 + BYTES_SLACK)), mean + max(widths))
 
@@ -123,7 +123,7 @@ def split_by_cost(tables: Sequence[TableSettings], loads: Sequence[TableLoad], n
     mean = -(-sum(load.total for load in loads) // nodes)
     left, ranges = _place_whole(tables, loads, node_loads, mean)
     queue = [
-        _UnplacedTable(table, tables[table].rows, width_bytes(tables[table]), loads[table]) for table in left
+        _UnplacedTable(table, tables[table].rows, tables[table].row_bytes, loads[table]) for table in left
     ]
     work, memory = sum(i.load.total for i in queue), sum(i.rows * i.width_bytes for i in queue)
     busy = [
@@ -160,7 +160,7 @@ def _place_whole(
 ) -> tuple[list[int], list[Range]]:
     """Place whole tables; return the tables that fit nowhere, and the others' ranges."""
     limit = node_loads[0].room_bytes
-    sizes = [table.rows * width_bytes(table) for table in tables]
+    sizes = [table.rows * table.row_bytes for table in tables]
     highest = int(mean * (1 + LEVEL_SLACK))
 
     def weight(table: int) -> tuple[int, int]:
@@ -224,8 +224,3 @@ def _fill(queue: list[_UnplacedTable], node_loads: list[_NodeLoad], level: int) 
                 break
             at, start = at + 1, 0
     return ranges if at == len(queue) else None
-
-
-def width_bytes(table: TableSettings) -> int:
-    """Return the bytes of a row with its optimizer state."""
-    return table.row_bytes

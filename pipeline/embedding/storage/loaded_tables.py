@@ -11,9 +11,9 @@ from ...config.tables import TableSettings
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
-from ...types import Float32Array, Int32Array, Uint64Array
-from ..lookup.request import NO_BAG_LENGTHS, NO_WEIGHTS
-from ..lookup.router import NO_ROWS, NO_TABLE_KEYS, ShardRouter
+from ...types import Float32Array, Int32Array
+from ..lookup.request import BatchIds
+from ..lookup.router import ShardRouter
 from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
 from .grown_rows import GrownRows
@@ -95,19 +95,9 @@ class LoadedTables:
             raise IndexError(f"table {name} has rows 0 to {len(table) - 1}")
         return table[rows]
 
-    def embeddings(
-        self,
-        rows: Int32Array,
-        bag_rows: Int32Array = NO_ROWS,
-        bag_lengths: Int32Array = NO_BAG_LENGTHS,
-        item_weights: Float32Array = NO_WEIGHTS,
-        keys: Uint64Array = NO_TABLE_KEYS,
-    ) -> BatchEmbeddings:
-        """Return a batch's embeddings, without autograd.
-
-        Takes the arguments of `ShardRouter.requests`, and raises the same ValueErrors.
-        """
-        requests = self._router.requests(rows, bag_rows, bag_lengths, item_weights, keys)
+    def embeddings(self, batch: BatchIds) -> BatchEmbeddings:
+        """Return a batch's embeddings, without autograd; raises as `ShardRouter.requests`."""
+        requests = self._router.requests_of(batch)
         request = requests[0]
         reply, rows_used, floats_written, piece = np.empty(request.floats, np.float32), 0, 0, 0
         keys_used = 0

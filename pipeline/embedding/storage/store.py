@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,7 +110,7 @@ class ShardStore:
         # Growing tables of equal settings share a bank here, so that a batch is one search.
         grouped = itertools.groupby(
             range(len(plan.banks)),
-            lambda number: replace(plan.banks[number], growing="+") if plan.banks[number].growing else number,
+            lambda number: (plan.banks[number].growing != "", plan.banks[number].combination),
         )
         self._groups = [self._make_bank(list(numbers)) for _, numbers in grouped]
         # The bank of each number, and the first of its rows there.

@@ -227,12 +227,12 @@ def test_one_process_loads_what_nodes_have(
     train(cluster, range(4))
     loaded = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED)
     drawn = draw(9)
-    got = [e.numpy() for e in loaded.embeddings(drawn.rows, keys=drawn.keys).embeddings]
+    got = [e.numpy() for e in loaded.embeddings(drawn).embeddings]
     assert_equal(got, embeddings(cluster, 9))
     keys = loaded.grown["user"].keys.tolist()
     assert keys == sorted(directories(cluster)["user"])
     other_seed = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED + 1)
-    others = other_seed.embeddings(drawn.rows, keys=drawn.keys).embeddings
+    others = other_seed.embeddings(drawn).embeddings
     assert not np.array_equal(others[1].numpy(), got[1])
 
 

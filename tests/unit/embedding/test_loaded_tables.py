@@ -53,7 +53,7 @@ def test_embeddings_are_those_of_the_cluster(
     assert cut == [False, True, False, False]
     for seed in range(5):
         drawn = draw_rows(TABLES, 50, seed, longest=20)
-        got = loaded.embeddings(drawn.rows, drawn.bag_rows, drawn.bag_lengths).embeddings
+        got = loaded.embeddings(drawn).embeddings
         wanted = cluster.forward(drawn)[1].embeddings
         # Bit for bit, but for the sums of bags that several nodes have a part of.
         assert [torch.equal(one, other) for one, other in zip(got, wanted, strict=True)] == [

@@ -114,7 +114,7 @@ def test_the_least_recently_used_go_first_and_never_those_of_the_batch() -> None
     use = directory.use_one(keys_of(*range(20, 30)))
     assert (use.rows != ABSENT).sum() == 4
     assert directory.counts(0)["refused"] == 6
-    assert directory.used_rows == 4
+    assert directory.counts(0)["rows"] == 4
 
 
 def test_without_eviction_a_full_table_takes_no_more_and_says_so() -> None:
@@ -164,7 +164,7 @@ def test_a_directory_agrees_with_a_dictionary(batches: list[list[int]], rows: in
                 assert len(set(ids)) > rows
                 continue
             assert last_use.setdefault(key, row) == row
-        assert len(set(last_use.values())) == len(last_use) == directory.used_rows
+        assert len(set(last_use.values())) == len(last_use) == directory.counts(0)["rows"]
         assert directory.batches == number + 1
         found = directory.find(keys_of(*range(31))).tolist()
         assert {key: row for key, row in enumerate(found) if row != ABSENT} == dict(last_use)
