@@ -13,7 +13,7 @@ from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish
 from .checkpoint.manager import CheckpointManager
-from .evaluation import Evaluator, sum_progressive
+from .evaluation import Evaluator, sum_scores
 from .input_follower import InputFollower
 from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
@@ -311,7 +311,7 @@ class JobController:
         drain = Drain(sequences, hurry=hurry)
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
         replies = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
-        progressive = sum_progressive(reply.progressive for reply in trainers.values())
+        progressive = sum_scores(reply.progressive for reply in trainers.values())
         outcome.trainers_drained(self._state.left_counts | replies, progressive)
         left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}
         doubtful = Drain({}, batches=tuple(sorted(left_out)))

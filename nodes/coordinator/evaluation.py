@@ -63,15 +63,14 @@ class Evaluator:
             if len(ready) < len(trainers):
                 trainers = [trainer for trainer in trainers if trainer.info.name in ready]
                 continue
-            whole = await self._deliver(trainers)
+            delivered = await self._deliver(trainers)
             if self._state.stop is not None:
                 # Only a part of the files was scored, which is not their score.
                 return None
             results = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
-            if whole and len(results) == len(trainers):
-                total = QualitySums()
-                for reply in results.values():
-                    total.merge(QualitySums.from_bytes(reply.sums))
+            if delivered is not None and len(results) == len(trainers):
+                total = sum_scores(reply.sums for reply in results.values())
+                _check_all_are_scored(total, delivered)
                 return total
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers):
@@ -79,10 +78,10 @@ class Evaluator:
             trainers = left
         return None
 
-    async def _deliver(self, trainers: list[Member]) -> bool:
-        """Let the readers send the pass to these trainers; return whether all was scored.
+    async def _deliver(self, trainers: list[Member]) -> int | None:
+        """Let the readers send the pass to these trainers; return the number of its examples.
 
-        Ends early if one of the trainers dies.
+        Returns None if it is not scored whole, since one of them or a reader died.
         """
         readers = self._state.members.alive("reader")
         if not readers:
@@ -98,17 +97,25 @@ class Evaluator:
         ]
         died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
         replies = await race(asyncio.gather(*calls), died)
-        return replies is not None and all(reply is not None for reply in replies)
+        if replies is None or None in replies:
+            return None
+        return sum(reply.examples for reply in replies if reply is not None)
+
+
+def _check_all_are_scored(sums: QualitySums, delivered: int) -> None:
+    if sums.examples != delivered:
+        raise ClusterError(
+            f"the trainers scored {sums.examples:,} held-out examples, but the readers delivered"
+            f" {delivered:,}",
+            remedy="score the checkpoint with shadowsync eval, and report this as a defect of shadowsync",
+        )
 
 
 MODEL = "the trainers' replicas, each before its step"
 
 
-def sum_progressive(parts: Iterable[bytes]) -> QualitySums:
-    """Sum the float64 scores that trainers sent when they were drained.
-
-    The scores of a dead trainer are lost.
-    """
+def sum_scores(parts: Iterable[bytes]) -> QualitySums:
+    """Sum the float64 scores that trainers sent; see `QualitySums`."""
     total = QualitySums()
     for part in parts:
         total.merge(QualitySums.from_bytes(part))

@@ -86,7 +86,8 @@ class WorkerHandle(Protocol):
     def evaluate(self, pass_number: int, flat: torch.Tensor) -> None:
         """Score deliveries of this pass with these weights from now on.
 
-        `flat` is float32 [numel] and must not change meanwhile.
+        `flat` is float32 [numel] and must not change meanwhile. Deliveries of this pass that are already here
+        have waited; those of earlier passes are dropped.
         """
         ...
 

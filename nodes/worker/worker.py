@@ -256,10 +256,13 @@ class Worker(Service):
     def _look_ahead(self) -> None:
         now = time.monotonic()
         while self._inbox and len(self._batches) < self._ahead:
-            batch = self._inbox.popleft()
+            batch = self._inbox[0]
             if batch.training and self._drain_until is not None:
-                self._inbox.appendleft(batch)
                 return
+            if batch.delivery.pass_number > self._pass:
+                # A reader is sometimes faster than the trainer's order with the weights of a pass.
+                return
+            self._inbox.popleft()
             if not batch.training and batch.delivery.pass_number != self._pass:
                 self._drop(batch)
                 continue

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+import torch
 from shadowsync.nodes.reader.deliveries import DeliveryState
+from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.reader_client import ReaderClient
+from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.messages import Delivery
 from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Fault
-from shadowsync.tests.support.runs import EXAMPLES, RunFolder
+from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES, RunFolder
 
 Changes = Mapping[str, Mapping[str, Any]]
 Clusters = Callable[..., InProcessCluster]
@@ -51,6 +57,59 @@ def both_are_served(patch: pytest.MonkeyPatch) -> None:
         return deliveries(self, now) if begun.is_set() else []
 
     patch.setattr(DeliveryState, "deliveries", held_back)
+
+
+def weights_come_after_batches(patch: pytest.MonkeyPatch) -> None:
+    """A worker is told to score a pass when batches of it are here, as a busy process may be."""
+    accept, report, evaluate = ReaderClient.accept, Worker._report, Worker.evaluate
+    is_here = threading.Event()
+
+    def accepted(self: ReaderClient, delivery: Delivery) -> bool:
+        if delivery.pass_number:
+            is_here.set()
+        return accept(self, delivery)
+
+    def reported(self: Worker) -> None:
+        # Has looked at what is here.
+        if is_here.is_set():
+            for told in self.__dict__.pop("late", []):
+                evaluate(self, *told)
+        report(self)
+
+    def told_late(self: Worker, pass_number: int, flat: torch.Tensor) -> None:
+        self.__dict__.setdefault("late", []).append((pass_number, flat))
+
+    patch.setattr(ReaderClient, "accept", accepted)
+    patch.setattr(Worker, "_report", reported)
+    patch.setattr(Worker, "evaluate", told_late)
+
+
+def test_held_out_batches_wait_for_the_weights(cluster: Clusters) -> None:
+    changes = {"trainer": {"count": 1}}
+    late = run(cluster, "thread", changes, "late", [weights_come_after_batches])
+    assert late.report.eval is not None
+    assert late.report.eval.examples == EVAL_EXAMPLES
+
+
+def one_batch_is_not_scored(patch: pytest.MonkeyPatch) -> None:
+    """A worker drops the first batch of a pass."""
+    score = Worker._score
+
+    def scored(self: Worker, batch: InFlightBatch) -> None:
+        if self.__dict__.setdefault("dropped", batch) is not batch:
+            score(self, batch)
+
+    patch.setattr(Worker, "_score", scored)
+
+
+def test_examples_without_a_score_are_told(cluster: Clusters) -> None:
+    own = cluster({"trainer": {"count": 1}}, faults=[one_batch_is_not_scored]).start()
+    assert own.wait(90.0) == ExitCode.CLUSTER
+    assert re.search(
+        rf"scored 3,\d+ held-out examples, but the readers delivered {EVAL_EXAMPLES:,}",
+        own.coordinator.text(),
+    )
+    assert own.run.report.eval is None
 
 
 def test_the_same_ledger_and_both_learn(cluster: Clusters) -> None:
