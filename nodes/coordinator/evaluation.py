@@ -79,9 +79,10 @@ class Evaluator:
         return None
 
     async def _deliver(self, trainers: list[Member]) -> int | None:
-        """Let the readers send the pass to these trainers; return the number of its examples.
+        """Let the readers send the pass to these trainers.
 
-        Returns None if it is not scored whole, since one of them or a reader died.
+        Returns the number of its examples, or None if it is not scored whole, since one of them or a reader
+        died.
         """
         readers = self._state.members.alive("reader")
         if not readers:
