@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which, open_checkpoint
@@ -21,7 +22,8 @@ class FollowedModel:
     """The model of a run's checkpoint, and the newest one if `follow` runs.
 
     The new model is opened beside the old one, which is served until then: memory for two models is needed.
-    `announce` gets a line for each new model. Belongs to one loop. Raises as `SavedModel.open`.
+    Only what changed is read where the checkpoint says so (`SavedModel.newer`). `announce` gets a line for
+    each new model. Belongs to one loop. Raises as `SavedModel.open`.
     """
 
     def __init__(self, path: Path, which: Which, announce: Callable[[str], None] = log.info) -> None:
@@ -35,6 +37,11 @@ class FollowedModel:
     def manifest(self) -> CheckpointManifest:
         """The manifest of the served checkpoint."""
         return self.current.model.manifest
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since the served checkpoint was written, by this machine's clock."""
+        return time.time() - datetime.fromisoformat(self.manifest.created_at).timestamp()
 
     async def follow(self, every_seconds: float) -> None:
         """Serve each new checkpoint, until cancelled.
@@ -61,7 +68,7 @@ class FollowedModel:
     async def _switch(self, newest: CheckpointManifest) -> None:
         since = time.monotonic()
         try:
-            model = await asyncio.to_thread(SavedModel.open, self._path, self._which)
+            model = await asyncio.to_thread(self.current.model.newer, self._path, self._which)
         except CheckpointError:
             self._damaged = newest
             raise

@@ -92,7 +92,11 @@ class ModelServer:
         return web.json_response(_version(served.model.manifest) | {"columns": columns})
 
     async def _stats(self, _: web.Request) -> web.Response:
-        model = _version(self._model.manifest) | {"opened": self._model.opened, "fault": self._model.fault}
+        model = _version(self._model.manifest) | {
+            "opened": self._model.opened,
+            "age_seconds": round(self._model.age_seconds, 1),
+            "fault": self._model.fault,
+        }
         return web.json_response(self.counts.values() | {"model": model})
 
     async def _health(self, _: web.Request) -> web.Response:

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,7 +28,9 @@ _PARTIAL: Final = "checkpoint.partial-"
 _GONE: Final = ".gone"
 _OLD: Final = ".old"
 _MANIFEST_LIMIT_BYTES: Final = 256 << 20
+_MOST_READS: Final = 8
 _REMEDY = "use another checkpoint, or train again"
+T = TypeVar("T")
 
 
 class CheckpointManifest(BaseModel):
@@ -113,7 +116,7 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
     ResourceError if something cannot be written.
     """
     current = partial.parent / "checkpoint"
-    _check_files(partial, manifest, verify=False)
+    check_files(partial, manifest.files)
     body = manifest.model_dump(mode="json")
     text = json.dumps({"sha256": _digest(body), **body}, indent=1, allow_nan=False)
     with atomic_file(partial / MANIFEST_NAME) as file:
@@ -157,19 +160,38 @@ def open_checkpoint(
     checks the SHA-256 of every file, which reads them all. Raises CheckpointError for a checkpoint that is
     absent, truncated, altered, or of another format.
     """
-    while True:
+
+    def checked(folder: Path, manifest: CheckpointManifest) -> tuple[Path, CheckpointManifest]:
+        check_files(folder, manifest.files, verify=verify)
+        return folder, manifest
+
+    return read_checkpoint(path, checked, which=which)
+
+
+def read_checkpoint(path: Path, read: Callable[[Path, CheckpointManifest], T], *, which: Which = "last") -> T:
+    """Return what `read` makes of a checkpoint's folder and manifest.
+
+    If a running job replaces the checkpoint meanwhile, `read` is called again, for the new one, so that its
+    result is never of two checkpoints. `read` checks the files (`check_files`). Raises as `open_checkpoint`,
+    and if the checkpoint is replaced faster than it can be read.
+    """
+    for _ in range(_MOST_READS):
         folder = _locate(path, which)
         opened = _identity(folder)
         try:
-            manifest = _parse(folder / MANIFEST_NAME)
-            _check_files(folder, manifest, verify=verify)
+            found = read(folder, _parse(folder / MANIFEST_NAME))
         except CheckpointError:
-            # A running job may have replaced or removed the folder meanwhile. Only a fault of a folder that
-            # is still there counts.
+            # Only a fault of a folder that is still there counts.
             if _identity(folder) == opened and _locate(path, which) == folder:
                 raise
             continue
-        return folder, manifest
+        if _identity(folder) == opened:
+            return found
+    raise CheckpointError(
+        f"the checkpoint was replaced {_MOST_READS} times while it was being read",
+        where=str(path),
+        remedy="let the job write checkpoints less often, or wait until it has ended",
+    )
 
 
 def has_checkpoint(path: Path) -> bool:
@@ -181,12 +203,13 @@ def has_checkpoint(path: Path) -> bool:
     return True
 
 
-def _identity(folder: Path) -> int | None:
-    """The folder's inode, which reveals a replaced folder; None without a folder."""
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What reveals a replaced folder: its manifest's inode and time; None without one."""
     try:
-        return folder.stat().st_ino
+        found = (folder / MANIFEST_NAME).stat()
     except OSError:
         return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _locate(path: Path, which: Which) -> Path:
@@ -245,8 +268,12 @@ def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_files(folder: Path, manifest: CheckpointManifest, *, verify: bool) -> None:
-    for entry in manifest.files:
+def check_files(folder: Path, files: Iterable[FileEntry], *, verify: bool = False) -> None:
+    """Raise CheckpointError for a file that is missing or has another size.
+
+    With `verify`, also for one with another SHA-256.
+    """
+    for entry in files:
         path = folder / entry.name
         try:
             size = path.stat().st_size

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..checkpoint.best import read_note
-from ..checkpoint.manifest import CheckpointManifest, Which, open_checkpoint
+from ..checkpoint.manifest import CheckpointManifest, Which, check_files, read_checkpoint
 from ..checkpoint.reader import TensorReader
 from ..config.job import Job
 from ..data.batch import Batch
@@ -79,6 +79,7 @@ class SavedModel:
     tables: Mapping[str, Table]
     id_classes: Mapping[str, IdClass]
     _loaded: LoadedTables
+    _saved: SavedTables
 
     @classmethod
     def open(cls, path: str | PathLike[str], which: Which = "auto") -> SavedModel:
@@ -93,27 +94,39 @@ class SavedModel:
         its job; ResourceError if its tables do not fit into memory; JobFileError if its model's code cannot
         be imported.
         """
-        folder, manifest = open_checkpoint(Path(path), verify=True, which=which)
+        return read_checkpoint(Path(path), cls._read, which=which)
+
+    def newer(self, path: str | PathLike[str], which: Which = "auto") -> SavedModel:
+        """Open a later checkpoint of the run that this model is of.
+
+        Where it says which rows changed, only those are read and checked; otherwise it is opened whole. This
+        model stays as it is: memory for two models is needed meanwhile. Raises as `open`.
+        """
+        return read_checkpoint(Path(path), self._read_newer, which=which)
+
+    @classmethod
+    def _read(cls, folder: Path, manifest: CheckpointManifest) -> SavedModel:
+        check_files(folder, manifest.files, verify=True)
         job = validate_saved_job(manifest.job, where=str(folder))
         dense = load_dense(folder, manifest, job)
-        loaded = LoadedTables(SavedTables(folder, manifest), job.tables, job.run.seed)
-        classes, columns = _id_classes(manifest, job), job.data.columns
-        tables: dict[str, Table] = {}
-        # A cross refers to the tables of its columns.
-        for table in sorted(job.tables, key=lambda table: _parts_of(job, table.name) != []):
-            column = columns.get(table.name)
-            tables[table.name] = Table(
-                table.name,
-                loaded.table(table.name),
-                table.pooling,
-                integers_as_text=classes.get(table.name) == "text",
-                part=column.part if column else None,
-                boundaries=column.boundaries if column else (),
-                parts=[tables[part] for part in _parts_of(job, table.name)],
-                grown=loaded.grown.get(table.name),
-            )
-        tables = {table.name: tables[table.name] for table in job.tables}
-        return cls(folder, manifest, job, dense, MappingProxyType(tables), classes, loaded)
+        saved = SavedTables(folder, manifest)
+        loaded = LoadedTables(saved, job.tables, job.run.seed)
+        classes = _id_classes(manifest, job)
+        return cls(folder, manifest, job, dense, _tables_of(job, loaded, classes), classes, loaded, saved)
+
+    def _read_newer(self, folder: Path, manifest: CheckpointManifest) -> SavedModel:
+        check_files(folder, manifest.files)
+        saved = SavedTables(folder, manifest)
+        since = None
+        if (manifest.job, manifest.plan) == (self.manifest.job, self.manifest.plan):
+            since = saved.changes_since(self._saved)
+        if since is None:
+            return self._read(folder, manifest)
+        dense_files = [entry for entry in manifest.files if entry.role == "dense"]
+        check_files(folder, [*dense_files, *since.files], verify=True)
+        dense, loaded = load_dense(folder, manifest, self.job), self._loaded.with_changes(since.changes)
+        tables = _tables_of(self.job, loaded, self.id_classes)
+        return SavedModel(folder, manifest, self.job, dense, tables, self.id_classes, loaded, saved)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -176,6 +189,24 @@ def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
             raise CheckpointError(
                 f"belongs to another model: {which} {some}", where=str(folder), remedy=REMEDY
             )
+
+
+def _tables_of(job: Job, loaded: LoadedTables, classes: Mapping[str, IdClass]) -> Mapping[str, Table]:
+    tables: dict[str, Table] = {}
+    # A cross refers to the tables of its columns.
+    for table in sorted(job.tables, key=lambda table: _parts_of(job, table.name) != []):
+        column = job.data.columns.get(table.name)
+        tables[table.name] = Table(
+            table.name,
+            loaded.table(table.name),
+            table.pooling,
+            integers_as_text=classes.get(table.name) == "text",
+            part=column.part if column else None,
+            boundaries=column.boundaries if column else (),
+            parts=[tables[part] for part in _parts_of(job, table.name)],
+            grown=loaded.grown.get(table.name),
+        )
+    return MappingProxyType({table.name: tables[table.name] for table in job.tables})
 
 
 def _parts_of(job: Job, name: str) -> list[str]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...config.tables import TableSettings
-from ...types import Float32Array, Int32Array, Uint64Array
+from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..growing.id_index import ABSENT, IdIndex
+from ..growing.row_directory import IDS, USED_AT
+from ..placement.ranges import WEIGHTS
 from .bf16_rows import WidenedRows, nearest_bits
 from .first_values import row_values
+from .saved_changes import SavedChanges
 from .saved_tables import SavedTables
 
 
@@ -43,11 +49,11 @@ class GrownRows:
     def __init__(
         self, saved: SavedTables, table: TableSettings, number: int, seed: int, read_bytes: int
     ) -> None:
+        self._table, self._number, self._seed = table, number, seed
         directory = saved.read_directory(table.name)
         used = np.flatnonzero(directory.used_at > 0)
         in_order = np.argsort(directory.keys[used])
-        self.keys: Uint64Array = directory.keys[used][in_order]
-        self.vectors: Float32Array = np.empty((len(used), table.dim), np.float32)
+        vectors = np.empty((len(used), table.dim), np.float32)
         place = np.empty(len(used), np.intp)
         place[in_order] = np.arange(len(used))
         step = max(1, read_bytes // (4 * table.dim))
@@ -56,11 +62,39 @@ class GrownRows:
             first, last = np.searchsorted(used, [start, stop])
             if first < last:
                 block = saved.read(table.name, start, stop)
-                self.vectors[place[first:last]] = block[used[first:last] - start]
+                vectors[place[first:last]] = block[used[first:last] - start]
+        self._set(directory.keys[used][in_order], used[in_order], vectors)
+
+    def with_changes(self, changes: Sequence[SavedChanges]) -> GrownRows:
+        """Return the table with these rows replaced, in order.
+
+        This object stays as it is. Raises CheckpointError for changes that cannot be read.
+        """
+        made = copy.copy(self)
+        for one in changes:
+            made._replace(one)
+        return made
+
+    def _replace(self, changes: SavedChanges) -> None:
+        rows, ids = changes.read(self._table.name, IDS)
+        if not len(rows):
+            return
+        used = changes.read(self._table.name, USED_AT)[1] > 0
+        changed = np.zeros(self._table.rows, np.bool_)
+        changed[rows] = True
+        stays = ~changed[self._rows]
+        keys = np.concatenate([self.keys[stays], ids[used].view(np.uint64)])
+        in_order = np.argsort(keys)
+        vectors = np.concatenate([self.vectors[stays], changes.read(self._table.name, WEIGHTS)[1][used]])
+        self._set(
+            keys[in_order], np.concatenate([self._rows[stays], rows[used]])[in_order], vectors[in_order]
+        )
+
+    def _set(self, keys: Uint64Array, rows: IndexArray, vectors: Float32Array) -> None:
+        self.keys, self._rows, self.vectors = keys, rows, vectors
         self.vectors.flags.writeable = False
         self._index = IdIndex(self.keys)
-        self._index.add(np.arange(len(used), dtype=np.int32))
-        self._table, self._number, self._seed = table, number, seed
+        self._index.add(np.arange(len(keys), dtype=np.int32))
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,9 @@ from ..lookup.request import BatchIds
 from ..lookup.router import ShardRouter
 from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
+from ..placement.ranges import WEIGHTS
 from .grown_rows import GrownRows
+from .saved_changes import SavedChanges
 from .saved_tables import SavedTables
 from .shard_work import sum_bags
 
@@ -70,6 +73,34 @@ class LoadedTables:
                 weights[start:stop] = saved.read(name, start, stop)
             weights.flags.writeable = False
             self._tables[name] = weights
+
+    def with_changes(self, changes: Sequence[SavedChanges]) -> LoadedTables:
+        """Return the tables with these rows replaced, in order.
+
+        This object stays as it is, and shares tables without changes with the new one. Raises CheckpointError
+        for changes that cannot be read.
+        """
+        made = copy.copy(self)
+        made._banks, made._tables, made.grown = list(self._banks), dict(self._tables), dict(self.grown)
+        changed = {name for one in changes for name in one.tables}
+        for number, settings in enumerate(self._plan.banks):
+            pieces = [piece for piece in self._plan.pieces_of(0) if piece.bank == number]
+            names = [self._plan.tables[piece.table].name for piece in pieces]
+            if not changed.intersection(names):
+                continue
+            if settings.growing:
+                for name in changed.intersection(names):
+                    made.grown[name] = grown = self.grown[name].with_changes(changes)
+                    made._tables[name] = grown.vectors
+                continue
+            made._banks[number] = bank = self._banks[number].copy()
+            for piece, name in zip(pieces, names, strict=True):
+                weights = bank[piece.offset : piece.offset + len(piece)]
+                for one in changes:
+                    one.lay_over(name, WEIGHTS, 0, weights)
+                weights.flags.writeable = False
+                made._tables[name] = weights
+        return made
 
     @property
     def names(self) -> tuple[str, ...]:

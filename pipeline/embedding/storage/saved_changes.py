@@ -71,6 +71,15 @@ class SavedChanges:
         """Names of the tables with changed rows."""
         return tuple(self._shapes)
 
+    def read(self, table: str, array: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return the changed rows of a table's array, ascending, and their values.
+
+        Both are empty if no row of the table changed. Raises CheckpointError as `lay_over` does.
+        """
+        if table not in self._shapes:
+            return np.zeros(0, np.int64), np.zeros(0)
+        return self._changed_rows(table), self._reader.read(f"{table}.{array}")
+
     def lay_over(self, table: str, array: str, start: int, values: NDArray[Any]) -> None:
         """Replace the changed rows in `values`, rows of a table's array from `start` on.
 

@@ -68,6 +68,14 @@ class SavedDirectory:
         return mask
 
 
+@dataclass(frozen=True, slots=True)
+class SavedSince:
+    """What changed since an earlier checkpoint: the files, and their changes in order."""
+
+    files: list[FileEntry]
+    changes: list[SavedChanges]
+
+
 class SavedTables:
     """Read the requested rows and state of tables from a checkpoint.
 
@@ -90,13 +98,13 @@ class SavedTables:
 
     def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
         self._where = str(folder)
-        parts = _parts_of(manifest.files)
+        self._parts = parts = _parts_of(manifest.files)
         whole = [entry for (_, changes), entries in parts.items() if not changes for entry in entries]
         self.nodes = len({entry.role for entry in whole})
         self._reader = TensorReader(folder, whole)
         # Sorted, because the changes of a node must replace rows in the order of their numbers.
         changes = {part: TensorReader(folder, parts[part]) for part in sorted(parts) if part[1]}
-        self._changes = [SavedChanges(reader, self._where) for reader in changes.values()]
+        self._changes = {part: SavedChanges(reader, self._where) for part, reader in changes.items()}
         self._applied = {node: self._reader for node, changed in parts if not changed}
         self._applied |= {node: reader for (node, _), reader in changes.items()}
         self._arrays: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -111,7 +119,7 @@ class SavedTables:
         for name, arrays in self._arrays.items():
             if len(arrays.get(WEIGHTS, ())) != 2 or any(s[0] != arrays[WEIGHTS][0] for s in arrays.values()):
                 raise self._error(f"the arrays of table {name} do not fit together", _REMEDY)
-        for one in self._changes:
+        for one in self._changes.values():
             for name in one.tables:
                 one.check(name, self._arrays.get(name, {}))
 
@@ -169,6 +177,31 @@ class SavedTables:
         ids, used_at = (self._read(name, array, 0, rows) for array in (IDS, USED_AT))
         return SavedDirectory(ids.view(np.uint64), used_at)
 
+    def changes_since(self, before: SavedTables) -> SavedSince | None:
+        """Return what replaces rows of an earlier checkpoint of the run.
+
+        Returns None if all rows must be read. A node's changes have every row that differs from its files
+        with all rows and the changes before them. So they may be laid over the tables of any earlier
+        checkpoint that has these files with all rows.
+        """
+        nodes = {node for node, _ in (*self._parts, *before._parts)}
+        if not all(self._continues(before, node) for node in nodes):
+            return None
+        new = sorted(part for part, files in self._parts.items() if before._parts.get(part) != files)
+        files = [entry for part in new for entry in self._parts[part]]
+        return SavedSince(files, [self._changes[part] for part in new])
+
+    def _continues(self, before: SavedTables, node: int) -> bool:
+        """Return whether a node's files are those of `before`, and changes after them."""
+        last, latest = (
+            max((n for own, n in parts if own == node), default=0) for parts in (before._parts, self._parts)
+        )
+        # The changes of an abandoned checkpoint have a number that is used again.
+        same = {0, last} if last == latest else {0}
+        return last <= latest and all(
+            self._parts.get((node, number)) == before._parts.get((node, number)) for number in same
+        )
+
     def applied(self, node: int) -> AppliedBatches:
         """Return the batches that a node had applied when it saved.
 
@@ -209,7 +242,7 @@ class SavedTables:
         wanted = DIRECTORY_ARRAYS.get(array, np.dtype(np.float32))
         if values.dtype != wanted:
             raise self._error(f"{tensor_name(name, array)} is {values.dtype}, not {wanted}", _REMEDY)
-        for changes in self._changes:
+        for changes in self._changes.values():
             changes.lay_over(name, array, start, values)
         return values
 

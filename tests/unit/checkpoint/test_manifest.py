@@ -21,6 +21,7 @@ from shadowsync.pipeline.checkpoint.manifest import (
     begin,
     commit,
     open_checkpoint,
+    read_checkpoint,
 )
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import CheckpointError, ResourceError
@@ -148,6 +149,28 @@ def test_the_old_one_vanishes_while_it_is_opened(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Path, "is_file", replaced_once_found)
     assert _value(tmp_path) == 2.0
+
+
+@pytest.mark.parametrize("times", [1, 7, 8])
+def test_what_is_read_is_of_one_checkpoint(tmp_path: Path, times: int) -> None:
+    """A job replaces the checkpoint between two tensors that are read of it."""
+    _save(tmp_path, 1.0)
+    found = list[tuple[float, float]]()
+
+    def read(folder: Path, manifest: CheckpointManifest) -> tuple[float, float]:
+        reader = TensorReader(folder, manifest.files)
+        first = float(reader.read("t0")[0])
+        if len(found) < times:
+            _save(tmp_path, first + 1.0)
+        found.append((first, float(reader.read("t2")[0])))
+        return found[-1]
+
+    if times == 8:
+        with pytest.raises(CheckpointError, match="replaced 8 times while it was being read"):
+            read_checkpoint(tmp_path, read)
+    else:
+        assert read_checkpoint(tmp_path, read) == (times + 1.0, times + 1.0)
+    assert found[0] == (1.0, 2.0), "the control: the first reading was of two"
 
 
 def test_a_disk_full_at_the_manifest_keeps_the_old_one(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from shadowsync.pipeline.checkpoint import files as files_module
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import abandon, begin, commit, open_checkpoint
 from shadowsync.pipeline.embedding.storage import store as store_module
+from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ClusterError
@@ -163,6 +166,37 @@ def test_after_many_changes_they_are_written_together_and_after_too_much_all_row
         node.push(batch_id(99))
         assert numbers(take(node, tmp_path)) == [0]
         assert_saved(tmp_path, arrays_of(node), MOST_CHANGES + 3)
+
+
+def test_a_reader_of_an_earlier_one_needs_only_what_changed(
+    context: Context, failures: list[BaseException], tmp_path: Path
+) -> None:
+    job, run, copies = job_of(), tmp_path / "run", list[SavedTables]()
+    # Changes kept, changes written together, and all rows again.
+    pushed = [FEW, *[FEW + number for number in range(MOST_CHANGES + 1)], EVERY_ROW, FEW]
+    with running(context, job, failures) as node:
+        for number, rows in enumerate(pushed):
+            node.push(batch_id(number), rows)
+            # One that is abandoned has the number of the next one.
+            take(node, run, committed=number != 2)
+            copy = tmp_path / f"copy-{number}"
+            shutil.copytree(run / "checkpoint", copy)
+            copies.append(SavedTables(*open_checkpoint(copy)))
+    loaded = [LoadedTables(one, job.tables) for one in copies]
+    followed = 0
+    for before, after in combinations(range(len(copies)), 2):
+        since = copies[after].changes_since(copies[before])
+        if since is None:
+            continue
+        followed += 1
+        was, wanted = loaded[before].table("C1").copy(), loaded[after].table("C1")
+        np.testing.assert_array_equal(loaded[before].with_changes(since.changes).table("C1"), wanted)
+        np.testing.assert_array_equal(loaded[before].table("C1"), was)
+        assert (since.files == []) == (was == wanted).all() == (copies[before]._parts == copies[after]._parts)
+        # Back to an earlier one there is no way.
+        assert not since.files or copies[before].changes_since(copies[after]) is None
+    whole_again = len(pushed) - 2
+    assert followed == len(list(combinations(range(whole_again), 2))) + 1
 
 
 def test_rows_that_change_while_all_are_written_are_of_the_end(
