@@ -24,6 +24,19 @@ from .hashing import PADDING_BYTES, hash_bytes, hash_fields, hash_integers, unal
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MINUS = np.uint64(ord("-"))
 
+# Sets of ids, because a served request asks many times.
+_TEXT_IDS = {
+    kind.id
+    for kind in (
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary_view(),
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+    )
+}
+
 # Ticks of each unit in a second.
 _TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
@@ -35,9 +48,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values of this type are strings or bytes."""
-    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(check(kind) for check in binary + text)
+    return kind.id in _TEXT_IDS
 
 
 def is_number(kind: pa.DataType) -> bool:
