@@ -24,6 +24,7 @@ from .commands.options.job_arguments import job_of, job_options, web_option, web
 from .commands.options.network_options import network_options, network_overrides
 from .commands.predict import predict
 from .commands.prepare import prepare
+from .commands.render import render
 from .commands.resume import resume
 from .commands.scale import scale
 from .commands.serve import serve
@@ -129,7 +130,7 @@ def profile(
 
 COMMANDS = (
     *(algos, chaos, compare, evaluate, export, generate, health, init, key),
-    *(merge, predict, prepare, resume, scale, serve, stop, top),
+    *(merge, predict, prepare, render, resume, scale, serve, stop, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

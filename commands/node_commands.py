@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -14,6 +15,7 @@ from .options.job_arguments import job_of, job_options, web_option, web_override
 
 if TYPE_CHECKING:
     from ..nodes.runtime.settings import NodeSettings
+    from ..pipeline.config.job import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +32,13 @@ def node_options(command: F) -> F:
             "--metrics-port",
             type=click.IntRange(0, 65_535),
             help="Port for Prometheus metrics; 0 for none. [default: watch.metrics_port]",
+        ),
+        click.option(
+            "--exit-zero-on",
+            metavar="CODE",
+            multiple=True,
+            type=int,
+            help="Exit with 0 in place of this code: 5 for an engine that takes it for a failure.",
         ),
         click.option("--token", hidden=True),
         click.option("--supervised", is_flag=True, hidden=True),
@@ -48,6 +57,11 @@ def node_options(command: F) -> F:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Take over this run from its dead coordinator, at the same address.",
 )
+@click.option(
+    "--restartable",
+    is_flag=True,
+    help="Take over the job's run if it has begun and has no report, as --recover does; otherwise start it.",
+)
 @click.option("--announce", type=click.Path(path_type=Path), hidden=True)
 @click.option("--supervisor-file", type=click.Path(path_type=Path), hidden=True)
 @click.option("--profile-seconds", type=click.FloatRange(min=0, min_open=True), hidden=True)
@@ -59,10 +73,12 @@ def coordinator(
     token: str | None,
     supervised: bool,
     recover: Path | None,
+    restartable: bool,
     announce: Path | None,
     supervisor_file: Path | None,
     profile_seconds: float | None,
     metrics_port: int | None,
+    exit_zero_on: tuple[int, ...],
     web: str | None,
 ) -> None:
     """Start the coordinator of a job.
@@ -83,6 +99,8 @@ def coordinator(
     }
     overrides = (*overrides, *web_override(web))
     settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=False, **more)
+    if restartable and recover is None:
+        settings = replace(settings, recover=_begun_run(settings.job))
     if not supervised and (missing := left_out(settings.job, metrics_port=metrics_port)):
         click.echo(missing, err=True)
     log_to_stderr()
@@ -95,7 +113,21 @@ def coordinator(
         print_report(report, Console())
     if text:
         click.echo(f"shadowsync coordinator: {text}", err=True)
-    sys.exit(int(code))
+    _exit(int(code), exit_zero_on)
+
+
+def _begun_run(job: Job) -> Path | None:
+    """Return the folder of the job's run if it has begun and not ended."""
+    from ..nodes.coordinator.main import LEDGER_FILE
+    from ..pipeline.report.write import JSON_NAME
+
+    folder = Path(job.run.directory) / job.run.name
+    begun = (folder / LEDGER_FILE).is_file() and not (folder / JSON_NAME).is_file()
+    return folder if begun else None
+
+
+def _exit(code: int, exit_zero_on: tuple[int, ...]) -> NoReturn:
+    sys.exit(0 if code in exit_zero_on else code)
 
 
 def _device_option(command: F) -> F:
@@ -121,6 +153,7 @@ def _role_command(
         supervised: bool,
         join: str,
         metrics_port: int | None,
+        exit_zero_on: tuple[int, ...],
         device: str | None = None,
     ) -> None:
         from ..nodes.launch import print_exit, run_node
@@ -132,7 +165,7 @@ def _role_command(
         settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=torch, **more)
         code, why = run_node(name, settings)
         print_exit(code, why, name)
-        sys.exit(int(code))
+        _exit(int(code), exit_zero_on)
 
     return start
 

@@ -20,6 +20,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "tensorboard": ("tensorboard",),
     "onnx": ("onnxscript",),
     "kafka": ("confluent_kafka",),
+    "kubernetes": ("yaml",),
 }
 
 

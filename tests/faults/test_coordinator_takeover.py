@@ -21,6 +21,7 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
 from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
+from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
@@ -80,6 +81,29 @@ def test_training_goes_on(cluster: Callable[..., AnyCluster], sync: dict[str, An
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
     assert own.run.report.examples.replayed == 0
+
+
+@pytest.mark.matrix
+def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluster]) -> None:
+    """As the engine of a cluster does it, and every process ends with 0."""
+    own = processes(_changed(data=CHANGES["data"] | {"epochs": 5}))
+    options = "--restartable", "--exit-zero-on", "5"
+    own.start_coordinator(*options)
+    for role, count in own.job.expected.items():
+        for _ in range(count):
+            own.join(role, "--exit-zero-on", "5")
+    own.wait_for_batches(30)
+    own.coordinator.kill()
+    own.coordinator.wait()
+    own.start_coordinator(*options)
+    assert own.wait(SECONDS) == 0, own.coordinator.text()
+    _require_whole(own.run.report, epochs=5)
+    assert {process.code for process in own.everyone()} == {0}
+    # It has ended, so the next one is another run.
+    before = own.run.folder.resolve()
+    own.start_coordinator(*options)
+    assert own.run.folder.resolve() != before
+    own.coordinator.kill()
 
 
 def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster]) -> None:

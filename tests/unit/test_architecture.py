@@ -23,7 +23,18 @@ ALLOWED = {
     "class_loader": {"class_loader"},
     "__main__": {"cli"},
     "cli": {"shadowsync", "commands", "lab", "nodes", "pipeline", "serving", "sync_algos", "watch"},
-    "commands": {"shadowsync", "commands", "lab", "nodes", "pipeline", "serving", "sync_algos", "watch"},
+    "commands": {
+        "shadowsync",
+        "commands",
+        "deployment",
+        "lab",
+        "nodes",
+        "pipeline",
+        "serving",
+        "sync_algos",
+        "watch",
+    },
+    "deployment": {"deployment", "pipeline"},
     "lab": {"shadowsync", "lab", "nodes", "pipeline", "sync_algos"},
     "nodes": {"shadowsync", "nodes", "pipeline", "sync_algos", "watch"},
     "pipeline": {"shadowsync", "class_loader", "pipeline"},
@@ -50,6 +61,7 @@ PICKLING_CALLS = {
 IMPORT_NAMES = {
     "prometheus-client": {"prometheus_client"},
     "confluent-kafka": {"confluent_kafka"},
+    "pyyaml": {"yaml"},
     "pyzmq": {"zmq"},
     "pydantic": {"pydantic", "pydantic_core"},
 }
@@ -121,7 +133,11 @@ def undeclared(root: Path) -> list[str]:
 def test_extras_bring_the_modules_that_errors_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = dict(project["optional-dependencies"])
-    brought = {name: {line.split(">")[0].replace("-", "_") for line in extras[name]} for name in EXTRAS}
+    names = {name: [line.split(">")[0] for line in extras[name]] for name in EXTRAS}
+    brought = {
+        name: {module for one in own for module in IMPORT_NAMES.get(one, {one})}
+        for name, own in names.items()
+    }
     assert brought == {name: set(modules) for name, modules in EXTRAS.items()}
     (everything,) = extras.pop("all")
     assert set(everything.removeprefix("shadowsync[").removesuffix("]").split(",")) == set(EXTRAS)

@@ -34,6 +34,7 @@ def test_commands() -> None:
         "predict",
         "prepare",
         "profile",
+        "render",
         "resume",
         "scale",
         "serve",

@@ -1,0 +1,1 @@
+"""Rendering of jobs for the engines of clusters: Kubernetes and Slurm."""

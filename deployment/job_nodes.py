@@ -1,0 +1,96 @@
+"""The nodes of a job, and what each of them needs of its machine.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..pipeline.config.job import Job
+from ..pipeline.errors import JobFileError
+
+COORDINATOR: Final = "coordinator"
+WITHOUT_TORCH: Final = (COORDINATOR, "reader")
+PROCESS_BYTES: Final = 512 << 20
+"""Memory of a process with torch that holds nothing yet, rounded up."""
+
+_SPARE: Final = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class RoleNodes:
+    """The nodes of one role.
+
+    Attributes:
+        role: the command that starts one.
+        count: number of nodes.
+        cpus: cores that a node keeps busy.
+        memory_bytes: memory to ask for; for an embedding node its rows and some room.
+        gpus: GPUs of a node.
+    """
+
+    role: str
+    count: int
+    cpus: int
+    memory_bytes: int
+    gpus: int = 0
+
+    @property
+    def needs_torch(self) -> bool:
+        """Whether the node needs the image for all roles."""
+        return self.role not in WITHOUT_TORCH
+
+
+def nodes_of(job: Job) -> list[RoleNodes]:
+    """Return the nodes of a job by role, the coordinator first.
+
+    Roles without nodes are left out.
+    """
+    rows = sum(table.rows * table.row_bytes for table in job.tables)
+    embedding = PROCESS_BYTES + int(_SPARE * rows / job.embedding.nodes)
+    trainer, gpus = job.trainer, int(job.trainer.device.startswith("cuda"))
+    found = [
+        RoleNodes(COORDINATOR, 1, 1, PROCESS_BYTES),
+        RoleNodes("reader", job.data.readers, 1, PROCESS_BYTES + job.data.retain_bytes),
+        # The shadow thread computes beside the workers.
+        RoleNodes("trainer", trainer.count, trainer.workers + 1, 2 * PROCESS_BYTES, gpus),
+        RoleNodes("embedding", job.embedding.nodes, job.embedding.threads + 1, embedding),
+        RoleNodes("sync", job.sync_nodes, 1, PROCESS_BYTES),
+    ]
+    return [one for one in found if one.count]
+
+
+def require_paths_below(job: Job, mounts: dict[str, str]) -> None:
+    """Raise JobFileError for a file that the nodes cannot see.
+
+    Args:
+        job: the job.
+        mounts: the folders that the nodes see, by the option that gives each.
+    """
+    for key, path in _local_files(job):
+        if not any(path == folder or path.startswith(f"{folder}/") for folder in mounts.values()):
+            seen = ", ".join(f"{folder} ({option})" for option, folder in mounts.items())
+            raise JobFileError(
+                f"{path} is a path of this machine; the job's nodes see {seen or 'none of its folders'}",
+                where=key,
+                remedy="give the path as the nodes see it, or a URL",
+            )
+
+
+def _local_files(job: Job) -> list[tuple[str, str]]:
+    data = job.data
+    paths = [
+        *(("data.path", path) for path in data.path),
+        *(("data.validation_path", path) for path in data.validation_path),
+        *(("data.eval_path", path) for path in data.eval_path),
+        ("data.prepared", data.prepared),
+        ("start.checkpoint", job.start.checkpoint),
+        *((key, own.rpartition(":")[0]) for key, own in _code(job) if "/" in own),
+    ]
+    return [(key, path) for key, path in paths if path and "://" not in path]
+
+
+def _code(job: Job) -> list[tuple[str, str]]:
+    return [("model.name", job.model.name), ("sync.algorithm", job.sync.algorithm)]

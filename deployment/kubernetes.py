@@ -1,0 +1,209 @@
+"""A job as Kubernetes manifests: a ConfigMap and a JobSet.
+
+The ConfigMap has the job, and the JobSet a Job for each role. JobSet (https://jobset.sigs.k8s.io) gives the
+pods their names, and ends them all with the coordinator. A pod whose node was killed is started again by its
+Indexed Job; the other pods go on. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..pipeline.config.job import Job
+from ..pipeline.errors import ExitCode, JobFileError
+from .job_nodes import COORDINATOR, RoleNodes, nodes_of, require_paths_below
+
+Manifest = dict[str, Any]
+
+PORT: Final = 5555
+METRICS_PORT: Final = 9100
+RUNS: Final = "/runs"
+DATA: Final = "/data"
+JOB_FILE: Final = "/job/job.json"
+KEY_NAME: Final = "job.key"
+RETRIES_PER_NODE: Final = 10
+STOP_SECONDS: Final = 30
+USER: Final = 10_001
+"""The user of the images."""
+
+# Of a node that ended by itself, not of one that was killed: starting it again would change nothing.
+_OWN_EXIT_CODES: Final = [
+    int(code) for code in ExitCode if code not in (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesOptions:
+    """What a job file does not say.
+
+    Attributes:
+        name: name of the JobSet; of letters, digits and "-", at most 40.
+        image: image for every role.
+        control_image: image of coordinator and readers.
+        namespace: namespace, or "" for that of the context.
+        runs_claim: PersistentVolumeClaim of the run folders, which all pods mount (ReadWriteMany).
+        data_claim: PersistentVolumeClaim of the input, or "" if all input has URLs.
+        key_secret: Secret with the job's key as KEY_NAME.
+        queue: Kueue's local queue, or "".
+    """
+
+    name: str
+    image: str
+    control_image: str
+    namespace: str
+    runs_claim: str
+    data_claim: str
+    key_secret: str
+    queue: str
+
+
+def kubernetes_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]:
+    """Return the manifests of a job, in the order to apply them.
+
+    Raises JobFileError for a file that no pod sees, and for a name that Kubernetes refuses.
+    """
+    mounts = {"--runs-claim": RUNS} | ({"--data-claim": DATA} if options.data_claim else {})
+    require_paths_below(job, mounts)
+    job = job.model_copy(update={"run": job.run.model_copy(update={"directory": RUNS})})
+    metadata = _metadata(options, f"{options.name}-job")
+    content = job.model_dump_json(indent=1)
+    config = {
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"job.json": content + "\n"},
+    }  # fmt: skip
+    return [config, _job_set(job, options)]
+
+
+def require_name(name: str) -> str:
+    """Return the name; raise JobFileError if pods cannot be called after it."""
+    fits = name and len(name) <= 40 and name[0].isalpha() and name[-1].isalnum()
+    if not fits or not all(c.isascii() and (c.islower() or c.isdigit() or c == "-") for c in name):
+        raise JobFileError(
+            f"{name!r} cannot be the name of a JobSet",
+            where="--name",
+            remedy='give lower-case letters, digits and "-", a letter first, at most 40',
+        )
+    return name
+
+
+def _metadata(options: KubernetesOptions, name: str) -> Manifest:
+    own: Manifest = {"name": name, "labels": {"app.kubernetes.io/name": "shadowsync"}}
+    return own | ({"namespace": options.namespace} if options.namespace else {})
+
+
+def _job_set(job: Job, options: KubernetesOptions) -> Manifest:
+    metadata = _metadata(options, options.name)
+    if options.queue:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {
+            # A node that starts asks for addresses before the other nodes are ready.
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "successPolicy": {"operator": "All", "targetReplicatedJobs": [COORDINATOR]},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [
+                {"name": nodes.role, "replicas": 1, "template": {"spec": _indexed_job(job, nodes, options)}}
+                for nodes in nodes_of(job)
+            ],
+        },
+    }
+
+
+def _indexed_job(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
+    return {
+        "completionMode": "Indexed",
+        "completions": nodes.count,
+        "parallelism": nodes.count,
+        "backoffLimitPerIndex": RETRIES_PER_NODE,
+        # A replacement that starts while the old pod ends would be one node too many.
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": nodes.role, "operator": "In", "values": _OWN_EXIT_CODES,
+                    },
+                },
+            ]
+        },
+        "template": {
+            "metadata": {"labels": {"app.kubernetes.io/name": "shadowsync", "shadowsync/role": nodes.role}},
+            "spec": _pod(job, nodes, options),
+        },
+    }  # fmt: skip
+
+
+def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
+    volumes: list[tuple[str, str, bool, Manifest]] = [
+        ("job", "/job", True, {"configMap": {"name": f"{options.name}-job"}}),
+        # The group of the pod may read it, and nobody else.
+        ("key", "/key", True, {"secret": {"secretName": options.key_secret, "defaultMode": 0o440}}),
+        ("runs", RUNS, False, {"persistentVolumeClaim": {"claimName": options.runs_claim}}),
+    ]
+    if options.data_claim and not nodes.needs_torch:
+        claim = {"persistentVolumeClaim": {"claimName": options.data_claim, "readOnly": True}}
+        volumes.append(("data", DATA, True, claim))
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": STOP_SECONDS,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER},
+        "containers": [
+            {
+                "name": nodes.role,
+                "image": options.image if nodes.needs_torch else options.control_image,
+                "args": _arguments(nodes, options),
+                "env": [{"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"}],
+                "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
+                "resources": _resources(nodes),
+                **_probes(job.run.start_timeout_seconds),
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "volumeMounts": [
+                    {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
+                    for name, path, read_only, _ in volumes
+                ],
+            }
+        ],
+        "volumes": [{"name": name} | source for name, _, _, source in volumes],
+    }
+
+
+def coordinator_host(name: str) -> str:
+    """Return the name by which the pods of JobSet `name` find the coordinator's."""
+    return f"{name}-{COORDINATOR}-0-0.{name}"
+
+
+def _arguments(nodes: RoleNodes, options: KubernetesOptions) -> Sequence[str]:
+    host = coordinator_host(options.name)
+    own = (
+        ["--bind", f"0.0.0.0:{PORT}", "--advertise", host, "--restartable"]
+        if nodes.role == COORDINATOR
+        else ["--join", f"tcp://{host}:{PORT}", "--bind", "0.0.0.0", "--advertise", "auto"]
+    )
+    finished = str(int(ExitCode.FINISHED_WITH_DEATHS))
+    return [
+        nodes.role, JOB_FILE, *own, "--metrics-port", str(METRICS_PORT), "--exit-zero-on", finished,
+    ]  # fmt: skip
+
+
+def _resources(nodes: RoleNodes) -> Manifest:
+    memory = f"{-(-nodes.memory_bytes >> 20)}Mi"
+    requests: Manifest = {"cpu": str(nodes.cpus), "memory": memory}
+    limits: Manifest = {"nvidia.com/gpu": nodes.gpus} if nodes.gpus else {}
+    if nodes.role == "embedding":
+        # It checks its rows against the limit, and is not the first that the kernel kills.
+        limits["memory"] = memory
+    return {"requests": requests} | ({"limits": limits} if limits else {})
+
+
+def _probes(start_seconds: float) -> Manifest:
+    ask = {"exec": {"command": ["shadowsync", "health"]}, "timeoutSeconds": 10, "periodSeconds": 15}
+    started = ask | {"failureThreshold": 2 + int(start_seconds / 15)}
+    return {"startupProbe": started, "livenessProbe": ask | {"failureThreshold": 4}, "readinessProbe": ask}

@@ -1,0 +1,117 @@
+"""A job as a batch script for Slurm.
+
+The coordinator runs in the script, and each other role as a job step of the same allocation. Imports no
+torch.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from ..pipeline.config.job import Job
+from ..pipeline.errors import ExitCode
+from ..pipeline.wire.keys.job_key import KEY_VARIABLE
+from .job_nodes import COORDINATOR, RoleNodes, nodes_of
+
+GRACE_SECONDS: Final = 120
+"""Time for a checkpoint before the allocation ends."""
+
+_SCRIPT: Final = """\
+#!/bin/bash
+# {name}: {counts}. Made by `shadowsync render slurm`; start it with: sbatch FILE
+# All machines need shadowsync, and the job file, the key and the run folders under the same paths.
+#SBATCH --job-name={name}
+#SBATCH --ntasks={tasks}
+#SBATCH --cpus-per-task={cpus}
+#SBATCH --signal=B:TERM@{grace}
+#SBATCH --no-requeue
+{directives}
+set -u
+export {key_variable}={key}
+{prolog}
+# This script runs on the first machine, and so does the coordinator.
+COORDINATOR=$SLURMD_NODENAME
+PORT=$((20000 + SLURM_JOB_ID % 20000))
+JOB={job_file}
+
+# At the end of its time, or of `scancel --batch --signal=TERM`, the job writes a checkpoint.
+LEADER=
+trap '[ -z "$LEADER" ] || kill -TERM "$LEADER"' TERM
+
+# A step that loses a node goes on: the job replaces it, or goes on without it.
+STEP="srun --exact --kill-on-bad-exit=0 --no-kill"
+
+{coordinator}
+LEADER=$!
+{steps}
+
+while :; do
+  wait "$LEADER"
+  CODE=$?
+  kill -0 "$LEADER" 2>/dev/null || break
+done
+# The others end with their coordinator.
+wait
+exit "$CODE"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmOptions:
+    """What a job file does not say.
+
+    Attributes:
+        name: name of the job.
+        job_file: the job file, as the machines see it.
+        overrides: `--set` of every node.
+        key: the key file, as the machines see it.
+        directives: further options of sbatch, such as "--partition=gpu".
+        prolog: a shell command that each batch script runs first, such as "source /opt/venv/bin/activate".
+    """
+
+    name: str
+    job_file: str
+    overrides: tuple[str, ...]
+    key: str
+    directives: tuple[str, ...]
+    prolog: str
+
+
+def slurm_script(job: Job, options: SlurmOptions) -> str:
+    """Return the script; each machine's nodes listen on its own ports."""
+    roles = nodes_of(job)
+    return _SCRIPT.format(
+        name=options.name,
+        counts=", ".join(f"{nodes.count} {nodes.role}" for nodes in roles),
+        tasks=sum(nodes.count for nodes in roles),
+        cpus=max(nodes.cpus for nodes in roles),
+        grace=GRACE_SECONDS,
+        directives="\n".join(f"#SBATCH {one}" for one in options.directives),
+        key_variable=KEY_VARIABLE,
+        key=shlex.quote(options.key),
+        prolog=options.prolog,
+        job_file=shlex.quote(options.job_file),
+        coordinator=_coordinator(options),
+        steps="\n".join(_step(nodes, options) for nodes in roles if nodes.role != COORDINATOR),
+    )
+
+
+def _coordinator(options: SlurmOptions) -> str:
+    # Without srun, which would end the step at once when it gets a signal.
+    own = '--bind "0.0.0.0:$PORT" --advertise "$COORDINATOR"'
+    return f'shadowsync {COORDINATOR} "$JOB" {own}{_shared(options)} &'
+
+
+def _step(nodes: RoleNodes, options: SlurmOptions) -> str:
+    own = '--join "tcp://$COORDINATOR:$PORT" --bind 0.0.0.0 --advertise auto'
+    return (
+        f"$STEP --ntasks={nodes.count} --cpus-per-task={nodes.cpus} \\\n"
+        f'  shadowsync {nodes.role} "$JOB" {own}{_shared(options)} &'
+    )
+
+
+def _shared(options: SlurmOptions) -> str:
+    overrides = "".join(f" --set {shlex.quote(one)}" for one in options.overrides)
+    return f"{overrides} --exit-zero-on {int(ExitCode.FINISHED_WITH_DEATHS)}"

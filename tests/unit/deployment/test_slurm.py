@@ -1,0 +1,131 @@
+"""The batch script for Slurm, run by bash with programs in place of srun and shadowsync."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.tests.support.parsed import parsed
+from shadowsync.tests.support.processes import wait_until
+
+JOB = """
+[data]
+format = "parquet"
+path = "/data/*.parquet"
+[model]
+table_rows = 100
+[trainer]
+count = 3
+workers = 2
+"""
+# Notes what it was called with; the coordinator ends with CODE, or when it is told to.
+SHADOWSYNC = """#!/bin/bash
+trap 'echo told >> "$NOTES"; exit 130' TERM
+echo "$SHADOWSYNC_KEY_FILE $*" >> "$NOTES"
+[ "$1" = coordinator ] || exit 0
+[ -z "$ENDLESS" ] || while :; do sleep 0.05; done
+exit "$CODE"
+"""
+SRUN = """#!/bin/bash
+while [ "${1#-}" != "$1" ]; do echo "srun $1" >> "$NOTES"; shift; done
+exec "$@"
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., str]:
+    (tmp_path / "job.toml").write_text(JOB)
+
+    def made(*more: str) -> str:
+        arguments = ["render", "slurm", str(tmp_path / "job.toml"), "--key", "/shared/job.key", *more]
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return made
+
+
+@contextmanager
+def started(
+    script: str, folder: Path, code: int = 0, *, endless: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The script as Slurm would start it on the first machine."""
+    for name, text in (("srun", SRUN), ("shadowsync", SHADOWSYNC)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    (folder / "job.sh").write_text(script)
+    environment = os.environ | {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "NOTES": str(folder / "notes"),
+        "CODE": str(code),
+        "ENDLESS": "1" if endless else "",
+        "SLURMD_NODENAME": "first",
+        "SLURM_JOB_ID": "12345",
+    }
+    with subprocess.Popen(["bash", str(folder / "job.sh")], env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def notes(folder: Path) -> list[str]:
+    file = folder / "notes"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.mark.parametrize("code", [0, 6])
+def test_it_starts_every_node_and_ends_as_the_coordinator_does(
+    script: Callable[..., str], tmp_path: Path, code: int
+) -> None:
+    with started(script("--set", "trainer.lr=0.02"), tmp_path, code) as process:
+        assert process.wait(60.0) == code
+    commands = [line.split()[1:] for line in notes(tmp_path) if line.startswith("/shared/job.key ")]
+    assert {own[0] for own in commands} == {"coordinator", "reader", "trainer", "embedding", "sync"}
+    for role, *arguments in commands:
+        given = parsed(role, *arguments)
+        assert given["overrides"] == ("trainer.lr=0.02",)
+        assert given["exit_zero_on"] == (5,)
+        if role == "coordinator":
+            assert (given["bind"], given["advertise"]) == ("0.0.0.0:32345", "first")
+        else:
+            assert given["join"] == "tcp://first:32345"
+        with pytest.raises(click.UsageError):
+            parsed(role, *arguments, "--sett", "x")
+    assert "srun --ntasks=3" in notes(tmp_path)
+    assert notes(tmp_path).count("srun --cpus-per-task=3") == 1
+
+
+def test_at_the_end_of_its_time_the_coordinator_is_told(script: Callable[..., str], tmp_path: Path) -> None:
+    with started(script(), tmp_path, endless=True) as process:
+        wait_until(
+            lambda: any(" coordinator " in line for line in notes(tmp_path)), "the coordinator is there"
+        )
+        wait_until(lambda: _told(process, tmp_path), "the coordinator is told")
+        assert process.wait(60.0) == 130
+
+
+def _told(process: subprocess.Popen[bytes], folder: Path) -> bool:
+    """The script may not know its process yet, so it is signalled until it does."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    return "told" in notes(folder)
+
+
+def test_what_is_given_is_in_it(script: Callable[..., str]) -> None:
+    text = script(
+        "--sbatch=--partition=gpu", "--sbatch=--time=8:00:00", "--prolog", "source venv/bin/activate"
+    )
+    assert "#SBATCH --partition=gpu\n#SBATCH --time=8:00:00\n" in text
+    # sbatch reads no directive after the first command.
+    assert text.rindex("#SBATCH") < text.index("set -u") < text.index("source venv/bin/activate")
+    assert "#SBATCH --ntasks=7\n#SBATCH --cpus-per-task=3\n" in text
+    assert "--partition" not in script()
