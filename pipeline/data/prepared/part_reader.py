@@ -154,6 +154,7 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
         [values.flatten().to_numpy() for values in bags.values()],
         [np.diff(values.offsets.to_numpy()).astype(np.int32) for values in bags.values()],
         [weights_of[name].flatten().to_numpy() if name in weights_of else None for name in bags],
+        [None for _ in bags],
     )
     others = np.stack([one.to_numpy() for one in labels[1:]]) if labels[1:] else no_other_labels()
     return RecordChunk(Examples(labels[0].to_numpy(), dense, rows, weights, joined, others), times)

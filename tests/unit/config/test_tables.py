@@ -105,7 +105,6 @@ def test_a_growing_table_says_when_ids_get_and_lose_rows() -> None:
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
-        ({"user": "multi_hot"}, r"tables\.user\.kind: .growing. given; the column has lists of ids"),
         ({"user": {"kind": "categorical", "part": "hour"}}, r"the column has a row for each of its values"),
         ({"user": {"kind": "bucket", "boundaries": [1, 2]}}, r"the column has a row for each of its values"),
     ],
