@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
-from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.jobfile.load import job_of_tree, load_job
+from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.serving.rows import columns_of_request
@@ -58,6 +59,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job_of(log: Path, table: Mapping[str, Any], **changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     base: dict[str, dict[str, Any]] = {
         "data": {
+            "format": "parquet",
             "path": str(log / "train.parquet"),
             "eval_path": str(log / "eval.parquet"),
             "columns": COLUMNS,
@@ -149,6 +151,34 @@ def test_a_saved_model_scores_as_the_job_did(cluster: ClusterMaker, log: Path) -
     wanted = model.predict({name: [row[name] for row in rows] for name in rows[0]})
     np.testing.assert_allclose(scores.probabilities, wanted, rtol=1e-5)
     assert len(set(wanted.tolist())) > 2
+
+
+def test_a_prepared_folder_trains_as_the_files_do(cluster: ClusterMaker, log: Path, tmp_path: Path) -> None:
+    """To the bit, in a deterministic job; the control has another seed."""
+    found = []
+    for name, seed, prepared in (("files", 3, False), ("prepared", 3, True), ("other", 4, True)):
+        settings = job_of(
+            log,
+            {"kind": "growing", "rows": ITEMS // 2},
+            run={"name": name, "deterministic": True, "seed": seed},
+            embedding={"nodes": 2},
+        )
+        if prepared:
+            settings["data"]["prepared"] = str(tmp_path / "folder")
+        else:
+            tree = {key: dict(section) for key, section in settings.items()}
+            tree["model"].pop("bottom")
+            prepare_folder(job_of_tree(tree), tmp_path / "folder")
+        report, folder = finished(cluster, settings)
+        assert report.eval is not None
+        assert all(table.evicted for table in report.growing_tables)
+        found.append((report.eval.ne, values_of(folder)))
+        scored = evaluate_run(folder, [str(log / "eval.parquet")])
+        assert scored["ne"] == pytest.approx(report.eval.ne, rel=1e-5)
+    files, from_folder, other = found
+    assert files[0] == from_folder[0] != other[0]
+    assert same(files[1], from_folder[1])
+    assert not same(files[1], other[1])
 
 
 def test_emulated_machines_train_it_too(job_file: JobMaker, log: Path) -> None:

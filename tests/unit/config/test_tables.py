@@ -130,12 +130,6 @@ def test_a_count_of_batches_is_a_small_number(value: float) -> None:
         job_of(C1={"kind": "growing", "admit_after": value})
 
 
-def test_growing_tables_are_not_read_from_a_prepared_folder() -> None:
-    body = {**BASE, "data": {**BASE["data"], "prepared": "there"}, "tables": {"C2": {"kind": "growing"}}}
-    with pytest.raises(JobFileError, match=r"data\.prepared: given; .* growing table C2 needs"):
-        validate_job(body, where="job.toml")
-
-
 def test_a_growing_table_may_be_bounded_by_its_bytes() -> None:
     # 8 floats and their sgd without state, 42 bytes for the search.
     for most, rows in ((74_000, 1000), (74_073, 1000), (74, 1), (10**15, 2**31 - 1)):
