@@ -183,7 +183,10 @@ def _chunk(batch: Any, columns: Sequence[PreparedColumn], table_rows: Mapping[st
 
 
 class _Ids(NamedTuple):
-    """The rows of a column, int32 [n], and of a growing table their keys, uint64 [n]."""
+    """The rows of a column, int32 [n].
+
+    Of a growing table also their keys, uint64 [n].
+    """
 
     rows: Int32Array
     keys: Uint64Array | None
