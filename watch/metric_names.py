@@ -129,9 +129,20 @@ BY_ROLE: dict[str, tuple[Metric, ...]] = {
     "embedding": (*COMMON, *EMBEDDING),
     "sync": (*COMMON, *SYNC),
 }
-# Counted by trainers for each node at the other end, which the label "peer" names.
-LINK_SENT = _counter("link_sent_bytes", "to/", "bytes sent to one other node")
-LINK_RECEIVED = _counter("link_received_bytes", "from/", "bytes received from one other node")
-LINK_SHARED = _counter(
-    "link_shared_bytes", "shared/", "bytes, both ways, in memory shared with one other node"
+# Counted by trainers for each node at the other end.
+LINKS = (
+    _counter("link_sent_bytes", "to/", "bytes sent to one other node"),
+    _counter("link_received_bytes", "from/", "bytes received from one other node"),
+    _counter("link_shared_bytes", "shared/", "bytes, both ways, in memory shared with one other node"),
 )
+# Counted by embedding nodes for each growing table.
+GROWING_TABLES = (
+    _gauge("growing_rows", "growing/rows/", "rows of a growing table here that have an id"),
+    _counter("growing_admitted_ids", "growing/admitted/", "how often an id got a row here"),
+    _counter("growing_evicted_ids", "growing/evicted/", "how often an id lost its row here"),
+    _counter(
+        "growing_refused_ids", "growing/refused/", "how often an id was due for a row here and none was free"
+    ),
+)
+BY_LABEL: dict[str, tuple[Metric, ...]] = {"peer": LINKS, "table": GROWING_TABLES}
+"""Metrics with a further label, and its name; a count's name is the metric's key and the label's value."""

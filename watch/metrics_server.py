@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from ..pipeline.wire.keys.http_token import required_token
 from .listening import HEALTH_PATH, HttpServer, listen
-from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
+from .metric_names import BY_LABEL, BY_ROLE, PREFIX, Metric
 from .token_guard import TokenGuard
 
 IDLE_SECONDS = 10.0
@@ -53,13 +53,14 @@ class HeartbeatCollector(Collector):
                 family = _family(metric, LABELS)
                 family.add_metric(self._values, float(value))
                 yield family
-        for metric in (LINK_SENT, LINK_RECEIVED, LINK_SHARED):
-            ends = {key: value for key, value in counts.items() if key.startswith(metric.key)}
-            if ends:
-                family = _family(metric, (*LABELS, "peer"))
-                for key, value in sorted(ends.items()):
-                    family.add_metric((*self._values, key.removeprefix(metric.key)), float(value))
-                yield family
+        for label, metrics in BY_LABEL.items():
+            for metric in metrics:
+                ends = {key: value for key, value in counts.items() if key.startswith(metric.key)}
+                if ends:
+                    family = _family(metric, (*LABELS, label))
+                    for key, value in sorted(ends.items()):
+                        family.add_metric((*self._values, key.removeprefix(metric.key)), float(value))
+                    yield family
 
 
 def _family(metric: Metric, labels: tuple[str, ...]) -> CounterMetricFamily | GaugeMetricFamily:

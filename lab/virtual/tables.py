@@ -51,7 +51,7 @@ class VirtualTables:
     def read(self, plan: LookupPlan) -> Float32Array:
         """Return vectors as they are now."""
         out = np.empty(plan.floats, np.float32)
-        self._store.lookup(plan.rows, out, plan.counts, plan.bag_lengths)
+        self._store.lookup(plan.rows, out, plan.counts, plan.bag_lengths, plan.keys)
         return out
 
     async def push(
@@ -67,5 +67,5 @@ class VirtualTables:
         self._staleness_sum += self._pushes - version
         self._pushes += 1
         for plan, values in zip(plans, gradients, strict=True):
-            self._store.apply(plan.rows, values, plan.counts, scale, plan.bag_lengths, batch)
+            self._store.apply(plan.rows, values, plan.counts, scale, plan.bag_lengths, batch, plan.keys)
         await asyncio.sleep(self._timing.push_seconds)

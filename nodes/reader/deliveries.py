@@ -45,7 +45,7 @@ def token_of(identity: bytes) -> str:
 def size_of(batch: Batch) -> int:
     """Return the bytes of a batch in memory."""
     tensors = (batch.labels, batch.dense, batch.rows, batch.weights, batch.bag_rows, batch.bag_lengths)
-    further = (batch.other_labels, batch.item_weights, batch.keys)
+    further = (batch.other_labels, batch.item_weights, batch.keys, batch.bag_keys)
     return sum(tensor.nbytes for tensor in (*tensors, *further))
 
 
@@ -227,4 +227,5 @@ def delivery_of(sequence: int, pass_number: int, batch: Batch) -> Delivery:
         other_labels=batch.other_labels,
         item_weights=batch.item_weights,
         keys=batch.keys,
+        bag_keys=batch.bag_keys,
     )

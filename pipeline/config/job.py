@@ -78,11 +78,6 @@ class Job(Section):
         )
         check_attention(self.model, self.tables)
         require_growable(self.data.table_columns, self.table_sections)
-        if self.data.prepared and self.growing_tables:
-            raise ValueError(
-                f"data.prepared: given; a prepared folder has row numbers, and not the ids that the growing"
-                f" table {self.growing_tables[0]} needs: leave it out, and give data.path"
-            )
         if self.trainer.worker_kind == "process" and self.trainer.device != "cpu":
             raise ValueError(
                 f'trainer.worker_kind: "process" given; worker processes share memory of the host, so '

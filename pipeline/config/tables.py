@@ -238,11 +238,6 @@ def require_growable(columns: Sequence[TableColumn], sections: Mapping[str, Tabl
                 f'tables.{column.name}.kind: "growing" given; the column has a row for each of its values, so'
                 " its table cannot grow: leave kind out"
             )
-        if column.pooling:
-            raise ValueError(
-                f'tables.{column.name}.kind: "growing" given; the column has lists of ids, whose tables'
-                " cannot grow yet: leave kind out"
-            )
 
 
 class EmbeddingSection(Section):

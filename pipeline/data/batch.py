@@ -47,6 +47,11 @@ def no_keys() -> Uint64Array:
     return np.zeros((0, 0), np.uint64)
 
 
+def no_bag_keys() -> Uint64Array:
+    """Return uint64 [0]: the bag keys of a job without growing tables of lists."""
+    return np.zeros(0, np.uint64)
+
+
 def label_columns(labels: Float32Array, others: Float32Array) -> Float32Array:
     """Return all labels of examples as a model's logits have them.
 
@@ -74,8 +79,10 @@ class Batch:
         other_labels: float32 [T - 1, B], each 0.0 or 1.0: the job's further labels; [0, 0] for one label.
         item_weights: float32 [N], weights of `bag_rows`, finite and at least 0; 1 in tables without weights;
             [0] when no table has weights.
-        keys: uint64 [G, B], the hash of each example's id in each growing table; [0, 0] without such tables.
-            `rows` has their rows as those of a hashed table, which say what node has an id.
+        keys: uint64 [G, B], the hash of each example's id in each growing one-hot table; [0, 0] without such
+            tables. `rows` has their rows as those of a hashed table, which say what node has an id.
+        bag_keys: uint64 [N], the hashes of the ids of `bag_rows`, 0 in tables that do not grow; [0] when no
+            multi-hot table grows.
     """
 
     id: BatchId
@@ -89,6 +96,7 @@ class Batch:
     other_labels: Float32Array = field(default_factory=no_other_labels)
     item_weights: Float32Array = field(default_factory=no_item_weights)
     keys: Uint64Array = field(default_factory=no_keys)
+    bag_keys: Uint64Array = field(default_factory=no_bag_keys)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -102,11 +110,13 @@ class Bags:
         rows: int32 [N], rows of table 0: those of example 0, of example 1, ...; then those of table 1, ...
         lengths: int32 [M, n], number of these rows by table and example.
         weights: float32 [N], weights of the rows; [0] when no table has weights.
+        keys: uint64 [N], see `Batch.bag_keys`.
     """
 
     rows: Int32Array = field(default_factory=no_bag_rows)
     lengths: Int32Array = field(default_factory=no_bag_lengths)
     weights: Float32Array = field(default_factory=no_item_weights)
+    keys: Uint64Array = field(default_factory=no_bag_keys)
 
     def slice(self, start: int, stop: int) -> Bags:
         """Return the bags of examples start to stop - 1."""
@@ -121,10 +131,12 @@ class Bags:
             bounds = list(zip(begins[:, start].tolist(), ends[:, stop - 1].tolist(), strict=True))
         parts = [self.rows[first:last] for first, last in bounds]
         weights = [self.weights[first:last] for first, last in bounds]
+        keys = [self.keys[first:last] for first, last in bounds]
         return Bags(
             _joined(parts, no_bag_rows()),
             np.ascontiguousarray(self.lengths[:, start:stop]),
             _joined(weights, no_item_weights()),
+            _joined(keys, no_bag_keys()),
         )
 
     def take(self, indices: NDArray[np.intp]) -> Bags:
@@ -139,7 +151,8 @@ class Bags:
         shift = np.repeat(begins - (np.cumsum(counts) - counts), counts)
         places = shift + np.arange(total)
         weights = self.weights[places] if len(self.weights) else self.weights
-        return Bags(self.rows[places], lengths, weights)
+        keys = self.keys[places] if len(self.keys) else self.keys
+        return Bags(self.rows[places], lengths, weights, keys)
 
     @staticmethod
     def join(parts: Sequence[Bags]) -> Bags:
@@ -158,32 +171,53 @@ class Bags:
         ]
         rows = [part.rows[first:last] for part, first, last in pieces]
         weights = [part.weights[first:last] for part, first, last in pieces if len(part.weights)]
-        return Bags(_joined(rows, no_bag_rows()), lengths, _joined(weights, no_item_weights()))
+        keys = [part.keys[first:last] for part, first, last in pieces if len(part.keys)]
+        return Bags(
+            _joined(rows, no_bag_rows()),
+            lengths,
+            _joined(weights, no_item_weights()),
+            _joined(keys, no_bag_keys()),
+        )
 
     @staticmethod
     def of_tables(
-        rows: Sequence[Int32Array], lengths: Sequence[Int32Array], weights: Sequence[Float32Array | None]
+        rows: Sequence[Int32Array],
+        lengths: Sequence[Int32Array],
+        weights: Sequence[Float32Array | None],
+        keys: Sequence[Uint64Array | None],
     ) -> Bags:
         """Return the bags of some tables, given those of each.
 
-        Where any table has weights, those of the others are 1.
+        Where any table has weights, those of the others are 1; where any has keys, those of the others are 0.
         """
         if not rows:
             return Bags()
-        joined, counts = np.concatenate(rows), np.stack(lengths)
-        if all(own is None for own in weights):
-            return Bags(joined, counts)
-        filled = [
-            np.ones(len(own), np.float32) if given is None else given
-            for own, given in zip(rows, weights, strict=True)
-        ]
-        return Bags(joined, counts, np.concatenate(filled))
+        counts = [len(own) for own in rows]
+        return Bags(
+            np.concatenate(rows),
+            np.stack(lengths),
+            _filled(weights, counts, np.float32(1), no_item_weights()),
+            _filled(keys, counts, np.uint64(0), no_bag_keys()),
+        )
 
 
 def _ends(lengths: Int32Array) -> NDArray[np.int64]:
     """Return int64 [M, n]: one past the last row of each bag."""
     ends: NDArray[np.int64] = np.cumsum(lengths, dtype=np.int64).reshape(lengths.shape)
     return ends
+
+
+def _filled(
+    given: Sequence[NDArray[Number] | None], counts: Sequence[int], other: Number, none: NDArray[Number]
+) -> NDArray[Number]:
+    """Return the values of all tables.
+
+    A table without has `other`; if no table has any, they are `none`.
+    """
+    if all(own is None for own in given):
+        return none
+    filled = [np.full(count, other) if own is None else own for own, count in zip(given, counts, strict=True)]
+    return np.concatenate(filled)
 
 
 def _joined(parts: Sequence[NDArray[Number]], none: NDArray[Number]) -> NDArray[Number]:

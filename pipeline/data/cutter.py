@@ -113,4 +113,5 @@ def batch_of(batch_id: BatchId, examples: Examples) -> Batch:
         other_labels=examples.other_labels,
         item_weights=bags.weights,
         keys=np.ascontiguousarray(examples.keys),
+        bag_keys=bags.keys,
     )

@@ -133,7 +133,7 @@ class RecordSchema:
         columns = {name: self.rules.clean(array) for name, array in raw.items()}
         count = len(next(iter(columns.values())))
         parser = _ChunkParser(self, columns, count)
-        labels, dense, bag_rows, bag_lengths, item_weights = [], [], [], [], []
+        labels, dense, bag_rows, bag_lengths, item_weights, bag_keys = [], [], [], [], [], []
         weights, times = no_weights(), np.zeros(0)
         for name, section in self.data.columns.items():
             if section.kind == "label":
@@ -149,6 +149,7 @@ class RecordSchema:
                 bag_rows.append(rows)
                 bag_lengths.append(lengths)
                 item_weights.append(of_items)
+                bag_keys.append(hashed if name in self._growing else None)
             elif section.kind == "timestamp":
                 times = parser.times(name, section)
             elif section.kind == "weight":
@@ -158,9 +159,9 @@ class RecordSchema:
             np.stack(dense, axis=1) if dense else np.zeros((count, 0), np.float32),
             self._table_rows(parser, count),
             weights,
-            Bags.of_tables(bag_rows, bag_lengths, item_weights),
+            Bags.of_tables(bag_rows, bag_lengths, item_weights, bag_keys),
             other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
-            keys=np.stack([parser.hashes[name] for name in self._growing]) if self._growing else no_keys(),
+            keys=self._keys(parser),
         )
         faults = tuple(fault for fault in parser.faults if fault.rows.any())
         bad = np.zeros(count, np.bool_)
@@ -169,6 +170,11 @@ class RecordSchema:
         if self._tap is not None:
             parser.show(self._tap, ~bad)
         return Records(examples, times, faults, bad)
+
+    def _keys(self, parser: _ChunkParser) -> Uint64Array:
+        """Return uint64 [G, n], the hashes of the ids of growing one-hot tables."""
+        found = [parser.hashes[name] for name in self._growing if self.data.columns[name].has_ids]
+        return np.stack(found) if found else no_keys()
 
     def _table_rows(self, parser: _ChunkParser, count: int) -> Int32Array:
         """Return int32 [T, n], the rows of ids, in the order of the schema."""

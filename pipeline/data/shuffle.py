@@ -180,8 +180,9 @@ def chunk_bytes(chunk: RecordChunk) -> int:
     """Return a chunk's bytes in memory, including 16 bytes a row for sorting it."""
     rows = chunk.examples
     bags = rows.bags
-    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, bags.rows, bags.lengths, bags.weights)
-    return sum(array.nbytes for array in (*arrays, rows.other_labels, rows.keys)) + 16 * len(rows)
+    arrays = (rows.labels, rows.dense, rows.rows, rows.weights, rows.other_labels, rows.keys)
+    of_bags = (bags.rows, bags.lengths, bags.weights, bags.keys)
+    return sum(array.nbytes for array in (*arrays, *of_bags)) + 16 * len(rows)
 
 
 def too_large_to_sort(held_bytes: int, rows: int, limit_bytes: int, paths: Sequence[str]) -> DataError:

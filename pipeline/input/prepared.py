@@ -91,7 +91,8 @@ class PreparedInput:
         part = self._parts_by_path()[span.path]
         # The split draws rows by the name of the source file and the start of the source's span.
         source = replace(span, path=part.source, start=part.start)
-        chunks = read_part(span.path, part, self._read())
+        rows = {table.name: table.rows for table in self._job.tables if table.growth is not None}
+        chunks = read_part(span.path, part, self._read(), rows)
         return rows_of_part(chunks, source, self._job.data.split, part.first_row)
 
     def _span(self, number: int, part: PreparedPart) -> Span:

@@ -101,7 +101,7 @@ class PartWriter:
         examples = chunk.examples
         labels = iter((examples.labels, *examples.other_labels))
         dense = iter(np.ascontiguousarray(examples.dense.T))
-        ids, bags = iter(examples.rows), iter(_lists(chunk))
+        ids, keys = iter(examples.rows), iter(examples.keys)
         bagged = [column.name for column in self._columns if column.kind == "multi_hot"]
         arrays: list[Any] = []
         for column in self._columns:
@@ -110,9 +110,11 @@ class PartWriter:
             elif column.kind == "dense":
                 arrays.append(next(dense))
             elif column.kind == "categorical":
-                arrays.append(next(ids))
+                rows = next(ids)
+                arrays.append(next(keys) if column.has_keys else rows)
             elif column.kind == "multi_hot":
-                arrays.append(next(bags))
+                values = examples.bags.keys if column.has_keys else examples.bags.rows
+                arrays.append(_list(values, examples.bags, bagged.index(column.name), column.stored))
             elif column.kind == "item_weights":
                 table = bagged.index(column.name.removesuffix(":weights"))
                 arrays.append(_weights(chunk, table))
@@ -127,12 +129,6 @@ def _repeats(column: Any) -> bool:
     width_bytes = values.type.bit_width // 8
     distinct = pc.count_distinct(values).as_py()
     return bool(distinct * width_bytes + 2 * len(values) <= width_bytes * len(values))
-
-
-def _lists(chunk: RecordChunk) -> list[Any]:
-    """Return the bags of each table as an Arrow array."""
-    bags = chunk.examples.bags
-    return [_list(bags.rows, bags, table, "list<int32>") for table in range(len(bags.lengths))]
 
 
 def _weights(chunk: RecordChunk, table: int) -> Any:

@@ -13,7 +13,7 @@ from ..data.prepared.manifest import MANIFEST_NAME, PreparationSettings, Prepare
 from ..errors import DataError
 from .folder import SavedProgress, clear_folder, clear_unfinished, lock_folder
 from .run import PreparationRun, PreparationStatus, StatusCallback
-from .source import TappedInput, plan_pieces, preparation_settings, require_hashed_tables
+from .source import TappedInput, plan_pieces, preparation_settings
 
 __all__ = ["PreparationStatus", "Prepared", "StatusCallback", "prepare_folder"]
 
@@ -52,10 +52,9 @@ def prepare_folder(
     Raises:
         DataError: the files cannot be used, have too many bad rows or changed meanwhile, or the folder was
             prepared with other settings.
-        JobFileError: the label's expression cannot be used, or a table grows.
+        JobFileError: the label's expression cannot be used.
         ResourceError: something cannot be written.
     """
-    require_hashed_tables(job)
     source = TappedInput(job)
     with lock_folder(folder):
         pieces = plan_pieces(source.source, job)
@@ -80,17 +79,18 @@ def prepare_folder(
 
 
 def _require_same(mine: dict[str, object], theirs: dict[str, object], folder: Path) -> None:
-    different = [key for key in mine if mine[key] != theirs.get(key)]
-    if not different:
-        return
     words = {
         "hash": "the hash",
         "data": "the settings of [data] that define a row",
         "tables": "the rows of the tables",
+        "growing": "which tables grow",
         "paths": "the paths of [data]",
         "span_bytes": "data.span_bytes",
         "files": "the source files, their sizes or when they were modified",
     }
+    different = [key for key in words if mine.get(key) != theirs.get(key)]
+    if not different:
+        return
     raise DataError(
         f"was prepared with other settings; what differs: {', '.join(words[key] for key in different)}",
         where=str(folder),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..config.columns import TIME_PARTS, ColumnSection
 from ..config.job import Job
+from ..config.tables import TableSettings
 from ..data.bad_rows import BadRows
 from ..data.hashing import column_number
 from ..data.paths import file_size_bytes, is_url, read_errors
@@ -19,20 +20,9 @@ from ..data.prepared.manifest import ROLES, DataRole, PreparationSettings, Prepa
 from ..data.records import RecordChunk
 from ..data.schema import LABEL, ColumnTap
 from ..data.span import Span
-from ..errors import JobFileError
 from ..input.job_input import JobInput
 from ..input.plan import check_disjoint
 from ..types import Mask, Uint64Array
-
-
-def require_hashed_tables(job: Job) -> None:
-    """Raise JobFileError for a job with growing tables."""
-    if job.growing_tables:
-        raise JobFileError(
-            f"a prepared folder has row numbers, and not the ids that table {job.growing_tables[0]} needs",
-            where=f"tables.{job.growing_tables[0]}.kind",
-            remedy="train on the files themselves, or make the table a hashed one",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +64,17 @@ def preparation_settings(job: Job, pieces: list[SourcePiece]) -> PreparationSett
         paths={role: role_paths(job.data).get(role, []) for role in ROLES},
         span_bytes=job.data.span_bytes,
         files=tuple(_source_file(path, role) for path, role in files.items()),
+        growing=job.growing_tables,
     )
 
 
 def columns_of_job(job: Job) -> tuple[PreparedColumn, ...]:
     """Return the columns of the parts, by their kinds; weights of ids come last."""
     sections = dict(job.data.columns) or _click_columns(job)
-    rows = {table.name: table.rows for table in job.tables}
+    tables = {table.name: table for table in job.tables}
     kinds = ("label", "dense", "categorical", "multi_hot", "timestamp", "weight")
     columns = [
-        _column(name, section, rows.get(name))
+        _column(name, section, tables.get(name))
         for kind in kinds
         for name, section in sections.items()
         if _stored_kind(section) == kind
@@ -170,16 +161,18 @@ def _stored_kind(section: ColumnSection) -> str:
     return "categorical" if section.has_ids else section.kind
 
 
-def _column(name: str, section: ColumnSection, rows: int | None) -> PreparedColumn:
+def _column(name: str, section: ColumnSection, table: TableSettings | None) -> PreparedColumn:
     stored = {"categorical": "int32", "multi_hot": "list<int32>", "timestamp": "float64"}
+    if table is not None and table.growth is not None:
+        stored |= {"categorical": "uint64", "multi_hot": "list<uint64>"}
     return PreparedColumn(
         name=name,
         kind=_stored_kind(section),
         source=(section.source or name) if section.in_file else "",
         stored=stored.get(_stored_kind(section), "float32"),
         transform=_transform(section),
-        table_rows=rows,
-        hash_column=None if rows is None or section.fixed_rows else column_number(name),
+        table_rows=None if table is None else table.rows,
+        hash_column=None if table is None or section.fixed_rows else column_number(name),
         pooling=section.pooling if section.kind == "multi_hot" else "",
     )
 

@@ -50,7 +50,8 @@ class StatisticsCounter:
             table.name: _IdCounter(
                 _missing_hash(table.name, columns.get(table.name)),
                 self.counted,
-                hashed=table.name not in columns or columns[table.name].fixed_rows is None,
+                shares=table.growth is None
+                and (table.name not in columns or columns[table.name].fixed_rows is None),
                 bagged=bool(table.pooling),
                 saved=_without_prefix(saved, f"id {table.name}"),
             )
@@ -278,12 +279,12 @@ class _NumberCounter(_ColumnCounter):
 class _IdCounter(_ColumnCounter):
     """Count hashes of a column's values.
 
-    `missing` is the hash of a missing value. `hashed` is False if each value has a fixed row of its own.
+    `missing` is the hash of a missing value. `shares` is False if each value has a row of its own.
     """
 
-    def __init__(self, missing: np.uint64, limit: int, *, hashed: bool, bagged: bool, saved: Arrays) -> None:
+    def __init__(self, missing: np.uint64, limit: int, *, shares: bool, bagged: bool, saved: Arrays) -> None:
         super().__init__(saved)
-        self._limit, self._hashed, self._bagged = limit, hashed, bagged
+        self._limit, self._shares, self._bagged = limit, shares, bagged
         self._missing_hash = missing
         # Number of all values, length of the longest bag.
         self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
@@ -329,7 +330,7 @@ class _IdCounter(_ColumnCounter):
             head={str(head): int(largest.head(head).sum()) / values if values else 0.0 for head in HEADS},
             head_short=min(1.0, HEADS[-1] * counts.short / values) if values else 0.0,
             table_rows=table_rows,
-            expected_shared=shared_rows(distinct, table_rows) if self._hashed else 0.0,
+            expected_shared=shared_rows(distinct, table_rows) if self._shares else 0.0,
             mean_length=(values / rows if rows else 0.0) if self._bagged else 1.0,
             longest=longest if self._bagged else 1,
             **self.stated(),

@@ -143,6 +143,7 @@ class Delivery(Message):
     other_labels: Float32Array = tensor("float32", 2, omitted=True)
     item_weights: Float32Array = tensor("float32", 1, omitted=True)
     keys: Uint64Array = tensor("uint64", 2, omitted=True)
+    bag_keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
 # --- trainer and worker process, both ways

@@ -158,10 +158,14 @@ def write_lists(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["torch-export", pytest.param("onnx", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("kind", ["hashed", "growing"])
 def test_lists_are_as_the_manifest_says(
-    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, form: str
+    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, form: str, kind: str
 ) -> None:
-    """A sequence that din attends to, and sums and means with weights."""
+    """A sequence that din attends to, sums and means, with weights and without.
+
+    Of growing tables with fewer rows than ids.
+    """
     if form == "onnx" and not HAS_ONNX:
         pytest.skip("needs onnxscript and onnxruntime")
     log = write_lists(tmp_path / "log.parquet")
@@ -172,7 +176,13 @@ def test_lists_are_as_the_manifest_says(
         "sums": {**shared, "weights": "scores"},
         "history": {**shared, "pooling": "none"},
         "means": {**shared, "weights": "scores", "pooling": "mean"},
+        "plain": {**shared, "pooling": "mean"},
         "item": "categorical",
+    }
+    tables: Settings = {
+        name: {"kind": "growing", "rows": 3, "evict": "never"}
+        for name in columns
+        if name not in ("clicked", "age")
     }
     changes: Settings = {
         "data": {"format": "parquet", "path": str(log), "eval_path": None, "columns": columns},
@@ -184,9 +194,11 @@ def test_lists_are_as_the_manifest_says(
         },
         "embedding": {"lr": 0.2, "nodes": 1},
         "trainer": {"count": 1, "batch": 64},
+        **({"tables": tables} if kind == "growing" else {}),
     }
     own = cluster(changes).start()
     assert own.wait() == 0, own.coordinator.text()
+    assert [table.rows for table in own.run.report.growing_tables] == [3] * 5 * (kind == "growing")
     export = tmp_path / "export"
     process = starter.fork("export", str(own.run.folder), "--format", form, "--out", str(export))
     assert process.wait() == 0, process.text()

@@ -67,6 +67,7 @@ def watched(
         # So that there is a gap that is wanted.
         "sync": {"control": "auto"},
         "watch": {"web": "0", "tensorboard": True, "metrics_port": port},
+        "tables": {"C1": {"kind": "growing"}},
     }
     job = write_job(folder / "job.toml", small_job(click_log, folder / "runs"), more)
     with starting(folder) as starter:
@@ -148,8 +149,10 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
     for role, names in served.items():
         wanted = {metric.full_name for metric in BY_ROLE[role]} - RARE
         links = {name for name in names if "_link_" in name}
-        assert names - links == wanted, role
+        growing = {name for name in names if "_growing_" in name}
+        assert names - links - growing == wanted, role
         assert bool(links) == (role == "trainer")
+        assert bool(growing) == (role == "embedding")
     assert set().union(*served.values()) | RARE == set(EVERY_METRIC)
 
 

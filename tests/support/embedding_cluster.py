@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from shadowsync.pipeline.config.tables import TableSettings
-from shadowsync.pipeline.data.batch import no_keys
+from shadowsync.pipeline.data.batch import no_bag_keys, no_keys
 from shadowsync.pipeline.embedding.lookup.request import LookupPlan
 from shadowsync.pipeline.embedding.lookup.router import ShardRouter
 from shadowsync.pipeline.embedding.lookup.vectors import BatchEmbeddings
@@ -30,6 +30,7 @@ class DrawnRows:
     bag_lengths: Int32Array
     item_weights: Float32Array = field(default_factory=lambda: np.zeros(0, np.float32))
     keys: Uint64Array = field(default_factory=no_keys)
+    bag_keys: Uint64Array = field(default_factory=no_bag_keys)
 
 
 def draw_rows(tables: Sequence[TableSettings], batch: int, seed: int, longest: int = 4) -> DrawnRows:

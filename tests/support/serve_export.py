@@ -47,22 +47,53 @@ def hash_of(value: str | int | bytes | None, seed: int, column: int) -> int:
     return h
 
 
-def row_of(value: str | int | bytes | None, seed: int, column: int, rows: int) -> int:
-    """The row of an id."""
-    return ((hash_of(value, seed, column) >> 32) * rows) >> 32
+class TableVectors:
+    """A table's vectors, float32 [rows, dim], from Parquet or safetensors."""
 
+    def __init__(self, folder: Path, table: dict[str, Any]) -> None:
+        self._table = table
+        file, grows = folder / table["file"], "growing" in table
+        numbers: list[int]
+        if file.suffix == ".parquet":
+            read = pq.read_table(file)
+            numbers = read["key" if grows else "row"].to_pylist()
+            flat = read["vector"].combine_chunks().flatten().to_numpy()
+            self._vectors: NDArray[np.float32] = flat.reshape(table["rows"], table["dim"])
+        else:
+            from safetensors.numpy import load_file
 
-def read_table(folder: Path, table: dict[str, Any]) -> NDArray[np.float32]:
-    """float32 [rows, dim], from Parquet or safetensors."""
-    file = folder / table["file"]
-    if file.suffix == ".parquet":
-        read = pq.read_table(file)
-        assert read["row"].to_pylist() == list(range(table["rows"]))
-        flat = read["vector"].combine_chunks().flatten().to_numpy()
-        return flat.reshape(table["rows"], table["dim"])  # type: ignore[no-any-return]
-    from safetensors.numpy import load_file
+            read = load_file(file)
+            self._vectors = read[table["name"]]
+            keys = read[f"keys:{table['name']}"].view(np.uint64) if grows else range(len(self._vectors))
+            numbers = [int(key) for key in keys]
+        assert grows or numbers == list(range(table["rows"]))
+        self._places = {number: place for place, number in enumerate(numbers)}
 
-    return load_file(file)[table["name"]]
+    def shuffle(self) -> None:
+        """Give each row the vector of another."""
+        self._vectors = np.roll(self._vectors, 1, axis=0)
+
+    def of_hashes(self, hashes: list[int]) -> NDArray[np.float32]:
+        """The vectors of ids, by the manifest's hash rule or the table's own."""
+        if "growing" not in self._table:
+            return self._vectors[[((h >> 32) * self._table["rows"]) >> 32 for h in hashes]]
+        dim = self._table["dim"]
+        found = [self._vectors[self._places[h]] if h in self._places else self._first(h) for h in hashes]
+        return np.array(found, np.float32).reshape(len(hashes), dim)
+
+    def of_row(self, row: int) -> NDArray[np.float32]:
+        """The vector of a row."""
+        vector: NDArray[np.float32] = self._vectors[row]
+        return vector
+
+    def _first(self, h: int) -> list[np.float32]:
+        first_key, halves = int(self._table["first_key"], 16), []
+        for p in range((self._table["dim"] + 1) // 2):
+            m = mix((h * 2048 + p + first_key) * 0x9E3779B97F4A7C15 & ALL)
+            halves += [m & 0xFFFFFFFF, m >> 32]
+        signed = [n - 2**32 if n >= 2**31 else n for n in halves[: self._table["dim"]]]
+        assert self._table["storage"] == "float32"
+        return [np.float32(n >> 8) * np.float32(self._table["first_scale"] * 2.0**-23) for n in signed]
 
 
 def dense_part(folder: Path, dense: dict[str, Any]) -> Callable[[list[NDArray[Any]]], Any]:
@@ -158,16 +189,16 @@ def key_of(row: dict[str, Any], table: dict[str, Any], manifest: dict[str, Any])
 
 
 def vector_of(
-    row: dict[str, Any], table: dict[str, Any], manifest: dict[str, Any], weights: NDArray[np.float32]
+    row: dict[str, Any], table: dict[str, Any], manifest: dict[str, Any], vectors: TableVectors
 ) -> NDArray[np.float32]:
     """What the dense part gets of one table."""
     if table["pooling"] == "none":
         key = key_of(row, table, manifest)
         fixed = "part" in table or "boundaries" in table
-        return weights[key if fixed else ((key >> 32) * table["rows"]) >> 32]  # type: ignore[no-any-return]
+        return vectors.of_row(key) if fixed else vectors.of_hashes([key])[0]
     seed, column = int(manifest["hash"]["seed"], 16), int(table["hash_column"], 16)
     ids = bag_of(row[table["source"]], table, manifest["data"])
-    bag = weights[[row_of(one, seed, column, table["rows"]) for one in ids]]
+    bag = vectors.of_hashes([hash_of(one, seed, column) for one in ids])
     if table["pooling"] == "sequence":
         # As long as the longest list there may be.
         padded: NDArray[np.float32] = np.zeros((table["max_ids"], table["dim"]), np.float32)
@@ -196,10 +227,10 @@ def main(export: str, log: str, out: str, shuffled: str) -> None:
     for path in (out, shuffled):
         inputs: list[NDArray[Any]] = [np.ascontiguousarray(np.stack(numbers, axis=1))]
         for table in manifest["tables"]:
-            values = read_table(folder, table)
+            vectors = TableVectors(folder, table)
             if path == shuffled:
-                values = np.random.default_rng(1).permutation(values)
-            inputs.append(np.stack([vector_of(row, table, manifest, values) for row in records]))
+                vectors.shuffle()
+            inputs.append(np.stack([vector_of(row, table, manifest, vectors) for row in records]))
         for table in manifest["tables"]:
             if table["pooling"] == "sequence":
                 counts = [len(bag_of(row[table["source"]], table, data)) for row in records]

@@ -42,7 +42,8 @@ def check_agreement(job: Job, manifest: PreparedManifest) -> None:
     raise JobFileError(
         f"the job differs from the prepared folder: {'; '.join(found[:SHOWN])}{more}",
         where=f"data.prepared = {job.data.prepared}",
-        remedy="remove these keys from the job (the folder's then hold), or run shadowsync prepare --force",
+        remedy="remove these keys from the job (the folder's then hold; a table is hashed unless the job says"
+        " that it grows), or run shadowsync prepare --force",
     )
 
 
@@ -60,10 +61,12 @@ def differences(job: Job, manifest: PreparedManifest) -> list[str]:
     ]
     found += _column_differences(*columns)
     tables = {table.name: table.rows for table in job.tables}
+    found += _growth_differences(job.growing_tables, order.growing)
     found += [
         f"table {name} has {_rows(tables.get(name))}, in the folder {_rows(order.tables.get(name))}"
         for name in dict.fromkeys([*tables, *order.tables])
-        if tables.get(name) != order.tables.get(name)
+        # The keys of a growing table are the same whatever its rows.
+        if tables.get(name) != order.tables.get(name) and not (name in tables and name in order.growing)
     ]
     if not found and list(tables) != list(order.tables):
         found.append("the tables are in another order than the folder's")
@@ -83,6 +86,18 @@ def _hash_differences(theirs: HashSettings) -> list[str]:
         f"ids are hashed by version {ours.version} with seed {ours.seed}, in the folder by version "
         f"{theirs.version} with seed {theirs.seed}"
     ]
+
+
+def _growth_differences(mine: Sequence[str], theirs: Sequence[str]) -> list[str]:
+    return [
+        f"table {name} is {_kind(name, mine)}, in the folder {_kind(name, theirs)} (tables.{name}.kind)"
+        for name in dict.fromkeys([*mine, *theirs])
+        if (name in mine) != (name in theirs)
+    ]
+
+
+def _kind(name: str, growing: Sequence[str]) -> str:
+    return "growing" if name in growing else "hashed"
 
 
 def _with_defaults(

@@ -8,11 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, NonNegativeInt, ValidationError
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from ...errors import DataError
 from ...types import FrozenModel, first_fault
@@ -21,8 +27,11 @@ from ..paths import is_url, open_raw, read_errors
 from ..span import SpanKind
 
 MANIFEST_NAME: Final = "manifest.json"
-FORMAT_VERSION: Final = 2
-"""The latest version; folders whose lists have no weights have version 1, which earlier readers know."""
+FORMAT_VERSION: Final = 3
+"""The latest version, of folders with keys; others have the version that earlier readers know."""
+_WEIGHTS_VERSION: Final = 2
+KEY_TYPES: Final = ("uint64", "list<uint64>")
+"""The types of columns that have keys of growing tables, and not rows."""
 HASH_NAME: Final = "splitmix64 of 8-byte words, multiply-shift"
 
 DataRole = Literal["train", "validation", "test"]
@@ -65,7 +74,8 @@ class PreparationSettings(FrozenModel):
 
     Attributes:
         data: the keys of [data] that say what a row is, resolved.
-        tables: rows of each table by name, in the order of the job.
+        tables: rows of each table by name, in the order of the job; the most rows of a growing one.
+        growing: names of the tables that grow.
         paths: the patterns of each role's files.
         span_bytes: the `data.span_bytes` with which the source was cut.
         files: the files that matched.
@@ -77,6 +87,13 @@ class PreparationSettings(FrozenModel):
     paths: dict[DataRole, list[str]]
     span_bytes: int
     files: tuple[SourceFile, ...]
+    growing: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, settings: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Settings without growing tables have the digest that they had before there were any.
+        tree: dict[str, Any] = settings(self)
+        return tree if self.growing else {key: value for key, value in tree.items() if key != "growing"}
 
     @property
     def digest(self) -> str:
@@ -94,7 +111,7 @@ class PreparedColumn(FrozenModel):
         source: the column of the source; "" for a cross.
         stored: type of the column in the parts.
         transform: how a number or a time was changed before it was stored, in words; "" for no change.
-        table_rows: rows of the column's table; None without a table.
+        table_rows: rows of the column's table, the most of a growing one; None without a table.
         hash_column: number with which the column's ids are hashed; None without a table, and for parts of
             times and buckets, which have no hash.
         pooling: pooling of a multi-hot column.
@@ -109,10 +126,17 @@ class PreparedColumn(FrozenModel):
     hash_column: int | None = None
     pooling: str = ""
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether the column has keys, the 64-bit hashes of its ids, and not rows."""
+        return self.stored in KEY_TYPES
 
-def version_of(columns: Iterable[PreparedColumn]) -> int:
+
+def version_of(columns: Sequence[PreparedColumn]) -> int:
     """Return the version of a folder with these columns."""
-    return FORMAT_VERSION if any(column.kind == "item_weights" for column in columns) else 1
+    if any(column.has_keys for column in columns):
+        return FORMAT_VERSION
+    return _WEIGHTS_VERSION if any(column.kind == "item_weights" for column in columns) else 1
 
 
 class PreparedPart(FrozenModel):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DataError
-from ...types import Int32Array
-from ..batch import Bags, no_other_labels, no_weights
+from ...types import Int32Array, Uint64Array
+from ..batch import Bags, no_keys, no_other_labels, no_weights
+from ..hashing import table_rows_of
 from ..parquet import PREPARED_KEY
 from ..paths import file_size_bytes, open_for_arrow, open_raw, read_errors
 from ..records import RecordChunk
@@ -25,6 +26,8 @@ STORED_TYPES: Final = {
     "float32": pa.float32(),
     "float64": pa.float64(),
     "int32": pa.int32(),
+    "uint64": pa.uint64(),
+    "list<uint64>": pa.list_(pa.field("element", pa.uint64(), nullable=False)),
     "list<int32>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
     "list<float32>": pa.list_(pa.field("element", pa.float32(), nullable=False)),
 }
@@ -38,8 +41,12 @@ def part_schema(columns: Sequence[PreparedColumn], order_digest: str) -> Any:
     return pa.schema(fields, metadata={PREPARED_KEY: order_digest.encode()})
 
 
-def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iterator[RecordChunk]:
+def read_part(
+    path: str, part: PreparedPart, manifest: PreparedManifest, table_rows: Mapping[str, int]
+) -> Iterator[RecordChunk]:
     """Yield the rows of a part in order, one row group at a time.
+
+    `table_rows` has the rows of each growing table, of which the folder has only keys.
 
     Memory holds a row group once as columns and once as examples. Whole row groups are yielded because
     shuffling need not join a window that is one chunk.
@@ -60,7 +67,7 @@ def read_part(path: str, part: PreparedPart, manifest: PreparedManifest) -> Iter
             _check_rows(path, rows, columns)
             _check_weights(path, rows, columns)
             done += len(rows)
-            yield _chunk(rows, columns)
+            yield _chunk(rows, columns, table_rows)
     if done != part.rows:
         raise DataError(f"has {done} rows; its manifest states {part.rows}", where=path, remedy=REMEDY)
 
@@ -101,7 +108,7 @@ def _check_schema(path: str, file: Any, part: PreparedPart, manifest: PreparedMa
 
 def _check_rows(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> None:
     for column, values in zip(columns, batch.columns, strict=True):
-        if column.table_rows is None:
+        if column.table_rows is None or column.has_keys:
             continue
         rows: Int32Array = (values.flatten() if column.kind == "multi_hot" else values).to_numpy()
         # As unsigned numbers, negative row numbers are too large.
@@ -130,30 +137,64 @@ def _check_weights(path: str, batch: Any, columns: Sequence[PreparedColumn]) -> 
             )
 
 
-def _chunk(batch: Any, columns: Sequence[PreparedColumn]) -> RecordChunk:
+def _chunk(batch: Any, columns: Sequence[PreparedColumn], table_rows: Mapping[str, int]) -> RecordChunk:
     """Return a record batch as examples."""
     kinds: dict[str, list[Any]] = {}
+    ids: list[_Ids] = []
     bags: dict[str, Any] = {}
+    bag_ids: list[_Ids] = []
     weights_of: dict[str, Any] = {}
     for column, values in zip(columns, batch.columns, strict=True):
         kinds.setdefault(column.kind, []).append(values)
         if column.kind == "multi_hot":
             bags[column.name] = values
+            bag_ids.append(_Ids.of(column, values.flatten(), table_rows))
+        elif column.kind == "categorical":
+            ids.append(_Ids.of(column, values, table_rows))
         elif column.kind == "item_weights":
             weights_of[column.name.removesuffix(":weights")] = values
-    labels, numbers, ids = kinds["label"], kinds.get("dense", []), kinds.get("categorical", [])
+    labels, numbers = kinds["label"], kinds.get("dense", [])
     dense = np.empty((len(batch), len(numbers)), np.float32)
     for at, values in enumerate(numbers):
         dense[:, at] = values.to_numpy()
     rows = np.empty((len(ids), len(batch)), np.int32)
-    for at, values in enumerate(ids):
-        rows[at] = values.to_numpy()
+    for at, own in enumerate(ids):
+        rows[at] = own.rows
+    keys = [own.keys for own in ids if own.keys is not None]
     weights = kinds["weight"][0].to_numpy() if "weight" in kinds else no_weights()
     times = kinds["timestamp"][0].to_numpy() if "timestamp" in kinds else np.zeros(0)
     joined = Bags.of_tables(
-        [values.flatten().to_numpy() for values in bags.values()],
+        [own.rows for own in bag_ids],
         [np.diff(values.offsets.to_numpy()).astype(np.int32) for values in bags.values()],
         [weights_of[name].flatten().to_numpy() if name in weights_of else None for name in bags],
+        [own.keys for own in bag_ids],
     )
     others = np.stack([one.to_numpy() for one in labels[1:]]) if labels[1:] else no_other_labels()
-    return RecordChunk(Examples(labels[0].to_numpy(), dense, rows, weights, joined, others), times)
+    examples = Examples(
+        labels[0].to_numpy(),
+        dense,
+        rows,
+        weights,
+        joined,
+        others,
+        np.stack(keys) if keys else no_keys(),
+    )
+    return RecordChunk(examples, times)
+
+
+class _Ids(NamedTuple):
+    """The rows of a column, int32 [n].
+
+    Of a growing table also their keys, uint64 [n].
+    """
+
+    rows: Int32Array
+    keys: Uint64Array | None
+
+    @classmethod
+    def of(cls, column: PreparedColumn, values: Any, table_rows: Mapping[str, int]) -> _Ids:
+        """Return those of a column that has rows, or keys."""
+        stored = values.to_numpy()
+        if not column.has_keys:
+            return cls(stored, None)
+        return cls(table_rows_of(stored[None], (table_rows[column.name],))[0], stored)

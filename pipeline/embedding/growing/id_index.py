@@ -53,6 +53,9 @@ class IdIndex:
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the row of each key, int32 [N]; ABSENT where there is none."""
+        if not len(self._keys):
+            # An index of no rows has none that a search could read.
+            return np.full(len(keys), ABSENT, np.int32)
         return self._search(keys)[0]
 
     def add(self, rows: Int32Array) -> None:

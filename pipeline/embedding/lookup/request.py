@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
+from ...types import Float32Array, IndexArray, Int32Array, Mask, Uint64Array
 
 NO_BAG_LENGTHS: Int32Array = np.zeros((0, 0), np.int32)
 NO_WEIGHTS: Float32Array = np.zeros(0, np.float32)
@@ -42,6 +42,10 @@ class BatchIds(Protocol):
     @property
     def keys(self) -> Uint64Array:
         """Return the keys of growing tables, uint64 [G, B], or [0, 0]."""
+
+    @property
+    def bag_keys(self) -> Uint64Array:
+        """Return the keys of `bag_rows`, uint64 [N], or [0]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,25 +228,30 @@ class TableBags:
         lengths: int32 [B]: how many rows the bag of each example has.
         pooling: see `TableSettings`; the sum or mean of an empty bag is zeros.
         weights: float32 [E], of the rows; [0] for a table without weights.
+        keys: uint64 [E], of the rows; [0] for a table that does not grow.
     """
 
     rows: Int32Array
     lengths: Int32Array
     pooling: str
     weights: Float32Array
+    keys: Uint64Array
 
     @property
     def owners(self) -> IndexArray:
         """Return the example of each row, int64 [E]."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
-    def inside(self, start: int, stop: int) -> tuple[Int32Array, Int32Array]:
-        """Return the rows in [start, stop), and each bag's count of them."""
-        inside_mask = (self.rows >= start) & (self.rows < stop)
+    def inside(self, start: int, stop: int) -> tuple[Mask, Int32Array]:
+        """Return which rows are in [start, stop), and each bag's count of them.
+
+        They are bool [E] and int32 [B].
+        """
+        inside_mask: Mask = (self.rows >= start) & (self.rows < stop)
         so_far = np.zeros(len(inside_mask) + 1, np.int32)
         np.cumsum(inside_mask, out=so_far[1:])
         ends = np.cumsum(self.lengths, dtype=np.int64)
-        return self.rows[inside_mask], so_far[ends] - so_far[ends - self.lengths]
+        return inside_mask, so_far[ends] - so_far[ends - self.lengths]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -62,7 +62,7 @@ class NodeRequestBuilder:
             rows: int32 [T1, B], of the tables with one row an example; the caller has checked them.
             batch: B.
             bags: bags of the batch by table; the caller has checked them.
-            keys: uint64 [B] of each growing table.
+            keys: uint64 [B] of each growing table with one row an example.
         """
         banks, lengths = [], []
         local: list[Int32Array] = []
@@ -75,20 +75,21 @@ class NodeRequestBuilder:
                 requested = single if distinct is None else distinct.rows
                 local.append(requested)
             else:
-                wanted = bank.keys(keys, positions)
+                wanted = bank.keys(keys, bags, positions)
                 distinct = DistinctRows.of_keys(wanted) if self._distinct else None
                 requested = wanted if distinct is None else distinct.rows
                 local_keys.append(requested)
-            bag_rows, bag_lengths = bank.of_bags(bags)
+            bag_rows, bag_keys, bag_lengths = bank.of_bags(bags)
             share = BankShare(
                 dim=bank.dim,
                 single=len(requested),
-                bag_rows=sum(map(len, bag_rows)),
-                pieces=len(bag_rows),
-                batch=batch if bag_rows else 0,
+                bag_rows=sum(map(len, bag_rows)) + sum(map(len, bag_keys)),
+                pieces=len(bag_lengths),
+                batch=batch if bag_lengths else 0,
             )
             banks.append(BankLookup(share, distinct, bank.whole, bank.cut, positions, bank.bags, bank.listed))
             local += bag_rows
+            local_keys += bag_keys
             lengths += bag_lengths
         of_bags = np.stack(lengths) if lengths else NO_BAG_LENGTHS
         bank_rows = np.concatenate([NO_ROWS, *local])
@@ -115,7 +116,7 @@ class ShardRouter:
         self._bagged = tuple(number for number, table in tables if table.pooling)
         single = tuple(number for number in range(len(plan.tables)) if number not in self._bagged)
         self._single = single
-        self._growing = tuple(n for n, table in enumerate(plan.tables) if table.growth is not None)
+        self._growing = tuple(n for n in single if plan.tables[n].growth is not None)
         self._row_limits = np.array([plan.tables[number].rows for number in single], np.uint32)
         self._nodes = [
             NodeRequestBuilder(plan, node, single, distinct=distinct) for node in range(plan.nodes)
@@ -123,7 +124,9 @@ class ShardRouter:
 
     def requests_of(self, batch: BatchIds) -> list[LookupPlan]:
         """Return the requests for a batch; raises as `requests`."""
-        return self.requests(batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights, batch.keys)
+        return self.requests(
+            batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights, batch.keys, batch.bag_keys
+        )
 
     def requests(
         self,
@@ -132,6 +135,7 @@ class ShardRouter:
         bag_lengths: Int32Array = NO_BAG_LENGTHS,
         item_weights: Float32Array = NO_WEIGHTS,
         keys: Uint64Array = NO_TABLE_KEYS,
+        bag_keys: Uint64Array = NO_KEYS,
     ) -> list[LookupPlan]:
         """Return one request for each node, in the order of nodes.
 
@@ -141,8 +145,9 @@ class ShardRouter:
                 of the next table.
             bag_lengths: int32 [M, B]: number of rows of each bag; [0, 0] if no table has bags.
             item_weights: float32 [N]: weights of `bag_rows`; [0] if no table has weights.
-            keys: uint64 [G, B]: the hash of each example's id in each growing table, whose row in `rows` says
-                what node has it; [0, 0] if no table grows.
+            keys: uint64 [G, B]: the hash of each example's id in each growing table with one row an example,
+                whose row in `rows` says what node has it; [0, 0] if no such table grows.
+            bag_keys: uint64 [N]: the same of `bag_rows`; [0] if no table with bags grows.
 
         Raises:
             ValueError: a wrong shape or type, or a row that its table does not have.
@@ -156,14 +161,19 @@ class ShardRouter:
         if rows.size and (over := rows.view(np.uint32).max(axis=1) >= self._row_limits).any():
             self._raise_bad_row(self._single[int(np.flatnonzero(over)[0])])
         batch = rows.shape[1] if tables else bag_lengths.shape[-1]
-        bags = self._bags(bag_rows, bag_lengths, item_weights, batch)
+        bags = self._bags(bag_rows, bag_lengths, item_weights, bag_keys, batch)
         if len(keys) != len(self._growing) or (len(keys) and keys.shape[1] != batch):
             raise ValueError(f"keys must be uint64 {[len(self._growing), batch]}, not {list(keys.shape)}")
         of_tables = dict(zip(self._growing, keys, strict=True))
         return [node.request(rows, batch, bags, of_tables) for node in self._nodes]
 
     def _bags(
-        self, bag_rows: Int32Array, lengths: Int32Array, weights: Float32Array, batch: int
+        self,
+        bag_rows: Int32Array,
+        lengths: Int32Array,
+        weights: Float32Array,
+        keys: Uint64Array,
+        batch: int,
     ) -> dict[int, TableBags]:
         """Return the bags of each table, checked."""
         if not self._bagged and not bag_rows.size and not lengths.size:
@@ -175,12 +185,11 @@ class ShardRouter:
             raise ValueError(
                 f"bag_rows must be int32 [{lengths.sum(dtype=np.int64)}], the sum of bag_lengths"
             )
-        weighted = len(weights) > 0 or any(self.plan.tables[table].weighted for table in self._bagged)
-        if weighted and (weights.dtype != np.float32 or weights.shape != bag_rows.shape):
-            raise ValueError(
-                f"item_weights must be float32 {list(bag_rows.shape)}, one for each of bag_rows, not"
-                f" {weights.dtype} {list(weights.shape)}"
-            )
+        tables = [self.plan.tables[table] for table in self._bagged]
+        if len(weights) or any(table.weighted for table in tables):
+            _check_of_each("item_weights", weights, np.dtype(np.float32), bag_rows)
+        if len(keys) or any(table.growth is not None for table in tables):
+            _check_of_each("bag_keys", keys, np.dtype(np.uint64), bag_rows)
         bags: dict[int, TableBags] = {}
         at = 0
         for table, split_rows in zip(self._bagged, lengths, strict=True):
@@ -189,7 +198,8 @@ class ShardRouter:
                 self._raise_bad_row(table)
             settings = self.plan.tables[table]
             own = weights[at : at + len(part)] if settings.weighted else NO_WEIGHTS
-            bags[table] = TableBags(part, split_rows, settings.pooling, own)
+            own_keys = NO_KEYS if settings.growth is None else keys[at : at + len(part)]
+            bags[table] = TableBags(part, split_rows, settings.pooling, own, own_keys)
             at += len(part)
         return bags
 
@@ -222,6 +232,14 @@ class ShardRouter:
         return BatchEmbeddings(requests, replies, len(self.plan.tables), device or torch.device("cpu"))
 
 
+def _check_of_each(name: str, values: NDArray[Any], dtype: np.dtype[Any], bag_rows: Int32Array) -> None:
+    if values.dtype != dtype or values.shape != bag_rows.shape:
+        raise ValueError(
+            f"{name} must be {dtype} {list(bag_rows.shape)}, one for each of bag_rows, not"
+            f" {values.dtype} {list(values.shape)}"
+        )
+
+
 class _BankLayout:
     """Lay out the tables of one bank of the node."""
 
@@ -239,7 +257,7 @@ class _BankLayout:
         self._piece_index = [single.index(piece.table) for piece in self._pieces]
         self.cut = tuple(piece.table for piece in self._pieces)
         # A growing table has a bank of its own.
-        self.growing = next((p.table for p in one_row if plan.tables[p.table].growth is not None), None)
+        self.growing = next((p.table for p in pieces if plan.tables[p.table].growth is not None), None)
         of_bags = sorted(
             (piece for piece in pieces if plan.tables[piece.table].pooling), key=lambda piece: piece.table
         )
@@ -275,27 +293,39 @@ class _BankLayout:
             at += len(examples)
         return positions, out
 
-    def keys(self, keys: Mapping[int, Uint64Array], positions: tuple[IndexArray, ...]) -> Uint64Array:
-        """Return the keys that this node has, uint64 [N], in the examples' order.
+    def keys(
+        self,
+        keys: Mapping[int, Uint64Array],
+        bags: Mapping[int, TableBags],
+        positions: tuple[IndexArray, ...],
+    ) -> Uint64Array:
+        """Return the keys that are asked for one by one, uint64 [N].
 
-        `positions` are those of `single`.
+        They are in the order of the examples. `positions` are those of `single`.
         """
         assert self.growing is not None
-        table_keys = keys[self.growing]
+        if self.bags:
+            return NO_KEYS
+        table_keys = bags[self.growing].keys if self.listed else keys[self.growing]
         return table_keys if self.whole else table_keys[positions[0]]
 
-    def of_bags(self, bags: Mapping[int, TableBags]) -> tuple[list[Int32Array], list[Int32Array]]:
-        """Return each table's rows in this bank, and its bags' lengths, int32 [B].
+    def of_bags(
+        self, bags: Mapping[int, TableBags]
+    ) -> tuple[list[Int32Array], list[Uint64Array], list[Int32Array]]:
+        """Return each table's rows in this bank or its keys, and its bags' lengths.
 
-        The tables are those of `self.bags`; the rows are numbered within the bank.
+        The tables are those of `self.bags`; the rows are numbered within the bank; the lengths are int32 [B].
         """
-        rows, lengths = [], []
+        rows, keys, lengths = [], [], []
         for piece, whole in zip(self._bag_pieces, self._all, strict=True):
             bag = bags[piece.table]
-            here, of_each = (bag.rows, bag.lengths) if whole else bag.inside(piece.start, piece.stop)
-            rows.append(here + np.int32(piece.offset - piece.start))
+            here, of_each = (slice(None), bag.lengths) if whole else bag.inside(piece.start, piece.stop)
+            if self.growing is None:
+                rows.append(bag.rows[here] + np.int32(piece.offset - piece.start))
+            else:
+                keys.append(bag.keys[here])
             lengths.append(of_each)
-        return rows, lengths
+        return rows, keys, lengths
 
 
 def _inside(piece: Piece, rows: Int32Array) -> IndexArray:

@@ -28,6 +28,7 @@ class Bank:
     """The settings shared by tables whose rows are stored together.
 
     `growing` is the name of a growing table, which has a bank of its own in messages; "" for hashed tables.
+    `summed` says that nodes sum the bags of that table.
     """
 
     dim: int
@@ -35,17 +36,18 @@ class Bank:
     lr: float
     storage: str
     growing: str = ""
+    summed: bool = False
 
     @property
     def combination(self) -> Bank:
-        """Return the settings alone, without the name of a growing table."""
-        return replace(self, growing="")
+        """Return the settings alone, without those of a growing table."""
+        return replace(self, growing="", summed=False)
 
 
 def bank_of(table: TableSettings) -> Bank:
     """Return the bank that holds a table's rows."""
-    growing = "" if table.growth is None else table.name
-    return Bank(table.dim, table.optimizer, table.lr, table.storage, growing)
+    bank = Bank(table.dim, table.optimizer, table.lr, table.storage)
+    return bank if table.growth is None else replace(bank, growing=table.name, summed=table.pooled_by_nodes)
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class TablePlan:
     Attributes:
         tables: all tables.
         banks: one for each combination of dim, optimizer, learning rate and storage, in the order of the
-            tables; then one for each growing table, those of a combination side by side. Every node has all
-            banks; some may be without rows.
+            tables; then one for each growing table, those of a combination side by side, the summed ones
+            last. Every node has all banks; some may be without rows.
         nodes: number of embedding nodes.
         pieces: pieces sorted by node, bank and offset. A bank has its whole tables first, in the order of
             tables, then pieces of split tables, at most one of each table.
@@ -215,9 +217,16 @@ class TablePlan:
 
 
 def _in_order(banks: Iterable[Bank]) -> tuple[Bank, ...]:
-    """Return banks of growing tables behind the others, and by their settings."""
+    """Return banks of growing tables behind the others, and by their settings.
+
+    Of those with equal settings the summed ones come last.
+    """
     combinations = list(dict.fromkeys(bank.combination for bank in banks))
-    return tuple(sorted(banks, key=lambda bank: (bank.growing != "", combinations.index(bank.combination))))
+
+    def place(bank: Bank) -> tuple[bool, int, bool]:
+        return bank.growing != "", combinations.index(bank.combination), bank.summed
+
+    return tuple(sorted(banks, key=place))
 
 
 def _lay_out(tables: Sequence[TableSettings], banks: list[int], ranges: Sequence[Range]) -> tuple[Piece, ...]:

@@ -19,7 +19,6 @@ from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import BankPart, FirstValues
 
-_NO_LENGTHS = np.zeros((0, 0), np.int32)
 _RESTORED_ROWS = 65_536
 
 
@@ -67,32 +66,50 @@ class GrowingBank(RowBank):
         """Return the counts of `RowDirectory.counts` by table; any thread may call."""
         return {one.table.name: self.directory.counts(at) for at, one in enumerate(self._own)}
 
-    def check_counts(self, counts: Sequence[int]) -> None:
-        """Raise ValueError for keys of a table that this node lacks."""
-        elsewhere = [n for n, count in enumerate(counts) if count and n not in self._numbers]
-        if elsewhere:
-            raise ValueError(
-                f"keys of growing table {elsewhere[0]} of a bank; node {self.node} has none of it"
-            )
+    def joined(self, shares: Sequence[BankShare]) -> BankShare:
+        """Return the shares of all tables as one.
 
-    def lookup_part(self, share: BankShare, keys: Uint64Array, counts: Sequence[int]) -> BankPart:
+        Tables whose bags are summed come last, so single keys come first, as in any bank. Raises ValueError
+        for keys of a table that this node lacks, and for keys outside of the bags of a summed table.
+        """
+        pieces = sum(share.pieces for share in shares)
+        for number, share in enumerate(shares):
+            if share.rows and number not in self._numbers:
+                raise ValueError(f"keys of growing table {number} of a bank; node {self.node} has none of it")
+            if share.single and share.pieces:
+                raise ValueError(
+                    f"{share.rows} keys of growing table {number} of a bank, whose bags have {share.bag_rows}"
+                )
+        return BankShare(
+            dim=self.dim,
+            single=sum(share.single for share in shares),
+            bag_rows=sum(share.bag_rows for share in shares),
+            pieces=pieces,
+            batch=max(share.batch for share in shares),
+        )
+
+    def lookup_part(
+        self, share: BankShare, keys: Uint64Array, counts: Sequence[int], lengths: Int32Array
+    ) -> BankPart:
         """Return the part of a lookup; it changes nothing.
 
-        `counts` has the number of keys of each table.
+        `counts` has the number of keys of each table, `lengths` those of its bags as in `BankPart`.
         """
         rows = self.directory.find(keys)
         known = np.flatnonzero(rows != ABSENT)
         if len(known) == len(rows):
-            return BankPart(self, share, rows, _NO_LENGTHS)
+            return BankPart(self, share, rows, lengths)
         absent = np.flatnonzero(rows == ABSENT)
         owners = np.searchsorted(np.cumsum(self._of_own(counts)), absent, side="right")
         first = FirstValues(absent, self._first_values(keys[absent], owners))
-        return BankPart(self, share, rows[known], _NO_LENGTHS, known, first)
+        return BankPart(self, share, rows[known], lengths, known, first)
 
-    def push_part(self, share: BankShare, keys: Uint64Array, counts: Sequence[int]) -> BankPart:
+    def push_part(
+        self, share: BankShare, keys: Uint64Array, counts: Sequence[int], lengths: Int32Array
+    ) -> BankPart:
         """Return the part of a push; ids may get and lose rows.
 
-        Gradients of ids that have none then are left out.
+        Gradients of ids that have none then are left out. The arguments are those of `lookup_part`.
         """
         use = self.directory.use(keys, self._of_own(counts))
         self.changed_at[use.evicted] = self.change_epoch
@@ -103,8 +120,8 @@ class GrowingBank(RowBank):
             first = FirstValues(new, self._first_values(self.directory.ids[new].view(np.uint64), owners))
         known = np.flatnonzero(use.rows != ABSENT)
         if len(known) == len(use.rows):
-            return BankPart(self, share, use.rows, _NO_LENGTHS, first=first)
-        return BankPart(self, share, use.rows[known], _NO_LENGTHS, known, first)
+            return BankPart(self, share, use.rows, lengths, first=first)
+        return BankPart(self, share, use.rows[known], lengths, known, first)
 
     def restore(self, saved: SavedTables, name: str) -> None:
         """Load a table's rows that belong to this node, whatever nodes saved them.

@@ -12,7 +12,7 @@ from ...config.tables import TableSettings
 from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
-from ...types import Float32Array, Int32Array
+from ...types import Float32Array, Int32Array, Uint64Array
 from ..lookup.request import BatchIds
 from ..lookup.router import ShardRouter
 from ..lookup.vectors import BatchEmbeddings
@@ -134,21 +134,30 @@ class LoadedTables:
         keys_used = 0
         for bank, settings, lookup in zip(self._banks, self._plan.banks, request.banks, strict=True):
             share = lookup.share
+            out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
+            lengths = request.bag_lengths[piece : piece + share.pieces]
+            floats_written, piece = floats_written + share.floats, piece + share.pieces
             if settings.growing:
-                out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
-                self.grown[settings.growing].lookup(request.keys[keys_used : keys_used + share.rows], out)
-                keys_used, floats_written = keys_used + share.rows, floats_written + share.floats
+                keys = request.keys[keys_used : keys_used + share.rows]
+                keys_used += share.rows
+                _look_up_grown(self.grown[settings.growing], keys, lengths, out)
                 continue
             bank_rows = request.rows[rows_used : rows_used + share.rows]
-            out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
+            rows_used += share.rows
             np.take(bank, bank_rows[: share.single], axis=0, out=out[: share.single], mode="clip")
             if share.pieces:
-                lengths = request.bag_lengths[piece : piece + share.pieces]
                 sum_bags(torch.from_numpy(bank), bank_rows[share.single :], lengths, out[share.single :])
-            rows_used, floats_written = rows_used + share.rows, floats_written + share.floats
-            piece += share.pieces
         with torch.no_grad():
             return self._router.assemble(requests, [reply])
+
+
+def _look_up_grown(grown: GrownRows, keys: Uint64Array, lengths: Int32Array, out: Float32Array) -> None:
+    """Write a growing table's vectors, or the sums of its bags, to `out`."""
+    if not len(lengths):
+        grown.lookup(keys, out)
+        return
+    every: Int32Array = np.arange(len(keys), dtype=np.int32)
+    sum_bags(torch.from_numpy(grown.lookup(keys)), every, lengths, out)
 
 
 def _check_memory(tables: Sequence[TableSettings]) -> None:

@@ -63,8 +63,8 @@ class BankPart:
     Attributes:
         rows: int32 [N]: the single rows, then those of bags.
         lengths: int32 [P, B]: number of rows of each bag.
-        known: int64 [K]: of a growing table, which of the requested keys have a row; `rows` are then those
-            rows, int32 [K]. None if all have one.
+        known: int64 [K], ascending: of a growing table, which of the requested keys have a row; `rows` are
+            then those rows, int32 [K]. None if all have one.
         first: of a growing table, the first values of other keys (lookup) or of new rows (push).
     """
 
@@ -80,10 +80,11 @@ class BankPart:
 
         Returns None without bags: each row then has its own gradient, in order.
         """
-        if self.known is not None or not self.share.pieces:
+        if not self.share.pieces:
             return self.known
         bags = np.repeat(np.arange(self.lengths.size, dtype=np.int64), self.lengths.reshape(-1))
-        return np.concatenate([np.arange(self.share.single, dtype=np.int64), self.share.single + bags])
+        every = np.concatenate([np.arange(self.share.single, dtype=np.int64), self.share.single + bags])
+        return every if self.known is None else every[self.known]
 
 
 class LookupWork:
@@ -104,7 +105,7 @@ class LookupWork:
             bag_rows = np.empty((part.share.bag_rows, part.bank.dim), np.float32)
             self._targets.append((target, bag_rows))
             if part.first is not None:
-                target[part.first.at] = part.first.values
+                _put(part.first.at, part.first.values, target, bag_rows, part.share.single)
             at += part.share.floats
 
     def run(self, thread: int, threads: int) -> None:
@@ -112,7 +113,7 @@ class LookupWork:
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
             single, bank = part.share.single, part.bank
             if part.known is not None:
-                _look_up_known(part, part.known, out, thread, threads)
+                _look_up_known(part, part.known, out, bag_rows, thread, threads)
                 continue
             for rows, target in ((part.rows[:single], out[:single]), (part.rows[single:], bag_rows)):
                 if len(rows):
@@ -172,14 +173,33 @@ class PushWork:
 ShardWork = LookupWork | PushWork
 
 
-def _look_up_known(part: BankPart, known: IndexArray, out: Float32Array, thread: int, threads: int) -> None:
+def _put(
+    at: IndexArray, values: Float32Array, out: Float32Array, bag_rows: Float32Array, single: int
+) -> None:
+    """Put vectors where they belong: single ones into `out`, those of bags into `bag_rows`.
+
+    `at` is ascending and counts the single rows first.
+    """
+    cut = int(np.searchsorted(at, single))
+    out[at[:cut]] = values[:cut]
+    bag_rows[at[cut:] - single] = values[cut:]
+
+
+def _look_up_known(
+    part: BankPart,
+    known: IndexArray,
+    out: Float32Array,
+    bag_rows: Float32Array,
+    thread: int,
+    threads: int,
+) -> None:
     own: slice | IndexArray = (
         slice(None) if threads == 1 else _positions_of_thread(part.rows, thread, threads)
     )
     rows = part.rows[own]
     values = np.empty((len(rows), part.bank.dim), np.float32)
     part.bank.lookup(rows, values)
-    out[known[own]] = values
+    _put(known[own], values, out, bag_rows, part.share.single)
 
 
 def _begin_rows(bank: RowBank, first: FirstValues, thread: int, threads: int) -> None:

@@ -35,7 +35,7 @@ LAST_CHANGE_EPOCH = 255
 class _Request:
     """A checked part of a request.
 
-    It has rows and bags of a bank, or keys of growing tables.
+    It has rows of a bank, or keys of growing tables.
     """
 
     bank: RowBank
@@ -48,12 +48,12 @@ class _Request:
 
     def lookup_part(self) -> BankPart:
         if isinstance(self.bank, GrowingBank):
-            return self.bank.lookup_part(self.share, self.keys, self.counts)
+            return self.bank.lookup_part(self.share, self.keys, self.counts, self.lengths)
         return BankPart(self.bank, self.share, self.rows, self.lengths)
 
     def push_part(self) -> BankPart:
         if isinstance(self.bank, GrowingBank):
-            return self.bank.push_part(self.share, self.keys, self.counts)
+            return self.bank.push_part(self.share, self.keys, self.counts, self.lengths)
         return BankPart(self.bank, self.share, self.rows, self.lengths)
 
 
@@ -265,21 +265,19 @@ class ShardStore:
         found, at, key_at, piece = [], 0, 0, 0
         for bank, numbers in self._groups:
             own = [shares[number] for number in numbers]
-            share = own[0]
+            share = bank.joined(own) if isinstance(bank, GrowingBank) else own[0]
+            lengths = bag_lengths[piece : piece + share.pieces]
+            piece += share.pieces
             if isinstance(bank, GrowingBank):
-                table_counts = tuple(one.rows for one in own)
-                bank.check_counts(table_counts)
-                total = sum(table_counts)
-                share = BankShare(share.dim, total, 0, 0, 0)
-                own_keys = keys[key_at : key_at + total]
-                found.append(_Request(bank, share, rows[:0], bag_lengths[:0], own_keys, table_counts))
-                key_at += total
+                own_keys = keys[key_at : key_at + share.rows]
+                counts_of_own = tuple(one.rows for one in own)
+                found.append(_Request(bank, share, rows[:0], lengths, own_keys, counts_of_own))
+                key_at += share.rows
                 continue
             bank_rows = rows[at : at + share.rows]
             bank.check_rows(bank_rows)
-            lengths = bag_lengths[piece : piece + share.pieces]
             found.append(_Request(bank, share, bank_rows, lengths, keys[:0], ()))
-            at, piece = at + share.rows, piece + share.pieces
+            at += share.rows
         return found
 
     def pieces(self) -> Iterator[tuple[Piece, dict[str, RowArray]]]:

@@ -105,7 +105,6 @@ def test_a_growing_table_says_when_ids_get_and_lose_rows() -> None:
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
-        ({"user": "multi_hot"}, r"tables\.user\.kind: .growing. given; the column has lists of ids"),
         ({"user": {"kind": "categorical", "part": "hour"}}, r"the column has a row for each of its values"),
         ({"user": {"kind": "bucket", "boundaries": [1, 2]}}, r"the column has a row for each of its values"),
     ],
@@ -129,12 +128,6 @@ def test_a_hashed_table_has_no_settings_of_growth(key: str) -> None:
 def test_a_count_of_batches_is_a_small_number(value: float) -> None:
     with pytest.raises(JobFileError, match=r"tables\.C1\.admit_after"):
         job_of(C1={"kind": "growing", "admit_after": value})
-
-
-def test_growing_tables_are_not_read_from_a_prepared_folder() -> None:
-    body = {**BASE, "data": {**BASE["data"], "prepared": "there"}, "tables": {"C2": {"kind": "growing"}}}
-    with pytest.raises(JobFileError, match=r"data\.prepared: given; .* growing table C2 needs"):
-        validate_job(body, where="job.toml")
 
 
 def test_a_growing_table_may_be_bounded_by_its_bytes() -> None:

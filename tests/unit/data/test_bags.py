@@ -23,15 +23,18 @@ def _made(lists: Lists, examples: int) -> Bags:
     rows = [row for table in lists for bag in table for row in bag]
     lengths = [[len(bag) for bag in table] for table in lists]
     own = np.array(rows, np.int32)
-    # Weights that tell their row, so that they must stay with it.
+    # Weights and keys that tell their row, so that they must stay with it.
     weights = (own / 2).astype(np.float32)
-    return Bags(own, np.array(lengths, np.int32).reshape(len(lists), examples), weights)
+    keys = own.astype(np.uint64) << np.uint64(40)
+    return Bags(own, np.array(lengths, np.int32).reshape(len(lists), examples), weights, keys)
 
 
 def _lists(bags: Bags) -> Lists:
     assert bags.rows.dtype == bags.lengths.dtype == np.int32
     assert bags.weights.dtype == np.float32
     np.testing.assert_array_equal(bags.weights * 2, bags.rows)
+    assert bags.keys.dtype == np.uint64
+    np.testing.assert_array_equal(bags.keys >> np.uint64(40), bags.rows)
     assert bags.lengths.flags.c_contiguous or not len(bags.lengths)
     rows = iter(bags.rows.tolist())
     found = [[[next(rows) for _ in range(length)] for length in table] for table in bags.lengths.tolist()]

@@ -17,13 +17,16 @@ def _part(seed: int, count: int, *, wide: bool) -> Examples:
     if not wide:
         return Examples(labels, dense, rows)
     lengths = rng.integers(0, 4, (2, count)).astype(np.int32)
-    bags = Bags(rng.integers(0, 50, int(lengths.sum())).astype(np.int32), lengths)
+    items = int(lengths.sum())
+    keys = rng.integers(0, 2**63, items).astype(np.uint64)
+    bags = Bags(rng.integers(0, 50, items).astype(np.int32), lengths, keys=keys)
     return Examples(labels, dense, rows, rng.random(count).astype(np.float32), bags)
 
 
 def _arrays(examples: Examples) -> list[np.ndarray]:
     bags = examples.bags
-    return [examples.labels, examples.dense, examples.rows, examples.weights, bags.rows, bags.lengths]
+    arrays = [examples.labels, examples.dense, examples.rows, examples.weights]
+    return [*arrays, bags.rows, bags.lengths, bags.keys]
 
 
 @pytest.mark.parametrize("wide", [False, True])

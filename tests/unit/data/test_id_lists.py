@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shadowsync.nodes.reader.deliveries import delivery_of, size_of
 from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.fields import TextRules
+from shadowsync.pipeline.data.hashing import column_number, hash_bytes, table_rows_of
 from shadowsync.pipeline.data.id_lists import IdBags
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.tests.support.schemas import read_all, schema_job, write_lines
 
 RULES = TextRules(("", "?"), strip=True)
@@ -146,3 +150,33 @@ def test_a_text_file_without_the_column(tmp_path: Path) -> None:
     job = schema_job(path, columns=COLUMNS)
     with pytest.raises(DataError, match="its header has no column 'scores'"):
         JobInput(job).plan(job.data.path)
+
+
+def test_lists_of_growing_tables_keep_the_hashes_of_their_ids(tmp_path: Path) -> None:
+    """And those of other tables have zeros there."""
+    path = write_lines(tmp_path / "log.csv", "1,a|b|c|d,1|2|3|4,p|q", "0,,,", "1,a||b,1||3,q", header=HEADER)
+    hashed = schema_job(path, columns=COLUMNS)
+    tree = hashed.model_dump(mode="json", include={"data", "model"})
+    growing = job_of_tree(tree | {"tables": {"tags": {"kind": "growing"}}})
+    read, plain = read_all(growing), read_all(hashed)
+    number = column_number("tags")
+    keys = [hash_bytes(number, text) for text in (b"a", b"b", b"c", b"a", b"b")]
+    assert read.bags.keys.tolist() == [*keys, 0, 0, 0]
+    np.testing.assert_array_equal(read.bags.rows, plain.bags.rows)
+    np.testing.assert_array_equal(
+        read.bags.rows[:5], table_rows_of(read.bags.keys[None, :5], (1000,)).reshape(-1)
+    )
+    assert not len(plain.bags.keys)
+    assert not len(read.keys)
+    (batch,) = JobInput(growing).batches(
+        *JobInput(growing).plan(growing.data.path),
+        epoch=0,
+        seed=1,
+        batch=9,
+        shuffle_window=9,
+        bad_rows=BadRows(0),
+    )
+    assert sorted(batch.bag_keys.tolist()) == sorted([*keys, 0, 0, 0])
+    delivered = delivery_of(1, 0, batch)
+    np.testing.assert_array_equal(delivered.bag_keys, batch.bag_keys)
+    assert size_of(batch) == size_of(replace(batch, bag_keys=batch.bag_keys[:0])) + 8 * 8

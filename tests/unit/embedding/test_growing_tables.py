@@ -236,6 +236,14 @@ def test_one_process_loads_what_nodes_have(
     assert not np.array_equal(others[1].numpy(), got[1])
 
 
+def test_a_table_without_a_row_is_loaded_with_first_values(tmp_path: Path) -> None:
+    cluster = EmbeddingCluster(TABLES, 2)
+    loaded = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED)
+    got = [e.numpy() for e in loaded.embeddings(draw(1)).embeddings]
+    assert_equal(got, embeddings(cluster, 1))
+    assert loaded.table("user").shape == (0, 4)
+
+
 def test_a_hashed_table_is_no_growing_one(tmp_path: Path) -> None:
     hashed = (make_table("user", 90, 4, optimizer="rowwise_adagrad"),)
     growing = (make_table("user", 90, 4, optimizer="rowwise_adagrad", growth=Growth()),)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.pipeline.embedding.lookup.item_lists import PaddedLists, WeightedBags
-from shadowsync.pipeline.embedding.lookup.request import NO_WEIGHTS, TableBags
+from shadowsync.pipeline.embedding.lookup.request import NO_KEYS, NO_WEIGHTS, TableBags
 from shadowsync.pipeline.types import Float32Array
 from shadowsync.tests.support.embedding_cluster import DrawnRows, EmbeddingCluster, draw_rows
 from shadowsync.tests.support.tables import make_table
@@ -19,14 +19,15 @@ LENGTHS = np.array([2, 0, 3, 1], np.int32)
 
 
 def bags_of(pooling: str, weights: Float32Array = NO_WEIGHTS) -> TableBags:
-    return TableBags(np.arange(6, dtype=np.int32), LENGTHS, pooling, weights)
+    return TableBags(np.arange(6, dtype=np.int32), LENGTHS, pooling, weights, NO_KEYS)
 
 
 def test_vectors_of_a_list_are_side_by_side_in_its_order() -> None:
     lists = PaddedLists(bags_of("none"))
     assert lists.vectors == 12
     assert lists.places(np.arange(6)).tolist() == [0, 1, 6, 7, 8, 9]
-    empty = PaddedLists(TableBags(np.zeros(0, np.int32), np.zeros(3, np.int32), "none", NO_WEIGHTS))
+    nothing = TableBags(np.zeros(0, np.int32), np.zeros(3, np.int32), "none", NO_WEIGHTS, NO_KEYS)
+    empty = PaddedLists(nothing)
     assert empty.join(torch.zeros(empty.vectors, 5)).shape == (3, 1, 5)
 
 

@@ -85,4 +85,4 @@ def test_weights_that_do_not_fit_the_ids(log: Path, tmp_path: Path, harm: str) -
     changed = table.set_column(at, table.schema.field(at), pa.array(lists, table.schema.field(at).type))
     pq.write_table(changed, path)
     with pytest.raises(DataError, match=r"column more:weights has not one weight of at least 0 for each id"):
-        list(read_part(str(path), part, manifest))
+        list(read_part(str(path), part, manifest, {}))

@@ -154,9 +154,9 @@ def _more_rows(tree: dict[str, Any]) -> None:
         (_sealed_without_a_part, DataError, r"its train parts have \d+ rows, but it states 8988"),
         (lambda tree: tree.pop("digest"), DataError, "was changed: its content does not match digest"),
         (
-            lambda tree: tree.update(version=3),
+            lambda tree: tree.update(version=4),
             DataError,
-            "has version 3; this shadowsync reads versions up to 2",
+            "has version 4; this shadowsync reads versions up to 3",
         ),
         (lambda tree: tree.update(format="x"), DataError, "is not a manifest of shadowsync prepare"),
         (

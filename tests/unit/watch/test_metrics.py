@@ -62,11 +62,14 @@ def server() -> Iterator[Served]:
 
 
 def scrape(server: Served) -> dict[tuple[str, str], tuple[float, dict[str, str]]]:
-    """By name and peer: the value and the labels."""
+    """By name and peer or table: the value and the labels."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60.0) as response:
         text = response.read().decode()
     return {
-        (sample.name, sample.labels.get("peer", "")): (sample.value, sample.labels)
+        (sample.name, sample.labels.get("peer", sample.labels.get("table", ""))): (
+            sample.value,
+            sample.labels,
+        )
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -81,6 +84,22 @@ def test_a_scrape_has_the_counts_of_the_last_heartbeat(server: Served) -> None:
         ("shadowsync_sync_gap_open_iterations", ""): (3.0, labels),
         ("shadowsync_link_sent_bytes_total", "sync-0"): (10.0, labels | {"peer": "sync-0"}),
         ("shadowsync_link_received_bytes_total", "sync-0"): (20.0, labels | {"peer": "sync-0"}),
+    }
+
+
+def test_growing_tables_are_told_apart_by_a_label() -> None:
+    """Also one whose name has a slash."""
+    counts = {"growing/rows/user": 7, "growing/evicted/user": 2, "growing/rows/a/b": 9, "growing": 1}
+    served = Served("embedding", "embedding-0", lambda: counts)
+    try:
+        found = scrape(served)
+    finally:
+        served.close()
+    labels = {"run": "a-run", "role": "embedding", "node": "embedding-0"}
+    assert found == {
+        ("shadowsync_growing_rows", "user"): (7.0, labels | {"table": "user"}),
+        ("shadowsync_growing_rows", "a/b"): (9.0, labels | {"table": "a/b"}),
+        ("shadowsync_growing_evicted_ids_total", "user"): (2.0, labels | {"table": "user"}),
     }
 
 

@@ -150,10 +150,17 @@ def test_a_tensor_that_may_be_omitted_is_sent_only_when_it_has_values(items: int
     assert isinstance(found, Delivery)
     np.testing.assert_array_equal(found.item_weights, weights)
     assert found.item_weights.dtype == np.float32
+    # With the keys of other tables before them.
+    sent = encode(Delivery(**fields, bag_keys=np.arange(items, dtype=np.uint64)))
+    assert len(sent) == (11 if items else 7)
+    found = decode([bytes(memoryview(frame)) for frame in sent])
+    assert isinstance(found, Delivery)
+    assert found.bag_keys.tolist() == list(range(items))
+    assert found.bag_keys.dtype == np.uint64
     if not items:
         header = msgpack.unpackb(sent[0][4:])
         assert header[3] == [[2], [2, 1], [0, 2], [0], [0], [1, 2]]
-        with pytest.raises(ProtocolError, match="delivery: 6 to 9 tensors are expected, 5 came"):
+        with pytest.raises(ProtocolError, match="delivery: 6 to 10 tensors are expected, 5 came"):
             decode([sent[0], *sent[2:]])
 
 
