@@ -129,6 +129,20 @@ BY_ROLE: dict[str, tuple[Metric, ...]] = {
     "embedding": (*COMMON, *EMBEDDING),
     "sync": (*COMMON, *SYNC),
 }
+# Of a job with several labels: one value for each, which the label "label" names.
+BY_LABEL = (
+    _gauge("job_label_ne", "ne/", "normalized entropy in training of one label, of all examples so far"),
+    _gauge(
+        "job_label_recent_ne",
+        "ne_recent/",
+        "normalized entropy in training of one label, of the latest examples",
+    ),
+    _gauge(
+        "job_label_validation_score",
+        "validation/",
+        "the last validation of one label, in the metric of the job's [validation]",
+    ),
+)
 # Counted by trainers for each node at the other end, which the label "peer" names.
 LINK_SENT = _counter("link_sent_bytes", "to/", "bytes sent to one other node")
 LINK_RECEIVED = _counter("link_received_bytes", "from/", "bytes received from one other node")

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from ..pipeline.wire.keys.http_token import required_token
 from .listening import HEALTH_PATH, HttpServer, listen
-from .metric_names import BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
+from .metric_names import BY_LABEL, BY_ROLE, LINK_RECEIVED, LINK_SENT, LINK_SHARED, PREFIX, Metric
 from .token_guard import TokenGuard
 
 IDLE_SECONDS = 10.0
@@ -53,11 +53,13 @@ class HeartbeatCollector(Collector):
                 family = _family(metric, LABELS)
                 family.add_metric(self._values, float(value))
                 yield family
-        for metric in (LINK_SENT, LINK_RECEIVED, LINK_SHARED):
-            ends = {key: value for key, value in counts.items() if key.startswith(metric.key)}
-            if ends:
-                family = _family(metric, (*LABELS, "peer"))
-                for key, value in sorted(ends.items()):
+        named = [*((one, "peer") for one in (LINK_SENT, LINK_RECEIVED, LINK_SHARED))]
+        named += [(one, "label") for one in BY_LABEL]
+        for metric, name in named:
+            found = {key: value for key, value in counts.items() if key.startswith(metric.key)}
+            if found:
+                family = _family(metric, (*LABELS, name))
+                for key, value in sorted(found.items()):
                     family.add_metric((*self._values, key.removeprefix(metric.key)), float(value))
                 yield family
 

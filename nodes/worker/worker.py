@@ -349,14 +349,14 @@ class Worker(Service):
             self._left_out_batches += 1
             self._trained(BatchAck.leaving_out(self.index, batch.reader.name, batch.delivery, step.left_out))
             return
-        batch.lr_scale = step.rows_scale
+        batch.lr_scale, batch.other_losses = step.rows_scale, step.other_losses
         self._unconfirmed.pushed(batch.reader.name, batch.delivery.sequence)
         with self._pushing:
             self._shards.push(batch, gradients, time.monotonic())
         batch.replies = []
 
     def _acknowledge(self, batch: InFlightBatch) -> None:
-        self._trained(BatchAck.of(self.index, batch.reader.name, batch.delivery, batch.loss))
+        self._trained(BatchAck.of(self.index, batch.reader.name, batch.delivery, batch.losses))
 
     def _drop(self, batch: InFlightBatch) -> None:
         batch.reader.mark_processed()

@@ -15,7 +15,16 @@ from ..data.hashing import column_number, hash_bytes, hashes_of_rows
 from ..text.format import percent
 from ..types import Float32Array, Mask
 from .source import TappedRows
-from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics, shared_rows
+from .statistics import (
+    FRACTIONS,
+    HEADS,
+    IdStatistics,
+    LabelRates,
+    LabelTotals,
+    NumberStatistics,
+    Statistics,
+    shared_rows,
+)
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -45,9 +54,13 @@ class StatisticsCounter:
         self._tables = job.tables
         self._bagged = [table.name for table in job.tables if table.pooling]
         self.counted = max(256, min(MOST_COUNTED, ALL_COUNTED // len(self._tables)))
-        self._numbers = {name: _NumberCounter(_without_prefix(saved, f"number {name}")) for name in dense}
+        self._labels = job.data.label_names
+        self._numbers = {
+            name: _NumberCounter(self._labels, _without_prefix(saved, f"number {name}")) for name in dense
+        }
         self._ids = {
             table.name: _IdCounter(
+                self._labels,
                 _missing_hash(table.name, columns.get(table.name)),
                 self.counted,
                 hashed=table.name not in columns or columns[table.name].fixed_rows is None,
@@ -58,6 +71,8 @@ class StatisticsCounter:
         }
         # Number of rows, of labels of 1, sum of weights, first and last time.
         self._totals = np.array(saved.get("totals", [0, 0, 0, np.inf, -np.inf]))
+        # Number of labels of 1, of each further label.
+        self._others = np.array(saved.get("others", np.zeros(len(self._labels) - 1)), np.int64)
         self._weighted = any(column.kind == "weight" for column in columns.values())
         self._waiting: list[TappedRows] = []
         self._waiting_values = 0
@@ -66,6 +81,7 @@ class StatisticsCounter:
         """Add rows; they are counted many at once, perhaps later."""
         examples, times = rows.chunk.examples, rows.chunk.times
         self._totals[:3] += [len(rows), (examples.labels > 0).sum(), examples.weights.sum(dtype=np.float64)]
+        self._others += (examples.other_labels > 0).sum(axis=1)
         self._totals[3] = times.min(initial=self._totals[3])
         self._totals[4] = times.max(initial=self._totals[4])
         self._waiting.append(rows)
@@ -76,7 +92,7 @@ class StatisticsCounter:
     def saved(self) -> dict[str, NDArray[Any]]:
         """Return all counts by name; pending rows are counted first."""
         self._count()
-        arrays = {"totals": self._totals}
+        arrays = {"totals": self._totals} | ({"others": self._others} if len(self._others) else {})
         for name, numbers in self._numbers.items():
             arrays |= _with_prefix(f"number {name}", numbers.saved())
         for name, ids in self._ids.items():
@@ -92,6 +108,7 @@ class StatisticsCounter:
             rows=int(rows),
             positives=int(positives),
             label_rate=positives / rows if rows else None,
+            labels=self._label_totals(int(rows), int(positives)),
             weight_mean=weight / rows if rows and self._weighted else None,
             time_first=first if timed else None,
             time_last=last if timed else None,
@@ -103,12 +120,21 @@ class StatisticsCounter:
             distinct_error=float((2 / self.counted) ** 0.5),
         )
 
+    def _label_totals(self, rows: int, positives: int) -> dict[str, LabelTotals]:
+        if not len(self._others):
+            return {}
+        counts = zip(self._labels, (positives, *self._others.tolist()), strict=True)
+        return {
+            name: LabelTotals(positives=count, label_rate=count / rows if rows else None)
+            for name, count in counts
+        }
+
     def _count(self) -> None:
         waiting, self._waiting, self._waiting_values = self._waiting, [], 0
         if not waiting:
             return
         examples = [rows.chunk.examples for rows in waiting]
-        labels = np.concatenate([one.labels for one in examples])
+        labels = np.concatenate([np.vstack([one.labels, *one.other_labels]) for one in examples], axis=1)
         for at, (name, column) in enumerate(self._numbers.items()):
             values = [self._as_source(name, one.dense[:, at]) for one in examples]
             column.add(values, [rows.missing[name] for rows in waiting], labels)
@@ -200,30 +226,40 @@ class _DistinctCounter:
 class _ColumnCounter:
     """Count rows of a column, by label and missing value.
 
-    `presence` is int64 [4]: number of rows, of rows without a value, of labels of 1, and of labels of 1
-    without a value.
+    `presence` is int64 [2 + 2T] for T labels: number of rows, of rows without a value; then for each label
+    the number of labels of 1, and of labels of 1 without a value.
     """
 
-    def __init__(self, saved: Arrays) -> None:
-        self.presence = np.array(saved.get("presence", np.zeros(4)), np.int64)
+    def __init__(self, labels: tuple[str, ...], saved: Arrays) -> None:
+        self._labels = labels
+        self.presence = np.array(saved.get("presence", np.zeros(2 + 2 * len(labels))), np.int64)
 
     def add_presence(self, missing: NDArray[np.bool_], labels: Float32Array) -> None:
+        """Count n rows; `labels` are float32 [T, n]."""
         positive = labels > 0
-        self.presence += [len(labels), missing.sum(), positive.sum(), (missing & positive).sum()]
+        by_label = np.stack([positive.sum(axis=1), (missing & positive).sum(axis=1)], axis=1)
+        self.presence += [len(missing), missing.sum(), *by_label.flat]
 
     def stated(self) -> dict[str, Any]:
         """Return the fields of a `ColumnStatistics`, except the name."""
-        rows, missing, positives, both = map(int, self.presence)
+        rows, missing = map(int, self.presence[:2])
+        rates = [
+            LabelRates(
+                label_rate_missing=both / missing if missing else None,
+                label_rate_present=(positives - both) / (rows - missing) if rows > missing else None,
+            )
+            for positives, both in self.presence[2:].reshape(-1, 2).tolist()
+        ]
         return {
             "missing": missing / rows if rows else 0.0,
-            "label_rate_missing": both / missing if missing else None,
-            "label_rate_present": (positives - both) / (rows - missing) if rows > missing else None,
+            **rates[0].model_dump(),
+            "labels": dict(zip(self._labels, rates, strict=True)) if len(rates) > 1 else {},
         }
 
 
 class _NumberCounter(_ColumnCounter):
-    def __init__(self, saved: Arrays) -> None:
-        super().__init__(saved)
+    def __init__(self, labels: tuple[str, ...], saved: Arrays) -> None:
+        super().__init__(labels, saved)
         # Sum, least and largest value.
         self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
         self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
@@ -231,7 +267,7 @@ class _NumberCounter(_ColumnCounter):
     def add(
         self, values: Sequence[NDArray[np.float64]], missing: Sequence[Mask], labels: Float32Array
     ) -> None:
-        """Add chunks of rows; `labels` are those of all chunks."""
+        """Add chunks of rows; `labels` are those of all chunks, float32 [T, n]."""
         self.add_presence(np.concatenate(missing), labels)
         chunks = [chunk[~mask] for chunk, mask in zip(values, missing, strict=True)]
         # Chunk by chunk, so that the rounding of the sum does not depend on how many are counted at once.
@@ -281,8 +317,17 @@ class _IdCounter(_ColumnCounter):
     `missing` is the hash of a missing value. `hashed` is False if each value has a fixed row of its own.
     """
 
-    def __init__(self, missing: np.uint64, limit: int, *, hashed: bool, bagged: bool, saved: Arrays) -> None:
-        super().__init__(saved)
+    def __init__(
+        self,
+        labels: tuple[str, ...],
+        missing: np.uint64,
+        limit: int,
+        *,
+        hashed: bool,
+        bagged: bool,
+        saved: Arrays,
+    ) -> None:
+        super().__init__(labels, saved)
         self._limit, self._hashed, self._bagged = limit, hashed, bagged
         self._missing_hash = missing
         # Number of all values, length of the longest bag.
@@ -293,7 +338,7 @@ class _IdCounter(_ColumnCounter):
     def add(
         self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
     ) -> None:
-        """Add rows; `lengths` are the lengths of their bags, int32 [n], or None."""
+        """Add rows, with labels [T, n]; `lengths` are those of their bags, int32 [n], or None."""
         if lengths is not None:
             self.add_presence(lengths == 0, labels)
             self._sizes[1] = max(self._sizes[1], int(lengths.max(initial=0)))
