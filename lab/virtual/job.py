@@ -263,7 +263,10 @@ class VirtualJob:
 def _by_label(
     sums: QualitySums | None, progressive: QualitySums, names: Sequence[str]
 ) -> dict[str, VirtualLabel]:
-    """Return the figures of each of several labels; `sums` are those of the test data."""
+    """Return the figures of each of several labels.
+
+    `sums` are those of the test data; without any, None.
+    """
     if len(names) == 1:
         return {}
     tested = sums.by_label(names) if sums is not None and sums.examples else {}

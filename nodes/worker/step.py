@@ -197,11 +197,12 @@ class Stepper:
             return 0.0, []
         limit = self._settings.clip_norm
         self.clipped_steps += limit is not None and result.norm > limit
-        logits = result.logits + np.float32(self._loss.logit_offset)
-        if progressive is not None:
-            progressive.add(logits, self._labels(step.delivery), _weights(step.delivery))
-        if self._label_count > 1:
-            step.other_losses = _losses_of_others(logits, step.delivery)
+        if progressive is not None or self._label_count > 1:
+            logits = result.logits + np.float32(self._loss.logit_offset)
+            if self._label_count > 1:
+                step.other_losses = _losses_of_others(logits, step.delivery)
+            if progressive is not None:
+                progressive.add(logits, self._labels(step.delivery), _weights(step.delivery))
         return result.loss, self._gradients(step, result)
 
     def train(
@@ -328,7 +329,7 @@ class Stepper:
 
 
 def _losses_of_others(logits: Float32Array, delivery: Delivery) -> tuple[float, ...]:
-    """Return the mean log loss of each label but the first, by its logits, [B, T]."""
+    """Return the mean log loss of each further label, by logits [B, T]."""
     weights = _weights(delivery)
     host = None if weights is None else torch.tensor(weights)
     each = zip(logits.T[1:], delivery.other_labels, strict=True)

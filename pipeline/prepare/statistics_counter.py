@@ -338,7 +338,7 @@ class _IdCounter(_ColumnCounter):
     def add(
         self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
     ) -> None:
-        """Add rows, with labels [T, n]; `lengths` are those of their bags, int32 [n], or None."""
+        """Add rows: labels [T, n], and the lengths of bags, int32 [n], if any."""
         if lengths is not None:
             self.add_presence(lengths == 0, labels)
             self._sizes[1] = max(self._sizes[1], int(lengths.max(initial=0)))

@@ -105,7 +105,7 @@ class TrainingMetrics:
 
     @property
     def ne_by_label(self) -> dict[str, tuple[float | None, float | None]]:
-        """NE of all batches and of the latest, of each of several labels; {} for one."""
+        """NE of each of several labels: of all batches, and of the latest."""
         recent = LossSums.over(self._ne, _LATEST)
         return {
             name: (self._sums.ne(at), recent.ne(at) if recent is not None else None)
