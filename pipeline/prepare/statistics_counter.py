@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -25,8 +25,7 @@ from .statistics import (
     Statistics,
     shared_rows,
 )
-
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+from .value_counts import Arrays, DistinctCounter, ValueCounts
 
 QUANTILE_DIGITS: Final = 3
 QUANTILE_ERROR: Final = 0.005
@@ -159,70 +158,6 @@ class StatisticsCounter:
         return found
 
 
-class _ValueCounts:
-    """Count how often each value occurs.
-
-    Attributes:
-        frame: the columns `value` and `count`. A count is at most `short` too small, and never too large.
-        short: the largest error of a count; 0 while no value was dropped.
-    """
-
-    def __init__(self, dtype: type[pl.DataType], saved: Arrays) -> None:
-        schema: dict[str, type[pl.DataType]] = {"value": dtype, "count": pl.Int64}
-        self.frame = pl.DataFrame({key: saved.get(key, []) for key in schema}, schema=schema)
-        self.short = int(saved["short"][0]) if saved else 0
-
-    def add(self, values: pl.Series) -> None:
-        new = values.alias("value").value_counts().cast({"count": pl.Int64})
-        self.frame = pl.concat([self.frame, new]).group_by("value").agg(pl.col("count").sum())
-
-    def keep(self, limit: int) -> None:
-        """Drop rare values until at most `limit` are left.
-
-        Source: Misra and Gries, 1982.
-        """
-        # polars has no sketch of frequent values. DataSketches has one, but would be one more compiled
-        # dependency for these lines. Its error is a bound for the whole stream; `short` is the actual one.
-        if len(self.frame) > limit:
-            less = int(self.frame["count"].top_k(limit + 1).to_numpy().min())
-            self.frame = self.frame.with_columns(pl.col("count") - less).filter(pl.col("count") > 0)
-            self.short += less
-
-    def saved(self) -> dict[str, NDArray[Any]]:
-        arrays = {name: self.frame[name].to_numpy() for name in self.frame.columns}
-        return {**arrays, "short": np.array([self.short])}
-
-
-class _DistinctCounter:
-    """Estimate the number of distinct hashes, by adaptive sampling.
-
-    The sample has all distinct hashes below a bound, which is halved when the sample is full. Hashes are
-    assumed to be spread evenly. Source: Flajolet, On adaptive sampling, Computing 43 (1990).
-    """
-
-    # `approx_n_unique` of polars returns only a number. An interrupted preparation needs a state that can be
-    # saved.
-    def __init__(self, limit: int, saved: Arrays) -> None:
-        self._limit = limit
-        self._sample = pl.Series(saved.get("sample", []), dtype=pl.UInt64)
-        self._halvings = int(saved["halvings"][0]) if saved else 0
-
-    def add(self, hashes: pl.Series) -> None:
-        self._sample = pl.concat([self._sample, self._below(hashes)]).unique()
-        while len(self._sample) > self._limit:
-            self._halvings += 1
-            self._sample = self._below(self._sample)
-
-    def _below(self, hashes: pl.Series) -> pl.Series:
-        return hashes.filter(hashes <= (2**64 - 1) >> self._halvings)
-
-    def estimate(self) -> int:
-        return len(self._sample) << self._halvings
-
-    def saved(self) -> dict[str, NDArray[Any]]:
-        return {"sample": self._sample.to_numpy(), "halvings": np.array([self._halvings])}
-
-
 class _ColumnCounter:
     """Count rows of a column, by label and missing value.
 
@@ -262,7 +197,7 @@ class _NumberCounter(_ColumnCounter):
         super().__init__(labels, saved)
         # Sum, least and largest value.
         self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
-        self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
+        self._counts = ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
 
     def add(
         self, values: Sequence[NDArray[np.float64]], missing: Sequence[Mask], labels: Float32Array
@@ -332,8 +267,8 @@ class _IdCounter(_ColumnCounter):
         self._missing_hash = missing
         # Number of all values, length of the longest bag.
         self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
-        self._counts = _ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
-        self._distinct = _DistinctCounter(limit, _without_prefix(saved, "distinct"))
+        self._counts = ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
+        self._distinct = DistinctCounter(limit, _without_prefix(saved, "distinct"))
 
     def add(
         self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
