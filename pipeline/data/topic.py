@@ -32,6 +32,11 @@ def partitions_of(url: str, kafka: KafkaSection = PLAINTEXT) -> list[str]:
     and JobFileError as `open_client`.
     """
     parts = url.removeprefix(TOPIC_PREFIX).split("/")
+    if "@" in parts[0]:
+        # Without the address, which has a password.
+        raise DataError(
+            "the address of a topic has a user", remedy="leave it out, and give [data.kafka] sasl_username"
+        )
     if len(parts) not in (2, 3) or not all(parts):
         raise DataError(
             "is not a topic", where=url, remedy="write kafka://HOST:PORT/TOPIC, several hosts with commas"

@@ -114,6 +114,12 @@ def test_what_is_no_topic_is_refused(path: str) -> None:
         partitions_of(path)
 
 
+def test_a_user_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(DataError, match=r"has a user; leave it out, and give \[data.kafka\]") as caught:
+        partitions_of("kafka://me:hunter-2@host:1/t")
+    assert "hunter-2" not in str(caught.value)
+
+
 def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
     with pytest.raises(DataError, match="check the name of the topic") as caught:
         partitions_of(broker.url("nobody-writes-this"))
