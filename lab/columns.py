@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -10,18 +10,21 @@ from ..pipeline.report.wording import DOES_NOT
 from ..pipeline.text.format import MISSING, amount, counted, data_size, duration, number
 from .record import Comparison
 from .statistics import Paired
-from .summary import Row
+from .summary import Quality, Row
 from .variants import REFERENCE
 
 AnyRow = TypeVar("AnyRow")
+# A column of what all rows have is one of each kind of row.
+ShownRow = TypeVar("ShownRow", contravariant=True)
+AnyQuality = TypeVar("AnyQuality")
 
 
 @dataclass(frozen=True)
-class Column(Generic[AnyRow]):
+class Column(Generic[ShownRow]):
     """A title, and the text of a row's cell."""
 
     title: str
-    text: Callable[[AnyRow], str]
+    text: Callable[[ShownRow], str]
 
 
 def signed_difference(value: Paired | None) -> str:
@@ -62,15 +65,18 @@ def _gap(row: Row) -> str:
     return MISSING if row.gap_mean is None else f"{number(row.gap_mean, 1)} / {amount(row.gap_max)}"
 
 
-COLUMNS: Final[tuple[Column[Row], ...]] = (
-    Column("algorithm", lambda row: row.label),
-    Column("runs", run_status),
+_QUALITY: Final[tuple[Column[Quality], ...]] = (
     Column("NE", lambda row: number(row.ne)),
     Column(f"NE minus {REFERENCE}", lambda row: signed_difference(row.ne_difference)),
     Column("by NE", lambda row: row.ne_verdict or MISSING),
     Column("AUC", lambda row: number(row.auc)),
     Column(f"AUC minus {REFERENCE}", lambda row: signed_difference(row.auc_difference)),
     Column("by AUC", lambda row: row.auc_verdict or MISSING),
+)
+COLUMNS: Final[tuple[Column[Row], ...]] = (
+    Column("algorithm", lambda row: row.label),
+    Column("runs", run_status),
+    *_QUALITY,
     Column("examples/s", lambda row: amount(row.examples_per_second)),
     Column("over none", lambda row: ratio(row.speed_ratio)),
     Column("CPU s / million", lambda row: amount(row.cpu_seconds_per_million)),
@@ -80,6 +86,31 @@ COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("gap mean / max", _gap),
     Column("divergence", lambda row: amount(row.divergence)),
 )
+
+
+def all_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """Return the columns of a comparison: COLUMNS, and those of each further label."""
+    return with_labels(COLUMNS, _QUALITY, rows, lambda row: row.labels)
+
+
+def with_labels(
+    columns: Iterable[Column[AnyRow]],
+    quality: Iterable[Column[AnyQuality]],
+    rows: Sequence[AnyRow],
+    labels_of: Callable[[AnyRow], Mapping[str, AnyQuality]],
+) -> list[Column[AnyRow]]:
+    """Return `columns`, and those of the quality of each further label."""
+
+    def of_label(column: Column[AnyQuality], name: str) -> Column[AnyRow]:
+        def text(row: AnyRow) -> str:
+            # A variant none of whose runs has ended has no labels.
+            labels = labels_of(row)
+            return column.text(labels[name]) if name in labels else MISSING
+
+        return Column(f"{name}: {column.title}", text)
+
+    names = dict.fromkeys(name for row in rows for name in list(labels_of(row))[1:])
+    return [*columns, *(of_label(column, name) for name in names for column in quality)]
 
 
 # For a terminal of 80 columns; the intervals are on the page.

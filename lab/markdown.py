@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..pipeline.report.wording import DOES_NOT
 from ..pipeline.text.markdown import markdown_table, plain
-from .columns import COLUMNS, NARROW, facts, incomplete, run_status
+from .columns import NARROW, all_columns, facts, incomplete, run_status
 from .record import Comparison
 from .summary import Row
 
@@ -27,8 +27,9 @@ def render_markdown(comparison: Comparison, rows: list[Row]) -> str:
         if not row.ledger_adds_up:
             lines += [f"> **{plain(row.label)}: the ledger {DOES_NOT}. Do not trust its runs.**", ""]
     lines += [f"- {plain(fact)}" for fact in facts(comparison, rows)]
-    cells = [[column.text(row) for column in COLUMNS] for row in rows]
-    lines += ["", *markdown_table([column.title for column in COLUMNS], cells)]
+    columns = all_columns(rows)
+    cells = [[column.text(row) for column in columns] for row in rows]
+    lines += ["", *markdown_table([plain(column.title) for column in columns], cells)]
     models = dict.fromkeys(f"{row.label}: {row.model}" for row in rows if row.model)
     lines += ["", "Scored models:", "", *(f"- {plain(text)}" for text in models)]
     failed = [f"- {plain(row.label)}: {plain(text)}" for row in rows for text in row.failed]
@@ -46,7 +47,7 @@ def print_table(comparison: Comparison, rows: list[Row], console: Console) -> No
     A row is red if a run failed or its ledger does not add up.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown = COLUMNS if console.width >= WIDE else NARROW
+    shown = all_columns(rows) if console.width >= WIDE else NARROW
     for column in shown:
         first = column is shown[0]
         table.add_column(

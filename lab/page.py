@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ..pipeline.report.model import Report
 from ..pipeline.report.wording import DOES_NOT
 from ..pipeline.text.format import data_size
-from .columns import COLUMNS, facts, incomplete
+from .columns import all_columns, facts, incomplete
 from .plots import draw
 from .record import Comparison
 from .summary import Row
@@ -45,7 +45,7 @@ def render_page(comparison: Comparison, rows: Sequence[Row], reports: Mapping[st
     return template("compare.html").render(
         comparison=comparison,
         rows=rows,
-        columns=COLUMNS,
+        columns=all_columns(rows),
         facts=facts(comparison, list(rows)),
         alarms=_alarms(comparison, rows),
         plots=draw(comparison, rows, reports),

@@ -22,8 +22,23 @@ class ComparisonPart(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
 
+class LabelFigures(ComparisonPart):
+    """Figures of one of several labels, see `Figures`."""
+
+    ne: float | None
+    auc: float | None
+    ne_progressive: float | None
+
+
+UNKNOWN: Final = LabelFigures(ne=None, auc=None, ne_progressive=None)
+"""Stands for the figures of a label that a comparison of an earlier version lacks."""
+
+
 class Figures(ComparisonPart):
-    """Figures of one run's report; None for what was not measured."""
+    """Figures of one run's report; None for what was not measured.
+
+    Of several labels they are those of the first, and `labels` has those of each by its name.
+    """
 
     model: str | None
     ne: float | None
@@ -43,6 +58,7 @@ class Figures(ComparisonPart):
     wall_seconds: float
     ledger_adds_up: bool
     relay_cpu_seconds: float | None
+    labels: dict[str, LabelFigures] = {}
 
     @classmethod
     def of(cls, report: Report, batch: int) -> Figures:
@@ -70,7 +86,17 @@ class Figures(ComparisonPart):
             wall_seconds=report.wall_seconds,
             ledger_adds_up=report.ledger.adds_up,
             relay_cpu_seconds=report.network.relay_cpu_seconds if report.network else None,
+            labels={name: _of_label(report, name) for name in report.train.ne_by_label},
         )
+
+
+def _of_label(report: Report, name: str) -> LabelFigures:
+    score = report.eval.labels.get(name) if report.eval is not None else None
+    return LabelFigures(
+        ne=score.ne if score is not None else None,
+        auc=score.auc if score is not None else None,
+        ne_progressive=report.train.ne_by_label[name],
+    )
 
 
 class Run(ComparisonPart):

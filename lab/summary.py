@@ -7,18 +7,32 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field
 
-from .record import Comparison, ComparisonPart, Figures, VariantRecord
+from .record import UNKNOWN, Comparison, ComparisonPart, Figures, LabelFigures, VariantRecord
 from .statistics import Conclusion, Paired, paired_difference, paired_ratio
 from .variants import REFERENCE
 
 Get = Callable[[Figures], float | None]
 
 
-class Row(ComparisonPart):
+class Quality(ComparisonPart):
+    """NE and AUC of one label: means over a variant's seeds.
+
+    `ne_difference` and `auc_difference` are from one trainer, paired by seed, and None if no seed has both.
+    """
+
+    ne: float | None
+    ne_difference: Paired | None
+    ne_verdict: Conclusion | None
+    auc: float | None
+    auc_difference: Paired | None
+    auc_verdict: Conclusion | None
+
+
+class Row(Quality):
     """One variant: means over its seeds; `gap_max` is the maximum.
 
-    `ne_difference` and `auc_difference` are from one trainer, `speed_ratio` is over `none` with as many
-    trainers; each is paired by seed, and None if no seed has both.
+    `speed_ratio` is over `none` with as many trainers, paired by seed, and None if no seed has both. Of
+    several labels NE and AUC are those of the first, and `labels` has those of each by its name.
     """
 
     label: str
@@ -28,12 +42,6 @@ class Row(ComparisonPart):
     died: int
     ledger_adds_up: bool
     model: str | None
-    ne: float | None
-    ne_difference: Paired | None
-    ne_verdict: Conclusion | None
-    auc: float | None
-    auc_difference: Paired | None
-    auc_verdict: Conclusion | None
     examples_per_second: float | None
     speed_ratio: Paired | None
     cpu_seconds_per_million: float | None
@@ -44,6 +52,7 @@ class Row(ComparisonPart):
     gap_max: float | None
     divergence: float | None
     relay_cpu_seconds: float | None
+    labels: dict[str, Quality] = Field(default_factory=dict)
 
 
 def summarize(comparison: Comparison) -> list[Row]:
@@ -60,12 +69,10 @@ def _row(comparison: Comparison, variant: VariantRecord, baseline: str | None) -
     runs = comparison.of(variant.label)
     found = [run.figures for run in runs if run.figures is not None]
     label = variant.label
-    ne = _against(comparison, label, REFERENCE, lambda f: f.ne, paired_difference)
-    auc = _against(comparison, label, REFERENCE, lambda f: f.auc, paired_difference)
     speed = None
     if baseline is not None and label != baseline and label != REFERENCE:
         speed = _against(comparison, label, baseline, lambda f: f.examples_per_second or None, paired_ratio)
-    reference = label == REFERENCE
+    names = found[0].labels if found else {}
     return Row(
         label=label,
         variant=variant,
@@ -74,12 +81,7 @@ def _row(comparison: Comparison, variant: VariantRecord, baseline: str | None) -
         died=sum(run.exit_code == 5 for run in runs),
         ledger_adds_up=all(figures.ledger_adds_up for figures in found),
         model=found[0].model if found else None,
-        ne=_mean(found, lambda f: f.ne),
-        ne_difference=None if reference else ne,
-        ne_verdict=None if reference or ne is None else ne.verdict(0.0, lower_is_better=True),
-        auc=_mean(found, lambda f: f.auc),
-        auc_difference=None if reference else auc,
-        auc_verdict=None if reference or auc is None else auc.verdict(0.0, lower_is_better=False),
+        **dict(_quality(comparison, label, lambda f: f.ne, lambda f: f.auc)),
         examples_per_second=_mean(found, lambda f: f.examples_per_second),
         speed_ratio=speed,
         cpu_seconds_per_million=_mean(found, lambda f: f.cpu_seconds_per_million),
@@ -90,6 +92,31 @@ def _row(comparison: Comparison, variant: VariantRecord, baseline: str | None) -
         gap_max=max((f.gap_max for f in found if f.gap_max is not None), default=None),
         divergence=_mean(found, lambda f: f.divergence),
         relay_cpu_seconds=_mean(found, lambda f: f.relay_cpu_seconds),
+        labels={name: _of_label(comparison, label, name) for name in names},
+    )
+
+
+def _of_label(comparison: Comparison, label: str, name: str) -> Quality:
+    def get(figures: Figures) -> LabelFigures:
+        return figures.labels.get(name, UNKNOWN)
+
+    return _quality(comparison, label, lambda f: get(f).ne, lambda f: get(f).auc)
+
+
+def _quality(comparison: Comparison, label: str, get_ne: Get, get_auc: Get) -> Quality:
+    """Return a variant's NE and AUC, without differences for the reference."""
+    found = [run.figures for run in comparison.of(label) if run.figures is not None]
+    ne = auc = None
+    if label != REFERENCE:
+        ne = _against(comparison, label, REFERENCE, get_ne, paired_difference)
+        auc = _against(comparison, label, REFERENCE, get_auc, paired_difference)
+    return Quality(
+        ne=_mean(found, get_ne),
+        ne_difference=ne,
+        ne_verdict=None if ne is None else ne.verdict(0.0, lower_is_better=True),
+        auc=_mean(found, get_auc),
+        auc_difference=auc,
+        auc_verdict=None if auc is None else auc.verdict(0.0, lower_is_better=False),
     )
 
 

@@ -98,8 +98,10 @@ def make_role(name: str, job: Job) -> Role:
     Call it in a running loop.
     """
     if name == "reader":
+        from ..pipeline.data.kafka_client import require_topics_usable
         from .reader.role import ReaderRole
 
+        require_topics_usable(job.data)
         return ReaderRole(job)
     if name == "embedding":
         from .embedding.role import EmbeddingRole

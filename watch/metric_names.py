@@ -135,6 +135,20 @@ LINKS = (
     _counter("link_received_bytes", "from/", "bytes received from one other node"),
     _counter("link_shared_bytes", "shared/", "bytes, both ways, in memory shared with one other node"),
 )
+# Of a job with several labels, one value for each.
+LABELS_OF_JOB = (
+    _gauge("job_label_ne", "ne/", "normalized entropy in training of one label, of all examples so far"),
+    _gauge(
+        "job_label_recent_ne",
+        "ne_recent/",
+        "normalized entropy in training of one label, of the latest examples",
+    ),
+    _gauge(
+        "job_label_validation_score",
+        "validation/",
+        "the last validation of one label, in the metric of the job's [validation]",
+    ),
+)
 # Counted by embedding nodes for each growing table.
 GROWING_TABLES = (
     _gauge("growing_rows", "growing/rows/", "rows of a growing table here that have an id"),
@@ -144,5 +158,5 @@ GROWING_TABLES = (
         "growing_refused_ids", "growing/refused/", "how often an id was due for a row here and none was free"
     ),
 )
-BY_LABEL: dict[str, tuple[Metric, ...]] = {"peer": LINKS, "table": GROWING_TABLES}
+BY_LABEL: dict[str, tuple[Metric, ...]] = {"peer": LINKS, "table": GROWING_TABLES, "label": LABELS_OF_JOB}
 """Metrics with a further label, and its name; a count's name is the metric's key and the label's value."""

@@ -32,6 +32,8 @@ def scalars_of(status: Status) -> dict[str, float]:
         "embedding/lookups_per_second": status.embedding.lookups_per_second,
         "embedding/staleness_mean": status.embedding.staleness_mean,
     }
+    for name, one in list(status.quality.labels.items())[1:]:
+        found |= {f"ne/{name}/all": one.ne, f"ne/{name}/recent": one.ne_recent}
     for node in status.nodes:
         if node.role == "trainer" and node.alive:
             found[f"examples_per_second/{node.name}"] = node.examples_per_second

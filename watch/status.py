@@ -57,14 +57,21 @@ class Speed(StatusPart):
     mean: float | None = None
 
 
-class Quality(StatusPart):
-    """Normalized entropy in training: of all batches, and of the latest.
-
-    Each batch is scored before its step.
-    """
+class LabelNe(StatusPart):
+    """Normalized entropy of one of several labels, see `Quality`."""
 
     ne: float | None = None
     ne_recent: float | None = None
+
+
+class Quality(LabelNe):
+    """Normalized entropy in training: of all batches, and of the latest.
+
+    Each batch is scored before its step. Of several labels it is that of the first, and `labels` has that of
+    each by its name.
+    """
+
+    labels: dict[str, LabelNe] = {}
 
 
 class SyncFigures(StatusPart):

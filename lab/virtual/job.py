@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from ...sync_algos.catalog.registry import make_algorithm
 from ...sync_algos.memory.meeting import weighted_mean
 from .clock import run_in_virtual_time
 from .links import VirtualNetwork
-from .result import CURVE_POINTS, CurvePoint, LossWindow, VirtualResult
+from .result import CURVE_POINTS, CurvePoint, LossWindow, VirtualLabel, VirtualResult
 from .source import BatchSource
 from .tables import VirtualTables
 from .timing import Timing
@@ -140,6 +141,7 @@ class VirtualJob:
             digest=hashlib.sha256(b"".join(model.numpy().tobytes() for model in models)).hexdigest(),
             curve=self._curve,
             control=self._control.report() if self._control is not None else None,
+            labels=_by_label(sums, progressive, self._job.data.label_names),
         )
 
     async def _balance(self) -> None:
@@ -256,6 +258,27 @@ class VirtualJob:
         for start in range(0, len(replicas[0]), CHUNK_ELEMENTS):
             divergence.add([replica[start : start + CHUNK_ELEMENTS] for replica in replicas])
         return divergence.value()
+
+
+def _by_label(
+    sums: QualitySums | None, progressive: QualitySums, names: Sequence[str]
+) -> dict[str, VirtualLabel]:
+    """Return the figures of each of several labels.
+
+    `sums` are those of the test data; without any, None.
+    """
+    if len(names) == 1:
+        return {}
+    tested = sums.by_label(names) if sums is not None and sums.examples else {}
+    trained = progressive.by_label(names) if progressive.examples else {}
+    return {
+        name: VirtualLabel(
+            ne=tested[name].ne if tested else None,
+            auc=tested[name].auc if tested else None,
+            training_ne=trained[name].ne if trained else None,
+        )
+        for name in names
+    }
 
 
 def _joined(first: CurvePoint, second: CurvePoint) -> CurvePoint:

@@ -14,23 +14,26 @@ from rich.text import Text
 from ...pipeline.report.quality_warnings import FIRST_ITERATIONS
 from ...pipeline.text.format import MISSING, amount, data_size, duration, number
 from ...pipeline.text.markdown import markdown_table, plain
-from ..columns import Column, signed_difference
+from ..columns import Column, signed_difference, with_labels
 from ..curves import mean_curve
 from ..page import template
 from ..plots import ALONE, COLOURS, figure_svg, finish, frame
 from ..variants import REFERENCE
 from .plan import VirtualPlan
-from .summary import VirtualRow
+from .summary import VirtualQuality, VirtualRow
 
-COLUMNS: Final[tuple[Column[VirtualRow], ...]] = (
-    Column("algorithm", lambda row: row.label),
-    Column("trainers", lambda row: str(row.trainers)),
-    Column("runs", lambda row: f"{row.finished} of {row.finished + row.missing}"),
+_QUALITY: Final[tuple[Column[VirtualQuality], ...]] = (
     Column("NE", lambda row: number(row.ne)),
     Column("deviation", lambda row: number(row.ne_deviation)),
     Column(f"NE minus {REFERENCE}", lambda row: signed_difference(row.ne_difference)),
     Column("NE in training", lambda row: number(row.training_ne)),
     Column("AUC", lambda row: number(row.auc)),
+)
+COLUMNS: Final[tuple[Column[VirtualRow], ...]] = (
+    Column("algorithm", lambda row: row.label),
+    Column("trainers", lambda row: str(row.trainers)),
+    Column("runs", lambda row: f"{row.finished} of {row.finished + row.missing}"),
+    *_QUALITY,
     Column("gap", lambda row: MISSING if row.gap_mean is None else number(row.gap_mean, 1)),
     Column(f"rounds in the first {FIRST_ITERATIONS} iterations", lambda row: number(row.early_rounds, 1)),
     Column("staleness", lambda row: number(row.staleness, 1)),
@@ -41,6 +44,10 @@ COLUMNS: Final[tuple[Column[VirtualRow], ...]] = (
 )
 # For a terminal of 80 columns.
 NARROW: Final = ("algorithm", "trainers", "runs", "NE", "deviation", "gap", "staleness", "virtual time")
+
+
+def _all_columns(rows: Sequence[VirtualRow]) -> list[Column[VirtualRow]]:
+    return with_labels(COLUMNS, _QUALITY, rows, lambda row: row.labels)
 
 
 def virtual_facts(plan: VirtualPlan) -> list[str]:
@@ -66,8 +73,10 @@ def render_virtual_markdown(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> st
     lines = [f"# Virtual comparison {plain(plan.name)}", ""]
     lines += [f"> **{text}**" for text in virtual_incomplete(rows)]
     lines += [f"- {plain(fact)}" for fact in virtual_facts(plan)]
-    cells = [[column.text(row) for column in COLUMNS] for row in rows]
-    return "\n".join([*lines, "", *markdown_table([column.title for column in COLUMNS], cells)]) + "\n"
+    columns = _all_columns(rows)
+    cells = [[column.text(row) for column in columns] for row in rows]
+    table = markdown_table([plain(column.title) for column in columns], cells)
+    return "\n".join([*lines, "", *table]) + "\n"
 
 
 def render_virtual_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
@@ -75,7 +84,7 @@ def render_virtual_page(plan: VirtualPlan, rows: Sequence[VirtualRow]) -> str:
     return template("virtual.html").render(
         plan=plan,
         rows=rows,
-        columns=COLUMNS,
+        columns=_all_columns(rows),
         row_class=lambda _: "",
         facts=virtual_facts(plan),
         alarms=virtual_incomplete(rows),

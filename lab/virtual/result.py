@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 import numpy as np
+from pydantic import Field
 
 from ...pipeline.report.adaptation import Control
 from ...pipeline.types import Float32Array, FrozenModel
@@ -29,10 +30,20 @@ class CurvePoint(FrozenModel):
     divergence: float | None
 
 
+class VirtualLabel(FrozenModel):
+    """Figures of one of several labels, see `VirtualResult`."""
+
+    ne: float | None
+    auc: float | None
+    training_ne: float | None
+
+
 class VirtualResult(FrozenModel):
     """Result of an emulated job.
 
     Attributes:
+        labels: of a job with several labels, the figures of each by its name; `ne`, `auc`, `training_ne` and
+            the curve are of the first.
         ne: NE on the test data; None without any.
         training_ne: NE of the batches of the first epoch, each before its update.
         dense_updates: dense updates by trainer; more than its iterations if batches are cut.
@@ -64,6 +75,7 @@ class VirtualResult(FrozenModel):
     digest: str
     curve: list[CurvePoint]
     control: Control | None = None
+    labels: dict[str, VirtualLabel] = Field(default_factory=dict)
 
 
 class LossWindow:

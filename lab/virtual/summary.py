@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from pydantic import Field
 
 from ..record import ComparisonPart
 from ..statistics import Paired, paired_difference
 from ..variants import REFERENCE
 from .plan import VirtualPlan
-from .result import CurvePoint, VirtualResult
+from .result import CurvePoint, VirtualLabel, VirtualResult
+
+BySeed: TypeAlias = Mapping[int, VirtualResult]
+AnyLabel: TypeAlias = VirtualResult | VirtualLabel
 
 
-class VirtualRow(ComparisonPart):
+class VirtualQuality(ComparisonPart):
+    """Quality of one label: means over a variant's seeds.
+
+    `ne_difference` is from one trainer, paired by seed.
+    """
+
+    ne: float | None
+    ne_deviation: float | None
+    ne_difference: Paired | None
+    training_ne: float | None
+    auc: float | None
+
+
+class VirtualRow(VirtualQuality):
     """One algorithm with a number of trainers: means over its seeds.
 
-    `ne_difference` is from one trainer, paired by seed. `examples_per_second` counts virtual seconds.
+    `examples_per_second` counts virtual seconds. Of several labels the quality is that of the first, and
+    `labels` has that of each by its name.
     """
 
     label: str
     trainers: int
     finished: int
     missing: int
-    ne: float | None
-    ne_deviation: float | None
-    ne_difference: Paired | None
-    training_ne: float | None
-    auc: float | None
     gap_mean: float | None
     early_rounds: float | None
     staleness: float | None
@@ -35,6 +50,7 @@ class VirtualRow(ComparisonPart):
     examples_per_second: float | None
     sync_bytes: float | None
     curves: list[list[CurvePoint]]
+    labels: dict[str, VirtualQuality] = Field(default_factory=dict)
 
 
 def summarize_virtual(plan: VirtualPlan, results: Mapping[str, VirtualResult]) -> list[VirtualRow]:
@@ -48,20 +64,16 @@ def _row(plan: VirtualPlan, results: Mapping[str, VirtualResult], label: str, tr
     by_seed = {run.seed: results[run.name] for run in runs if run.name in results}
     found = list(by_seed.values())
     of_one = [run for run in plan.runs if run.label == REFERENCE and run.name in results]
-    alone = {run.seed: results[run.name].ne for run in of_one}
-    pairs = [(result.ne, alone.get(seed)) for seed, result in by_seed.items() if label != REFERENCE]
-    known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
-    scores = [result.ne for result in found if result.ne is not None]
+    alone = {run.seed: results[run.name] for run in of_one} if label != REFERENCE else {}
+    # Results of an earlier version have none.
+    every = [*found, *alone.values()]
+    names = [name for name in (found[0].labels if found else ()) if all(name in one.labels for one in every)]
     return VirtualRow(
         label=label,
         trainers=trainers,
         finished=len(found),
         missing=len(runs) - len(found),
-        ne=_mean(found, lambda result: result.ne),
-        ne_deviation=statistics.stdev(scores) if len(scores) > 1 else None,
-        ne_difference=paired_difference(*zip(*known, strict=True)) if known else None,
-        training_ne=_mean(found, lambda result: result.training_ne),
-        auc=_mean(found, lambda result: result.auc),
+        **dict(_quality(by_seed, alone, lambda result: result)),
         gap_mean=_mean(found, lambda result: result.gap_mean),
         early_rounds=_mean(found, lambda result: statistics.fmean(result.early_rounds)),
         staleness=_mean(found, lambda result: result.staleness),
@@ -70,6 +82,26 @@ def _row(plan: VirtualPlan, results: Mapping[str, VirtualResult], label: str, tr
         examples_per_second=_mean(found, lambda result: result.examples / result.seconds),
         sync_bytes=_mean(found, lambda result: result.sync_bytes),
         curves=[result.curve for result in found],
+        labels={name: _of_label(by_seed, alone, name) for name in names},
+    )
+
+
+def _of_label(by_seed: BySeed, alone: BySeed, name: str) -> VirtualQuality:
+    return _quality(by_seed, alone, lambda result: result.labels[name])
+
+
+def _quality(by_seed: BySeed, alone: BySeed, of: Callable[[VirtualResult], AnyLabel]) -> VirtualQuality:
+    """Return the quality of one label; `of` takes its figures from a result."""
+    found = list(by_seed.values())
+    pairs = [(of(result).ne, of(alone[seed]).ne) for seed, result in by_seed.items() if seed in alone]
+    known = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
+    scores = [ne for result in found if (ne := of(result).ne) is not None]
+    return VirtualQuality(
+        ne=_mean(found, lambda result: of(result).ne),
+        ne_deviation=statistics.stdev(scores) if len(scores) > 1 else None,
+        ne_difference=paired_difference(*zip(*known, strict=True)) if known else None,
+        training_ne=_mean(found, lambda result: of(result).training_ne),
+        auc=_mean(found, lambda result: of(result).auc),
     )
 
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...pipeline.config.job import Job
+from ...pipeline.data.kafka_client import KafkaRefused, is_topic
 from ...pipeline.data.parquet import IdClass
 from ...pipeline.data.paths import file_identity, file_size_bytes, is_url, match_files, read_errors
 from ...pipeline.data.span import Span
-from ...pipeline.data.topic import is_topic, offset_spans, offsets_of
+from ...pipeline.data.topic import offset_spans, offsets_of
 from ...pipeline.errors import DataError, ExitCode, ShadowSyncError
 from ...pipeline.input.job_input import JobInput
 from ...pipeline.text.format import counted
@@ -86,10 +87,10 @@ class GrowingInput:
     """
 
     def __init__(self, job: Job, spans: tuple[Span, ...], id_classes: Mapping[str, IdClass]) -> None:
-        self._patterns = job.data.path
+        self._patterns, self._kafka = job.data.path, job.data.kafka
         self._source = JobInput(job)
         self._source.ids.add_known(id_classes, "the files before")
-        others = match_files([*job.data.validation_path, *job.data.eval_path])
+        others = match_files([*job.data.validation_path, *job.data.eval_path], self._kafka)
         self._new = NewFiles(file_identity(path) for path in (*others, *(span.path for span in spans)))
         self._count = len(spans)
         # Of each partition of a topic, the offset after the last planned one.
@@ -101,13 +102,13 @@ class GrowingInput:
     def look(self) -> FoundSpans:
         """Return the spans of new files, with the next numbers.
 
-        Raises DataError for a file that does not fit the job.
+        Raises DataError for a file that does not fit the job, and for a topic whose brokers refuse the job.
         """
         spans: list[Span] = []
         notes: list[str] = []
         files = 0
         try:
-            found = match_files(self._patterns, may_be_none=True)
+            found = match_files(self._patterns, self._kafka, may_be_none=True)
             paths = {file_identity(path): path for path in found}
             for path in filter(is_topic, paths.values()):
                 new, lost = self._messages(path, self._count + len(spans))
@@ -115,6 +116,8 @@ class GrowingInput:
                 notes += lost
             now = {file: _version(path) for file, path in paths.items() if not is_topic(path)}
             whole, changed = self._new.look(now)
+        except KafkaRefused:
+            raise
         except DataError as error:
             # What went away, or does not answer, may be there at the next look.
             log.warning("new files could not be looked for: %s", error)
@@ -130,7 +133,7 @@ class GrowingInput:
 
     def _messages(self, path: str, number: int) -> tuple[list[Span], list[str]]:
         """Return the spans of a partition's new messages, and notes of lost ones."""
-        first, end = offsets_of(path)
+        first, end = offsets_of(path, self._kafka)
         start = self._planned.get(path, first)
         self._planned[path] = max(start, end)
         gone = f"messages {start} to {first - 1} of {path} are gone: they are not trained on"
@@ -172,7 +175,8 @@ class InputFollower:
                     await self._add(found)
                 await asyncio.sleep(state.job.data.follow_seconds)
         except ShadowSyncError as error:
-            why = f"a new file of data.path cannot be trained on: {error}"
+            what = "the topic" if isinstance(error, KafkaRefused) else "a new file of data.path"
+            why = f"{what} cannot be trained on: {error}"
             self._server.request_stop(Stop("failed", why, ExitCode.DATA))
 
     async def _add(self, found: FoundSpans) -> None:

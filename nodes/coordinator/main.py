@@ -18,6 +18,7 @@ from pathlib import Path
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.checkpoint.manifest import sweep
 from ...pipeline.config.job import Job
+from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
@@ -107,6 +108,7 @@ async def run_coordinator(
     process = process or ProcessHooks()
     job = settings.job
     _require_torch_for_validation(job)
+    await asyncio.to_thread(require_topics_usable, job.data)
     takeover = None
     if settings.recover is not None:
         takeover = await asyncio.to_thread(Takeover.open, settings.recover, LEDGER_FILE)

@@ -184,6 +184,7 @@ def _train(state: JobState, outcome: Outcome, trainers: CountsByNode) -> Train:
     scored = state.input.progressive
     return Train(
         ne_progressive=state.training_metrics.ne_progressive,
+        ne_by_label={name: ne for name, (ne, _) in state.training_metrics.ne_by_label.items()},
         progressive=progressive_report(
             outcome.progressive, state.ledger.trained_in(scored), state.job.data.label_names
         )

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from ...pipeline.config.job import Job
+from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
@@ -137,8 +138,9 @@ class Supervisor:
     async def _check(self) -> None:
         """Check the job; returns early at an interrupt.
 
-        Raises JobFileError for a job that cannot be run.
+        Raises JobFileError for a job that cannot be run, DataError as `require_topics_usable`.
         """
+        await asyncio.to_thread(require_topics_usable, self._job.data)
         await race(have_checked(self._starter, self._job_file), self._interrupted.wait())
 
     async def _start_coordinator(self, *more: str) -> str | None:

@@ -69,7 +69,9 @@ class AckSender:
             records = self._take()
             request = TrainedBatches(
                 tuple(
-                    TrainedBatch(r.id, r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at)
+                    TrainedBatch(
+                        r.id, r.examples, r.loss_sum, r.positives, r.weight, now - r.finished_at, r.others
+                    )
                     for r in records
                     if not r.left_out
                 ),

@@ -30,8 +30,14 @@ class InFlightBatch:
     pending_lookups: int = 0
     unpushed: int = 0
     loss: float = 0.0
+    other_losses: tuple[float, ...] = ()
     lr_scale: float = 1.0
     stranded: bool = False
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Mean log loss of each label, once the step is finished."""
+        return self.loss, *self.other_losses
 
     @property
     def training(self) -> bool:

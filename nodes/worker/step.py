@@ -47,6 +47,8 @@ class Step:
         pending: results in flight from the device; None for a batch that is left out.
         left_out: why the batch changes nothing; empty if it trains. Known after the launch if no step is
             launched ahead, otherwise after the finish.
+        other_losses: mean log loss of each further label before the update, once finished; as that of the
+            first, which `Stepper.finish` returns.
     """
 
     delivery: Delivery
@@ -60,6 +62,7 @@ class Step:
     bad: torch.Tensor | None = None
     pending: PendingResult | None = None
     left_out: str = ""
+    other_losses: tuple[float, ...] = ()
 
     @property
     def micro_batches(self) -> int:
@@ -194,9 +197,12 @@ class Stepper:
             return 0.0, []
         limit = self._settings.clip_norm
         self.clipped_steps += limit is not None and result.norm > limit
-        if progressive is not None:
+        if progressive is not None or self._label_count > 1:
             logits = result.logits + np.float32(self._loss.logit_offset)
-            progressive.add(logits, self._labels(step.delivery), _weights(step.delivery))
+            if self._label_count > 1:
+                step.other_losses = _losses_of_others(logits, step.delivery)
+            if progressive is not None:
+                progressive.add(logits, self._labels(step.delivery), _weights(step.delivery))
         return result.loss, self._gradients(step, result)
 
     def train(
@@ -320,6 +326,14 @@ class Stepper:
         if result.gradients is not None:
             torch.autograd.backward(step.vectors.embeddings, result.gradients)
         return step.vectors.gradients()
+
+
+def _losses_of_others(logits: Float32Array, delivery: Delivery) -> tuple[float, ...]:
+    """Return the mean log loss of each further label, by logits [B, T]."""
+    weights = _weights(delivery)
+    host = None if weights is None else torch.tensor(weights)
+    each = zip(logits.T[1:], delivery.other_labels, strict=True)
+    return tuple(float(mean_log_loss(torch.tensor(own), torch.tensor(label), host)) for own, label in each)
 
 
 def _weights(delivery: Delivery) -> Float32Array | None:

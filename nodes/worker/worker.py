@@ -257,13 +257,12 @@ class Worker(Service):
         now = time.monotonic()
         while self._inbox and len(self._batches) < self._ahead:
             batch = self._inbox[0]
-            if batch.training and self._drain_until is not None:
-                return
-            if batch.delivery.pass_number > self._pass:
-                # A reader is sometimes faster than the trainer's order with the weights of a pass.
+            # A reader is sometimes faster than the trainer's order with the weights of a pass.
+            early = batch.delivery.pass_number > self._pass
+            if early or (batch.training and self._drain_until is not None):
                 return
             self._inbox.popleft()
-            if not batch.training and batch.delivery.pass_number != self._pass:
+            if not batch.training and batch.delivery.pass_number < self._pass:
                 self._drop(batch)
                 continue
             with self._looking_up:
@@ -286,16 +285,18 @@ class Worker(Service):
     def _compute(self, batch: InFlightBatch) -> None:
         self._batches.popleft()
         if not batch.training:
-            # Lookups for an abandoned pass belong to no sums.
-            if batch.delivery.pass_number == self._pass:
+            if batch.delivery.pass_number == self._pass:  # And not abandoned meanwhile.
                 self._score(batch)
             self._drop(batch)
             return
         if self._fixed_rate is not None:
             with self._waiting_for_round:
                 # A replay writes nothing to the replica, so no round waits for it.
-                rounds = self._fixed_rate
-                (rounds.nothing_to_train if batch.delivery.replay else rounds.before_step)()
+                (
+                    self._fixed_rate.nothing_to_train
+                    if batch.delivery.replay
+                    else self._fixed_rate.before_step
+                )()
         with self._computing:
             step = self._stepper.stage(batch.delivery, batch.requests, batch.replies)
             targets = self._shards.targets(batch)
@@ -349,14 +350,14 @@ class Worker(Service):
             self._left_out_batches += 1
             self._trained(BatchAck.leaving_out(self.index, batch.reader.name, batch.delivery, step.left_out))
             return
-        batch.lr_scale = step.rows_scale
+        batch.lr_scale, batch.other_losses = step.rows_scale, step.other_losses
         self._unconfirmed.pushed(batch.reader.name, batch.delivery.sequence)
         with self._pushing:
             self._shards.push(batch, gradients, time.monotonic())
         batch.replies = []
 
     def _acknowledge(self, batch: InFlightBatch) -> None:
-        self._trained(BatchAck.of(self.index, batch.reader.name, batch.delivery, batch.loss))
+        self._trained(BatchAck.of(self.index, batch.reader.name, batch.delivery, batch.losses))
 
     def _drop(self, batch: InFlightBatch) -> None:
         batch.reader.mark_processed()

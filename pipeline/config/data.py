@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from ..types import TOPIC_PREFIX
 from .columns import ColumnSection, check_columns
+from .kafka import KafkaSection
 from .sections import STRICT, Fraction, Positive
 from .tables import TableColumn
 
@@ -140,6 +141,7 @@ class DataSection(BaseModel):
     )
     strip: bool = Field(default=False, description="csv, tsv: remove the blanks around a field.")
     split: SplitSection = SplitSection()
+    kafka: KafkaSection = KafkaSection()
     negative_share: Fraction = Field(
         default=1.0,
         description="Share of the training part's negatives that is trained on, with all positives. They"
@@ -231,9 +233,15 @@ class DataSection(BaseModel):
             raise ValueError(f'data.readers: {self.readers} given; data.order = "time" needs 1')
 
     def _check_topics(self) -> None:
-        paths = (*self.path, *self.validation_path, *self.eval_path)
-        if not any(path.startswith(TOPIC_PREFIX) for path in paths):
+        topics = [path for path in self.paths if path.startswith(TOPIC_PREFIX)]
+        if not topics:
             return
+        if any("@" in path.removeprefix(TOPIC_PREFIX).partition("/")[0] for path in topics):
+            # Without the address, which has a password.
+            raise ValueError(
+                "data.path: the address of a topic has a user; give [data.kafka] sasl_username, and"
+                " the password by sasl_password_env or sasl_password_file"
+            )
         if self.format == "parquet":
             raise ValueError('data.format: "parquet" given; messages of a topic are text, "csv" or "tsv"')
         if self.header and self.format != "criteo_tsv":
@@ -268,6 +276,11 @@ class DataSection(BaseModel):
                 'data.split.progressive: given; it needs data.epochs = 1, and data.order = "time" or '
                 "data.shuffle_window = 0"
             )
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Patterns of all files and topics that the job reads."""
+        return (*self.path, *self.validation_path, *self.eval_path)
 
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:

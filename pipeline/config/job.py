@@ -220,9 +220,10 @@ class Job(Section):
     def digest(self) -> str:
         """Hex SHA-256 of all that the nodes must agree on.
 
-        The digest leaves out `network`, `watch`, `report`, the place of the run folder and the trainer's
-        device.
+        The digest leaves out `network`, `watch`, `report`, `data.kafka`, the place of the run folder and the
+        trainer's device.
         """
         excluded = dict.fromkeys(("network", "watch", "report"), True)
-        text = self.model_dump_json(exclude=excluded | {"run": {"directory"}, "trainer": {"device"}})
+        parts = {"run": {"directory"}, "data": {"kafka"}, "trainer": {"device"}}
+        text = self.model_dump_json(exclude={**excluded, **parts})
         return hashlib.sha256(text.encode()).hexdigest()

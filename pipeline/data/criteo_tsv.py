@@ -12,11 +12,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.kafka import KafkaSection
 from ..types import IndexArray
 from .bad_rows import BadRows, printable
 from .batch import no_keys
 from .fields import parse_number, parse_numbers
 from .hashing import hash_fields, table_rows_of
+from .kafka_client import PLAINTEXT
 from .schema import ColumnTap, Examples, FeatureShape, log_transform
 from .span import Span
 from .text import BLOCK_BYTES, MAX_LINE_BYTES, LineBlock, line_blocks, line_numbers, too_long
@@ -30,18 +32,19 @@ def read_tsv(
     bad_rows: BadRows,
     block_bytes: int = BLOCK_BYTES,
     tap: ColumnTap | None = None,
+    kafka: KafkaSection = PLAINTEXT,
 ) -> Iterator[Examples]:
     """Yield the good rows of a span of text, in file order.
 
     A row is good when it has 1 + D + T columns, its label is 0 or 1, and each dense column is empty or a
     decimal number; other rows go to `bad_rows`. A dense value becomes sign(x) * log1p(|x|), a missing one
     0.0. Ids may have any bytes or none, and are hashed (hashing.py). Lines end in a newline, or in a return
-    and a newline. `block_bytes` changes only the size of the chunks. `tap` receives each chunk. Raises
-    DataError as `line_blocks` does, and past the limit of `bad_rows`.
+    and a newline. `block_bytes` changes only the size of the chunks. `tap` receives each chunk; `kafka` is
+    for topics. Raises DataError as `line_blocks` does, and past the limit of `bad_rows`.
     """
     lines_read = 0
     line_number = line_numbers(span)
-    for block in line_blocks(span, block_bytes):
+    for block in line_blocks(span, block_bytes, kafka=kafka):
         fields = _split(block, shape.columns)
         if int(np.diff(fields.lines).max()) > MAX_LINE_BYTES + 1:
             raise too_long(span.path)

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..config.kafka import KafkaSection
 from ..errors import DataError
 from ..types import BatchId
 from .bad_rows import BadRows
 from .batch import Batch
 from .criteo_tsv import read_tsv
+from .kafka_client import PLAINTEXT
 from .parquet import read_parquet
 from .schema import ColumnTap, Examples, FeatureShape
 from .shuffle import WindowMemory, row_order, windows
@@ -53,17 +55,23 @@ def cut_into_batches(
 
 
 def read_examples(
-    span: Span, data_format: str, shape: FeatureShape, bad_rows: BadRows, tap: ColumnTap | None = None
+    span: Span,
+    data_format: str,
+    shape: FeatureShape,
+    bad_rows: BadRows,
+    tap: ColumnTap | None = None,
+    kafka: KafkaSection = PLAINTEXT,
 ) -> Iterator[Examples]:
     """Yield the good rows of a span in file order.
 
-    Chunks may have any size. `tap` receives each chunk. Only one thread may use `bad_rows`. Raises DataError
-    for a file that cannot be read or has another shape, and past the limit of `bad_rows`.
+    Chunks may have any size. `tap` receives each chunk; `kafka` is for topics. Only one thread may use
+    `bad_rows`. Raises DataError for a file that cannot be read or has another shape, and past the limit of
+    `bad_rows`.
     """
     if data_format == "parquet":
         return read_parquet(span, shape, bad_rows, tap=tap)
     if data_format == "criteo_tsv":
-        return read_tsv(span, shape, bad_rows, tap=tap)
+        return read_tsv(span, shape, bad_rows, tap=tap, kafka=kafka)
     raise DataError(f'data format "{data_format}" is not known', remedy="use criteo_tsv or parquet")
 
 

@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from ..config.kafka import KafkaSection
 from ..errors import DataError, ShadowSyncError
-from .topic import is_topic, partitions_of
+from .kafka_client import PLAINTEXT, is_topic
+from .topic import partitions_of
 
 _LOCAL = ("file://", "local://")
 
@@ -114,15 +116,17 @@ def can_seek(path: str) -> bool:
         return True
 
 
-def match_files(patterns: Sequence[str], *, may_be_none: bool = False) -> list[str]:
+def match_files(
+    patterns: Sequence[str], kafka: KafkaSection = PLAINTEXT, *, may_be_none: bool = False
+) -> list[str]:
     """Return the files that any pattern matches, sorted, each once.
 
-    Raises DataError for a pattern that matches none, unless there `may_be_none`.
+    Raises DataError for a pattern that matches none, unless there `may_be_none`, and as `partitions_of`.
     """
     found: dict[str, str] = {}
     for pattern in patterns:
         try:
-            found.update(_matching(pattern))
+            found.update(_matching(pattern, kafka))
         except NoFileMatches:
             if not may_be_none:
                 raise
@@ -133,10 +137,10 @@ class NoFileMatches(DataError):
     """A pattern matches no file."""
 
 
-def _matching(pattern: str) -> dict[str, str]:
+def _matching(pattern: str, kafka: KafkaSection) -> dict[str, str]:
     """Return the files that match, by absolute path or URL."""
     if is_topic(pattern):
-        return {path: path for path in partitions_of(pattern)}
+        return {path: path for path in partitions_of(pattern, kafka)}
     if is_url(pattern):
         return {url: url for url in _matching_urls(pattern)}
     local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern

@@ -74,7 +74,7 @@ def _text_chunks(
     parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path)
     line_number = line_numbers(span)
     lines_before = 0
-    for block in line_blocks(span, block_bytes, encoding=data.encoding):
+    for block in line_blocks(span, block_bytes, encoding=data.encoding, kafka=data.kafka):
         if not lines_before and data.header and span.start == 0:
             block, lines_before = without_first_line(block), 1
             if not block.stop:

@@ -54,7 +54,7 @@ def header_of(path: str, data: DataSection) -> list[str]:
 
     Raises DataError if it cannot be read or split.
     """
-    line = first_line(path, data.encoding)
+    line = first_line(Span(0, path, "stream", 0, 1), data.encoding)
     parser = LineParser(["a"], ["a"], delimiter_of(data), data.quote)
     try:
         names = parser.split_line(line)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
+from ..config.kafka import KafkaSection
 from ..errors import DataError
 from .bad_rows import printable
+from .kafka_client import PLAINTEXT, is_topic
 from .parquet import IdClasses, check_click_columns, check_parquet, check_raw, row_groups
 from .paths import can_seek, file_size_bytes, match_files, read_errors
 from .record_schema import RecordSchema
@@ -15,11 +17,11 @@ from .schema_check import check_groups, check_text
 from .shuffle import SPANS, permutation
 from .span import Span
 from .text import compression_of, line_blocks
-from .topic import is_topic, offset_spans, offsets_of
+from .topic import offset_spans, offsets_of
 
 _PEEK_BYTES = 1 << 16
 Shape: TypeAlias = FeatureShape | RecordSchema | None
-_SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups", "offsets"], int, int]
+_SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
 
 
 def plan_spans(
@@ -28,6 +30,7 @@ def plan_spans(
     span_bytes: int,
     shape: Shape = None,
     ids: IdClasses | None = None,
+    kafka: KafkaSection = PLAINTEXT,
 ) -> list[Span]:
     """Cut all files that match into spans of about `span_bytes` on disk.
 
@@ -37,14 +40,18 @@ def plan_spans(
     Of each file at most the first 64 KiB or 1,000 rows are read. With `shape` the columns are checked: in
     Parquet by name and type, in Criteo's text by their number, which must be right in one of the first lines.
     With a `RecordSchema` the values of the first rows must fit too. `ids` records the class of each column's
-    ids.
+    ids. `kafka` is for topics.
 
     Raises DataError, which names the file and a remedy, for a pattern that matches no file, and for a file
     that is empty, cannot be read, is of another format, lacks columns, or has ids of another class than an
     earlier file.
     """
     spans: list[Span] = []
-    for path in match_files(patterns):
+    for path in match_files(patterns, kafka):
+        if is_topic(path):
+            # Not checked here: rows that do not fit are bad rows.
+            spans += offset_spans(path, len(spans), *offsets_of(path, kafka))
+            continue
         for kind, start, stop in _span_bounds(path, data_format, span_bytes, shape, ids):
             spans.append(Span(len(spans), path, kind, start, stop))
     return spans
@@ -62,10 +69,6 @@ def span_order(count: int, epoch: int, seed: int, shuffled: bool) -> list[int]:
 def _span_bounds(
     path: str, data_format: str, span_bytes: int, shape: Shape, ids: IdClasses | None
 ) -> Iterator[_SpanBounds]:
-    if is_topic(path):
-        # Not checked here: rows that do not fit are bad rows.
-        yield from (("offsets", span.start, span.stop) for span in offset_spans(path, 0, *offsets_of(path)))
-        return
     if data_format == "parquet":
         yield from _row_group_bounds(path, span_bytes, shape, ids)
         return

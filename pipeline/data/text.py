@@ -10,9 +10,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
+from ..config.kafka import KafkaSection
 from ..errors import DataError
 from ..types import Uint8Array
 from .hashing import PADDING_BYTES
+from .kafka_client import PLAINTEXT
 from .paths import open_raw, read_errors, suffix_of
 from .span import Span
 from .topic import open_offsets
@@ -89,26 +91,31 @@ def too_long(path: str) -> DataError:
 
 
 def line_blocks(
-    span: Span, block_bytes: int = BLOCK_BYTES, *, encoding: Encoding = "utf-8"
+    span: Span,
+    block_bytes: int = BLOCK_BYTES,
+    *,
+    encoding: Encoding = "utf-8",
+    kafka: KafkaSection = PLAINTEXT,
 ) -> Iterator[LineBlock]:
     """Yield the lines of a text span as UTF-8, in blocks of about `block_bytes`.
 
     The span is of kind "bytes", "stream" or "offsets". Blocks have whole lines; a last line without a newline
     gets one. A line belongs to the byte range that has its first byte. Blocks of UTF-8 share one buffer of
     `block_bytes` + MAX_LINE_BYTES; text in another `encoding` is converted into new memory.
+    `kafka` is for a topic's span.
 
     Raises DataError for a file that cannot be read or decompressed, or became shorter, for a line that does
     not fit the buffer, and for bytes that are no character of `encoding`.
     """
-    for block in _line_blocks(span, block_bytes):
+    for block in _line_blocks(span, block_bytes, kafka):
         yield block if encoding == "utf-8" else _to_utf_8(block, encoding, span.path)
 
 
-def _line_blocks(span: Span, block_bytes: int) -> Iterator[LineBlock]:
+def _line_blocks(span: Span, block_bytes: int, kafka: KafkaSection) -> Iterator[LineBlock]:
     memory = bytearray(MAX_LINE_BYTES + block_bytes + 1 + PADDING_BYTES)
     buffer, view = np.frombuffer(memory, np.uint8), memoryview(memory)
     held_bytes = 0
-    with read_errors(span.path), _open_span(span) as source:
+    with read_errors(span.path), _open_span(span, kafka) as source:
         while count := source.readinto(view[held_bytes : held_bytes + block_bytes]):
             end = memory.rfind(b"\n", held_bytes, held_bytes + count) + 1
             held_bytes += count
@@ -155,13 +162,14 @@ def bytes_after(span: Span, limit: int) -> bytes:
     return found[end + 1 :][:limit] if end >= 0 else b""
 
 
-def first_line(path: str, encoding: Encoding = "utf-8") -> bytes:
-    """Return the first line of a text file as UTF-8, without its line end.
+def first_line(span: Span, encoding: Encoding = "utf-8", kafka: KafkaSection = PLAINTEXT) -> bytes:
+    """Return the first line of a span's file as UTF-8, without its line end.
 
-    Raises DataError if the file cannot be read or is empty.
+    In a topic it is that of the span. Raises DataError if the file cannot be read or is empty.
     """
-    head = b""
-    with read_errors(path), _open_span(Span(0, path, "stream", 0, 1)) as source:
+    path, head = span.path, b""
+    opened = span if span.kind == "offsets" else Span(0, path, "stream", 0, 1)
+    with read_errors(path), _open_span(opened, kafka) as source:
         buffer = memoryview(bytearray(1 << 16))
         while b"\n" not in head and (count := source.readinto(buffer)):
             head += buffer[:count].tobytes()
@@ -261,9 +269,9 @@ class _ByteRange:
 
 
 @contextmanager
-def _open_span(span: Span) -> Iterator[_Readable]:
+def _open_span(span: Span, kafka: KafkaSection = PLAINTEXT) -> Iterator[_Readable]:
     if span.kind == "offsets":
-        with open_offsets(span) as reader:
+        with open_offsets(span, kafka) as reader:
             yield reader
         return
     compression = compression_of(span.path)

@@ -9,41 +9,43 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
+from ..config.kafka import KafkaSection
 from ..errors import DataError
 from ..text.format import duration
 from ..types import TOPIC_PREFIX
+from .kafka_client import PLAINTEXT, REMEDY, REPLY_SECONDS, KafkaClient, open_client
 from .span import Span
 
 SPAN_MESSAGES: Final = 100_000
 """Most messages of a span."""
 
-_REPLY_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.2
 _CONSUMED_AT_ONCE: Final = 10_000
 
 
-def is_topic(path: str) -> bool:
-    """Return whether a path is a topic or one of its partitions."""
-    return path.startswith(TOPIC_PREFIX)
-
-
-def partitions_of(url: str) -> list[str]:
+def partitions_of(url: str, kafka: KafkaSection = PLAINTEXT) -> list[str]:
     """Return the paths of a topic's partitions.
 
-    Raises DataError for a URL of another form, a topic that is not there, and without an answer.
+    Raises DataError for a URL of another form, a topic that is not there, and without an answer; KafkaRefused
+    and JobFileError as `open_client`.
     """
     parts = url.removeprefix(TOPIC_PREFIX).split("/")
+    if "@" in parts[0]:
+        # Without the address, which has a password.
+        raise DataError(
+            "the address of a topic has a user", remedy="leave it out, and give [data.kafka] sasl_username"
+        )
     if len(parts) not in (2, 3) or not all(parts):
         raise DataError(
             "is not a topic", where=url, remedy="write kafka://HOST:PORT/TOPIC, several hosts with commas"
         )
     if len(parts) == 3:
         return [url]
-    with _consumer(url) as consumer:
-        found = consumer.list_topics(parts[1], timeout=_REPLY_SECONDS).topics[parts[1]]
+    with open_client(url, kafka) as client:
+        found = client.ask(lambda seconds: client.consumer.list_topics(parts[1], seconds)).topics[parts[1]]
+        client.raise_refusal(found.error)
     if found.error is not None:
         raise DataError(
             f"cannot be read ({found.error.str()})", where=url, remedy="check the name of the topic"
@@ -51,13 +53,13 @@ def partitions_of(url: str) -> list[str]:
     return [f"{url}/{number}" for number in sorted(found.partitions)]
 
 
-def offsets_of(path: str) -> tuple[int, int]:
+def offsets_of(path: str, kafka: KafkaSection = PLAINTEXT) -> tuple[int, int]:
     """Return the offsets of a partition's first and next message.
 
-    Raises DataError without an answer.
+    Raises DataError without an answer, and as `open_client`.
     """
-    with _consumer(path) as consumer:
-        return _watermarks(consumer, path)
+    with open_client(path, kafka) as client:
+        return _watermarks(client, path)
 
 
 def offset_spans(path: str, number: int, start: int, stop: int) -> list[Span]:
@@ -72,15 +74,15 @@ def offset_spans(path: str, number: int, start: int, stop: int) -> list[Span]:
 
 
 @contextmanager
-def open_offsets(span: Span) -> Iterator[TopicReader]:
+def open_offsets(span: Span, kafka: KafkaSection = PLAINTEXT) -> Iterator[TopicReader]:
     """Open the messages of a span.
 
-    Raises DataError if some are gone, and without an answer.
+    Raises DataError if some are gone, and without an answer, and as `open_client`.
     """
     from confluent_kafka import TopicPartition
 
-    with _consumer(span.path) as consumer:
-        first, _ = _watermarks(consumer, span.path)
+    with open_client(span.path, kafka) as client:
+        first, _ = _watermarks(client, span.path)
         if first > span.start:
             raise DataError(
                 f"messages {span.start} to {min(first, span.stop) - 1} are gone, and"
@@ -88,15 +90,15 @@ def open_offsets(span: Span) -> Iterator[TopicReader]:
                 where=span.path,
                 remedy="let the topic retain messages until they are trained on and in a checkpoint",
             )
-        consumer.assign([TopicPartition(*_partition(span.path), span.start)])
-        yield TopicReader(consumer, span)
+        client.consumer.assign([TopicPartition(*_partition(span.path), span.start)])
+        yield TopicReader(client, span)
 
 
 class TopicReader:
     """The messages of a span as lines; used by one thread."""
 
-    def __init__(self, consumer: Any, span: Span) -> None:
-        self._consumer = consumer
+    def __init__(self, client: KafkaClient, span: Span) -> None:
+        self._client = client
         self._span = span
         self._next = span.start
         self._lines = memoryview(b"")
@@ -118,13 +120,12 @@ class TopicReader:
 
         # The call waits for as many as it asks for, or for its timeout.
         wanted = min(_CONSUMED_AT_ONCE, self._span.stop - self._next)
-        deadline = time.monotonic() + _REPLY_SECONDS
-        while not (messages := self._consumer.consume(wanted, timeout=_POLL_SECONDS)):
+        deadline = time.monotonic() + REPLY_SECONDS
+        while not (messages := self._client.consumer.consume(wanted, timeout=_POLL_SECONDS)):
             if time.monotonic() > deadline:
+                self._client.raise_refusal()
                 raise DataError(
-                    f"no message came within {duration(_REPLY_SECONDS)}",
-                    where=self._span.path,
-                    remedy=_REMEDY,
+                    f"no message came within {duration(REPLY_SECONDS)}", where=self._span.path, remedy=REMEDY
                 )
         lines = []
         for message in messages:
@@ -138,39 +139,11 @@ class TopicReader:
         self._lines = memoryview(b"".join(line + b"\n" for line in lines))
 
 
-_REMEDY: Final = "check the servers, and that they are reached from here"
-
-
-@contextmanager
-def _consumer(path: str) -> Iterator[Any]:
-    if find_spec("confluent_kafka") is None:
-        raise DataError("a topic needs confluent_kafka", where=path, remedy="pip install 'shadowsync[kafka]'")
-    from confluent_kafka import Consumer, KafkaException
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": path.removeprefix(TOPIC_PREFIX).partition("/")[0],
-            # Required by the library; nothing is committed, since the ledger knows what is trained.
-            "group.id": "shadowsync",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "log_level": 2,
-        }
-    )
-    try:
-        yield consumer
-    except KafkaException as error:
-        raise DataError(f"cannot be read ({error.args[0].str()})", where=path, remedy=_REMEDY) from error
-    finally:
-        consumer.close()
-
-
-def _watermarks(consumer: Any, path: str) -> tuple[int, int]:
+def _watermarks(client: KafkaClient, path: str) -> tuple[int, int]:
     from confluent_kafka import TopicPartition
 
-    first, end = consumer.get_watermark_offsets(TopicPartition(*_partition(path)), timeout=_REPLY_SECONDS)
+    partition = TopicPartition(*_partition(path))
+    first, end = client.ask(lambda seconds: client.consumer.get_watermark_offsets(partition, timeout=seconds))
     return int(first), int(end)
 
 

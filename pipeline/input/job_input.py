@@ -69,7 +69,9 @@ class JobInput:
 
         Raises DataError as `plan_spans`.
         """
-        files = [path for path in match_files(patterns, may_be_none=True) if path not in known]
+        files = [
+            path for path in match_files(patterns, self._data.kafka, may_be_none=True) if path not in known
+        ]
         return self.plan_raw(files) if files else []
 
     def plan_raw(self, patterns: Sequence[str]) -> list[Span]:
@@ -79,7 +81,8 @@ class JobInput:
         """
         if self._prepared is not None and (parts := self._prepared.parts(patterns)):
             return parts
-        return plan_spans(patterns, self._data.format, self._data.span_bytes, self._shape, self.ids)
+        data = self._data
+        return plan_spans(patterns, data.format, data.span_bytes, self._shape, self.ids, data.kafka)
 
     def chunks(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         """Yield the rows of a span's part and range, in order.
@@ -137,7 +140,8 @@ class JobInput:
         if isinstance(self._shape, RecordSchema):
             yield from read_records(span, self._shape, bad_rows)
             return
-        for examples in read_examples(span, self._data.format, self._shape, bad_rows, self._tap):
+        data = self._data
+        for examples in read_examples(span, data.format, self._shape, bad_rows, self._tap, data.kafka):
             yield RecordChunk(examples, np.zeros(0))
 
     def _sorted_span(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:

@@ -65,7 +65,7 @@ class PreparedInput:
         Returns [] unless all files are parts; their role does not matter. Raises DataError for a pattern that
         matches no file, and as `plan`.
         """
-        files = [absolute_path(file) for file in match_files(patterns)]
+        files = [absolute_path(file) for file in match_files(patterns, self._job.data.kafka)]
         folder = in_folder(self._folder, "")
         if not all(file.startswith(folder) and file in self._parts_by_path() for file in files):
             return []

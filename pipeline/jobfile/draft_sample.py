@@ -11,6 +11,7 @@ from typing import Final, Literal
 import polars as pl
 import pyarrow.parquet as pq
 
+from ..data.kafka_client import is_topic
 from ..data.paths import (
     absolute_path,
     file_size_bytes,
@@ -67,6 +68,12 @@ def read_sample(source: str) -> InputSample:
     From a glob or folder the first file is read. Raises DataError for files that cannot be read or are not of
     one kind, JobFileError for text without a clear delimiter.
     """
+    if is_topic(source):
+        raise DataError(
+            "is a topic, whose columns have no names",
+            where=source,
+            remedy="write its rows to a file for this, and then set data.path, header and [data.kafka]",
+        )
     pattern = absolute_path(source)
     if not is_url(pattern) and Path(pattern).is_dir():
         pattern = _of_folder(Path(pattern))

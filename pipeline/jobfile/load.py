@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ..config.job import Job
+from ..config.kafka import PATH_SETTINGS
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
@@ -290,6 +291,8 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
             value = [value]
         if isinstance(value, list):
             data[key] = [_absolute(base, item) if isinstance(item, str) else item for item in value]
+    if isinstance(kafka := data.get("kafka"), dict):
+        kafka |= {key: str(base / kafka[key]) for key in PATH_SETTINGS if kafka.get(key)}
 
 
 def _absolute(base: Path, path: str) -> str:

@@ -93,7 +93,7 @@ def _is_pattern(name: str, value: Any) -> bool:
 
 def _names_of_files(data: DataSection) -> list[str]:
     names: dict[str, None] = {}
-    for path in match_files(data.path):
+    for path in match_files(data.path, data.kafka):
         found: Iterable[str] = column_names(path) if data.format == "parquet" else header_of(path, data)
         names |= dict.fromkeys(found)
     return list(names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ..types import FrozenModel
 
@@ -12,19 +14,44 @@ FRACTIONS: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """Quantiles that are stated."""
 
 
-class ColumnStatistics(FrozenModel):
+class LabelRates(FrozenModel):
+    """The rates of one of several labels by a column, see `ColumnStatistics`."""
+
+    label_rate_missing: float | None
+    label_rate_present: float | None
+
+
+class LabelTotals(FrozenModel):
+    """The training rows with one of several labels, see `Statistics`."""
+
+    positives: int
+    label_rate: float | None
+
+
+class _WithLabels(FrozenModel):
+    """Base of models with `labels`, which JSON has for several labels only."""
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = serialize(self)
+        return {name: value for name, value in found.items() if name != "labels" or value}
+
+
+class ColumnStatistics(_WithLabels):
     """The statistics that every column has.
 
     Attributes:
         missing: share of the rows without a value, or with an empty bag.
         label_rate_missing, label_rate_present: share of label 1 among these rows, and among the others; None
-            if there are no such rows.
+            if there are no such rows. Of several labels they are those of the first.
+        labels: of a job with several labels, the rates of each by its name.
     """
 
     name: str
     missing: float
     label_rate_missing: float | None
     label_rate_present: float | None
+    labels: dict[str, LabelRates] = Field(default_factory=dict)
 
 
 class NumberStatistics(ColumnStatistics):
@@ -67,10 +94,12 @@ class IdStatistics(ColumnStatistics):
     longest: int
 
 
-class Statistics(FrozenModel):
+class Statistics(_WithLabels):
     """The statistics of the training rows.
 
     Attributes:
+        labels: of a job with several labels, the rows of each by its name; `positives` and `label_rate` are
+            those of the first.
         counted_values: up to this number the distinct values of a column are counted, not estimated.
         quantile_error: largest relative error of a quantile.
         distinct_error: relative standard error of an estimated number of distinct values.
@@ -79,6 +108,7 @@ class Statistics(FrozenModel):
     rows: int
     positives: int
     label_rate: float | None
+    labels: dict[str, LabelTotals] = Field(default_factory=dict)
     weight_mean: float | None
     time_first: float | None
     time_last: float | None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -15,9 +15,17 @@ from ..data.hashing import column_number, hash_bytes, hashes_of_rows
 from ..text.format import percent
 from ..types import Float32Array, Mask
 from .source import TappedRows
-from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics, shared_rows
-
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+from .statistics import (
+    FRACTIONS,
+    HEADS,
+    IdStatistics,
+    LabelRates,
+    LabelTotals,
+    NumberStatistics,
+    Statistics,
+    shared_rows,
+)
+from .value_counts import Arrays, DistinctCounter, ValueCounts
 
 QUANTILE_DIGITS: Final = 3
 QUANTILE_ERROR: Final = 0.005
@@ -45,9 +53,13 @@ class StatisticsCounter:
         self._tables = job.tables
         self._bagged = [table.name for table in job.tables if table.pooling]
         self.counted = max(256, min(MOST_COUNTED, ALL_COUNTED // len(self._tables)))
-        self._numbers = {name: _NumberCounter(_without_prefix(saved, f"number {name}")) for name in dense}
+        self._labels = job.data.label_names
+        self._numbers = {
+            name: _NumberCounter(self._labels, _without_prefix(saved, f"number {name}")) for name in dense
+        }
         self._ids = {
             table.name: _IdCounter(
+                self._labels,
                 _missing_hash(table.name, columns.get(table.name)),
                 self.counted,
                 shares=table.growth is None
@@ -59,6 +71,8 @@ class StatisticsCounter:
         }
         # Number of rows, of labels of 1, sum of weights, first and last time.
         self._totals = np.array(saved.get("totals", [0, 0, 0, np.inf, -np.inf]))
+        # Number of labels of 1, of each further label.
+        self._others = np.array(saved.get("others", np.zeros(len(self._labels) - 1)), np.int64)
         self._weighted = any(column.kind == "weight" for column in columns.values())
         self._waiting: list[TappedRows] = []
         self._waiting_values = 0
@@ -67,6 +81,7 @@ class StatisticsCounter:
         """Add rows; they are counted many at once, perhaps later."""
         examples, times = rows.chunk.examples, rows.chunk.times
         self._totals[:3] += [len(rows), (examples.labels > 0).sum(), examples.weights.sum(dtype=np.float64)]
+        self._others += (examples.other_labels > 0).sum(axis=1)
         self._totals[3] = times.min(initial=self._totals[3])
         self._totals[4] = times.max(initial=self._totals[4])
         self._waiting.append(rows)
@@ -77,7 +92,7 @@ class StatisticsCounter:
     def saved(self) -> dict[str, NDArray[Any]]:
         """Return all counts by name; pending rows are counted first."""
         self._count()
-        arrays = {"totals": self._totals}
+        arrays = {"totals": self._totals} | ({"others": self._others} if len(self._others) else {})
         for name, numbers in self._numbers.items():
             arrays |= _with_prefix(f"number {name}", numbers.saved())
         for name, ids in self._ids.items():
@@ -93,6 +108,7 @@ class StatisticsCounter:
             rows=int(rows),
             positives=int(positives),
             label_rate=positives / rows if rows else None,
+            labels=self._label_totals(int(rows), int(positives)),
             weight_mean=weight / rows if rows and self._weighted else None,
             time_first=first if timed else None,
             time_last=last if timed else None,
@@ -104,12 +120,21 @@ class StatisticsCounter:
             distinct_error=float((2 / self.counted) ** 0.5),
         )
 
+    def _label_totals(self, rows: int, positives: int) -> dict[str, LabelTotals]:
+        if not len(self._others):
+            return {}
+        counts = zip(self._labels, (positives, *self._others.tolist()), strict=True)
+        return {
+            name: LabelTotals(positives=count, label_rate=count / rows if rows else None)
+            for name, count in counts
+        }
+
     def _count(self) -> None:
         waiting, self._waiting, self._waiting_values = self._waiting, [], 0
         if not waiting:
             return
         examples = [rows.chunk.examples for rows in waiting]
-        labels = np.concatenate([one.labels for one in examples])
+        labels = np.concatenate([np.vstack([one.labels, *one.other_labels]) for one in examples], axis=1)
         for at, (name, column) in enumerate(self._numbers.items()):
             values = [self._as_source(name, one.dense[:, at]) for one in examples]
             column.add(values, [rows.missing[name] for rows in waiting], labels)
@@ -134,105 +159,51 @@ class StatisticsCounter:
         return found
 
 
-class _ValueCounts:
-    """Count how often each value occurs.
-
-    Attributes:
-        frame: the columns `value` and `count`. A count is at most `short` too small, and never too large.
-        short: the largest error of a count; 0 while no value was dropped.
-    """
-
-    def __init__(self, dtype: type[pl.DataType], saved: Arrays) -> None:
-        schema: dict[str, type[pl.DataType]] = {"value": dtype, "count": pl.Int64}
-        self.frame = pl.DataFrame({key: saved.get(key, []) for key in schema}, schema=schema)
-        self.short = int(saved["short"][0]) if saved else 0
-
-    def add(self, values: pl.Series) -> None:
-        new = values.alias("value").value_counts().cast({"count": pl.Int64})
-        self.frame = pl.concat([self.frame, new]).group_by("value").agg(pl.col("count").sum())
-
-    def keep(self, limit: int) -> None:
-        """Drop rare values until at most `limit` are left.
-
-        Source: Misra and Gries, 1982.
-        """
-        # polars has no sketch of frequent values. DataSketches has one, but would be one more compiled
-        # dependency for these lines. Its error is a bound for the whole stream; `short` is the actual one.
-        if len(self.frame) > limit:
-            less = int(self.frame["count"].top_k(limit + 1).to_numpy().min())
-            self.frame = self.frame.with_columns(pl.col("count") - less).filter(pl.col("count") > 0)
-            self.short += less
-
-    def saved(self) -> dict[str, NDArray[Any]]:
-        arrays = {name: self.frame[name].to_numpy() for name in self.frame.columns}
-        return {**arrays, "short": np.array([self.short])}
-
-
-class _DistinctCounter:
-    """Estimate the number of distinct hashes, by adaptive sampling.
-
-    The sample has all distinct hashes below a bound, which is halved when the sample is full. Hashes are
-    assumed to be spread evenly. Source: Flajolet, On adaptive sampling, Computing 43 (1990).
-    """
-
-    # `approx_n_unique` of polars returns only a number. An interrupted preparation needs a state that can be
-    # saved.
-    def __init__(self, limit: int, saved: Arrays) -> None:
-        self._limit = limit
-        self._sample = pl.Series(saved.get("sample", []), dtype=pl.UInt64)
-        self._halvings = int(saved["halvings"][0]) if saved else 0
-
-    def add(self, hashes: pl.Series) -> None:
-        self._sample = pl.concat([self._sample, self._below(hashes)]).unique()
-        while len(self._sample) > self._limit:
-            self._halvings += 1
-            self._sample = self._below(self._sample)
-
-    def _below(self, hashes: pl.Series) -> pl.Series:
-        return hashes.filter(hashes <= (2**64 - 1) >> self._halvings)
-
-    def estimate(self) -> int:
-        return len(self._sample) << self._halvings
-
-    def saved(self) -> dict[str, NDArray[Any]]:
-        return {"sample": self._sample.to_numpy(), "halvings": np.array([self._halvings])}
-
-
 class _ColumnCounter:
     """Count rows of a column, by label and missing value.
 
-    `presence` is int64 [4]: number of rows, of rows without a value, of labels of 1, and of labels of 1
-    without a value.
+    `presence` is int64 [2 + 2T] for T labels: number of rows, of rows without a value; then for each label
+    the number of labels of 1, and of labels of 1 without a value.
     """
 
-    def __init__(self, saved: Arrays) -> None:
-        self.presence = np.array(saved.get("presence", np.zeros(4)), np.int64)
+    def __init__(self, labels: tuple[str, ...], saved: Arrays) -> None:
+        self._labels = labels
+        self.presence = np.array(saved.get("presence", np.zeros(2 + 2 * len(labels))), np.int64)
 
     def add_presence(self, missing: NDArray[np.bool_], labels: Float32Array) -> None:
+        """Count n rows; `labels` are float32 [T, n]."""
         positive = labels > 0
-        self.presence += [len(labels), missing.sum(), positive.sum(), (missing & positive).sum()]
+        by_label = np.stack([positive.sum(axis=1), (missing & positive).sum(axis=1)], axis=1)
+        self.presence += [len(missing), missing.sum(), *by_label.flat]
 
     def stated(self) -> dict[str, Any]:
         """Return the fields of a `ColumnStatistics`, except the name."""
-        rows, missing, positives, both = map(int, self.presence)
+        rows, missing = map(int, self.presence[:2])
+        rates = [
+            LabelRates(
+                label_rate_missing=both / missing if missing else None,
+                label_rate_present=(positives - both) / (rows - missing) if rows > missing else None,
+            )
+            for positives, both in self.presence[2:].reshape(-1, 2).tolist()
+        ]
         return {
             "missing": missing / rows if rows else 0.0,
-            "label_rate_missing": both / missing if missing else None,
-            "label_rate_present": (positives - both) / (rows - missing) if rows > missing else None,
+            **rates[0].model_dump(),
+            "labels": dict(zip(self._labels, rates, strict=True)) if len(rates) > 1 else {},
         }
 
 
 class _NumberCounter(_ColumnCounter):
-    def __init__(self, saved: Arrays) -> None:
-        super().__init__(saved)
+    def __init__(self, labels: tuple[str, ...], saved: Arrays) -> None:
+        super().__init__(labels, saved)
         # Sum, least and largest value.
         self._moments = np.array(saved.get("moments", [0.0, np.inf, -np.inf]))
-        self._counts = _ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
+        self._counts = ValueCounts(pl.Float64, _without_prefix(saved, "counts"))
 
     def add(
         self, values: Sequence[NDArray[np.float64]], missing: Sequence[Mask], labels: Float32Array
     ) -> None:
-        """Add chunks of rows; `labels` are those of all chunks."""
+        """Add chunks of rows; `labels` are those of all chunks, float32 [T, n]."""
         self.add_presence(np.concatenate(missing), labels)
         chunks = [chunk[~mask] for chunk, mask in zip(values, missing, strict=True)]
         # Chunk by chunk, so that the rounding of the sum does not depend on how many are counted at once.
@@ -282,19 +253,28 @@ class _IdCounter(_ColumnCounter):
     `missing` is the hash of a missing value. `shares` is False if each value has a row of its own.
     """
 
-    def __init__(self, missing: np.uint64, limit: int, *, shares: bool, bagged: bool, saved: Arrays) -> None:
-        super().__init__(saved)
+    def __init__(
+        self,
+        labels: tuple[str, ...],
+        missing: np.uint64,
+        limit: int,
+        *,
+        shares: bool,
+        bagged: bool,
+        saved: Arrays,
+    ) -> None:
+        super().__init__(labels, saved)
         self._limit, self._shares, self._bagged = limit, shares, bagged
         self._missing_hash = missing
         # Number of all values, length of the longest bag.
         self._sizes = np.array(saved.get("sizes", np.zeros(2)), np.int64)
-        self._counts = _ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
-        self._distinct = _DistinctCounter(limit, _without_prefix(saved, "distinct"))
+        self._counts = ValueCounts(pl.UInt64, _without_prefix(saved, "counts"))
+        self._distinct = DistinctCounter(limit, _without_prefix(saved, "distinct"))
 
     def add(
         self, hashes: NDArray[np.uint64], lengths: NDArray[np.int32] | None, labels: Float32Array
     ) -> None:
-        """Add rows; `lengths` are the lengths of their bags, int32 [n], or None."""
+        """Add rows: labels [T, n], and the lengths of bags, int32 [n], if any."""
         if lengths is not None:
             self.add_presence(lengths == 0, labels)
             self._sizes[1] = max(self._sizes[1], int(lengths.max(initial=0)))

@@ -10,7 +10,7 @@ from ..data.prepared.manifest import PreparedManifest
 from ..text.format import amount, count, number, percent
 from ..text.markdown import markdown_table, plain
 from .folder import STATISTICS_JSON, STATISTICS_MARKDOWN
-from .statistics import FRACTIONS, HEADS, IdStatistics, NumberStatistics, Statistics
+from .statistics import FRACTIONS, HEADS, ColumnStatistics, IdStatistics, NumberStatistics, Statistics
 
 
 def write_statistics(folder: Path, statistics: Statistics, manifest: PreparedManifest) -> None:
@@ -41,6 +41,10 @@ def _totals(statistics: Statistics, manifest: PreparedManifest) -> list[str]:
         f"({percent(statistics.label_rate, 2)})"
     ]
     lines += [
+        f"- of them with {plain(name)}: {count(one.positives)} ({percent(one.label_rate, 2)})"
+        for name, one in list(statistics.labels.items())[1:]
+    ]
+    lines += [
         f"- {role.role} rows: {count(role.rows)}, {count(role.positives)} of them with label 1 "
         f"({percent(role.positives / role.rows, 2)})"
         for role in manifest.roles
@@ -59,7 +63,7 @@ def _totals(statistics: Statistics, manifest: PreparedManifest) -> list[str]:
 
 def _ids(statistics: Statistics) -> list[str]:
     heads = [f"top {count(head)}" for head in HEADS]
-    names = ["column", "rate where missing", "missing", "distinct", *heads, "table rows", "expected to share"]
+    names = [*_first_names(statistics), "missing", "distinct", *heads, "table rows", "expected to share"]
     about = ""
     if not all(column.distinct_exact for column in statistics.ids):
         error, short = statistics.distinct_error, max(column.head_short for column in statistics.ids)
@@ -84,10 +88,21 @@ def _ids(statistics: Statistics) -> list[str]:
     ]
 
 
+def _first_names(statistics: Statistics) -> list[str]:
+    """Return the heads of a table up to the rates where missing."""
+    further = list(statistics.labels)[1:]
+    return ["column", "rate where missing", *(f"{plain(name)} where missing" for name in further)]
+
+
+def _rates_where_missing(column: ColumnStatistics) -> list[str]:
+    further = [one.label_rate_missing for one in column.labels.values()][1:]
+    return [percent(rate, 2) for rate in (column.label_rate_missing, *further)]
+
+
 def _id_row(column: IdStatistics) -> list[str]:
     return [
         column.name,
-        percent(column.label_rate_missing, 2),
+        *_rates_where_missing(column),
         percent(column.missing, 2),
         f"{'' if column.distinct_exact else '~'}{count(column.distinct)}",
         *(percent(share, 2) for share in column.head.values()),
@@ -98,7 +113,7 @@ def _id_row(column: IdStatistics) -> list[str]:
 
 def _numbers(statistics: Statistics) -> list[str]:
     quantiles = [percent(fraction) for fraction in FRACTIONS]
-    names = ["column", "rate where missing", "missing", "mean", "least", *quantiles, "largest"]
+    names = [*_first_names(statistics), "missing", "mean", "least", *quantiles, "largest"]
     return [
         *markdown_table(names, [_number_row(column) for column in statistics.numbers], align=_aligned(names)),
         "",
@@ -112,7 +127,7 @@ def _number_row(column: NumberStatistics) -> list[str]:
     shown = [column.mean, column.least, *quantiles, column.largest]
     return [
         column.name,
-        percent(column.label_rate_missing, 2),
+        *_rates_where_missing(column),
         percent(column.missing, 2),
         *map(amount, shown),
     ]

@@ -11,6 +11,7 @@ from .by_label import tables_by_label
 from .growth import growth_section
 from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
+from .quality import HourOfLabel, TrainedHour
 from .quality_warnings import FIRST_ITERATIONS
 
 _WAYS = {
@@ -67,6 +68,10 @@ def _reply(report: Report) -> list[str]:
 def _quality(report: Report) -> list[str]:
     rows = [("NE in training, each example scored before it is trained on", report.train.ne_progressive)]
     table = [(what, wording.number(value)) for what, value in rows]
+    table += [
+        (f"NE in training of {name}", wording.number(ne))
+        for name, ne in list(report.train.ne_by_label.items())[1:]
+    ]
     if warmup := report.train.rows_warmup_examples:
         table += [("examples of the embedding warm-up", wording.count(warmup))]
     table += [
@@ -122,16 +127,23 @@ def _hours(report: Report) -> list[str]:
     if len(hours) < 2:
         return []
     began = datetime.fromisoformat(report.started_at).astimezone(UTC)
+
+    def further(hour: TrainedHour) -> list[HourOfLabel]:
+        return list(hour.labels.values())[1:]
+
     rows = [
         (
             (began + timedelta(hours=one.hour)).strftime("%Y-%m-%d %H:%M"),
             wording.count(one.examples),
             wording.number(one.ne),
             wording.number(one.label_rate),
+            *(wording.number(value) for own in further(one) for value in (own.ne, own.label_rate)),
         )
         for one in hours
     ]
-    head = ("hour from (UTC)", "examples trained", "NE, before each step", "mean label")
+    head = ["hour from (UTC)", "examples trained", "NE, before each step", "mean label"]
+    for name in map(plain, list(hours[0].labels)[1:]):
+        head += [f"NE of {name}", f"mean of {name}"]
     return ["By the hour:", "", *markdown_table(head, rows), ""]
 
 

@@ -41,18 +41,27 @@ class Progressive(ResultModel):
     labels: dict[str, ProgressiveLabel] = {}
 
 
+class HourOfLabel(ResultModel):
+    """Figures of one of several labels in an hour, see `TrainedHour`."""
+
+    ne: NonNegativeFloat | None
+    label_rate: NonNegativeFloat | None
+
+
 class TrainedHour(ResultModel):
     """The training of one hour of the job, scored before each step.
 
     Attributes:
         hour: number of the hour since the job's start, from 0.
         ne: None if all labels of the hour are the same.
+        labels: of a job with several labels, the figures of each by its name.
     """
 
     hour: NonNegativeInt
     examples: NonNegativeInt
     ne: NonNegativeFloat | None
     label_rate: NonNegativeFloat | None
+    labels: dict[str, HourOfLabel] = {}
 
 
 class Train(ResultModel):
@@ -60,6 +69,7 @@ class Train(ResultModel):
 
     Attributes:
         ne_progressive: normalized entropy of all trained examples, each scored before it was trained on.
+        ne_by_label: the same of each label by its name, of a job with several labels.
         progressive: quality on the job's progressive part.
         rows_warmup_examples: see `Job`.
         dense_updates: number of dense updates by trainer, with `trainer.balance`.
@@ -67,6 +77,7 @@ class Train(ResultModel):
     """
 
     ne_progressive: NonNegativeFloat | None
+    ne_by_label: dict[str, NonNegativeFloat | None] = {}
     progressive: Progressive | None = None
     rows_warmup_examples: NonNegativeInt = 0
     dense_updates: dict[str, NonNegativeInt] = {}

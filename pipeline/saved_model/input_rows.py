@@ -158,11 +158,11 @@ def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[
 def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:
     data = schema.data
     delimiter = delimiter_of(data)
-    names = _text_names(span.path, schema, delimiter)
+    names = _text_names(span, schema, delimiter)
     parser = LineParser(names, _wanted(span.path, schema, names, keep), delimiter, data.quote, span.path)
     line_number = line_numbers(span)
     passed = 0
-    for block in line_blocks(span, encoding=data.encoding):
+    for block in line_blocks(span, encoding=data.encoding, kafka=data.kafka):
         if not passed and data.header and span.start == 0:
             block, passed = without_first_line(block), 1
             if not block.stop:
@@ -190,18 +190,18 @@ def _merged(parsed: ParsedLines, schema: InputSchema, keep: list[str], path: str
     return InputRows(path, lines + first, found.examples, at[found.scored], why, labels, kept)
 
 
-def _text_names(path: str, schema: InputSchema, delimiter: str) -> list[str]:
-    """Find the columns of a text file, in order.
+def _text_names(span: Span, schema: InputSchema, delimiter: str) -> list[str]:
+    """Find the columns of a text file, or of a topic, in order.
 
     The labels' columns may be missing from a file without a header, all of them.
     """
     data = schema.data
-    line = first_line(path, data.encoding)
+    line = first_line(span, data.encoding, data.kafka)
     parser = LineParser(["a"], ["a"], delimiter, data.quote)
     try:
         fields = parser.split_line(line)
     except ValueError as error:
-        raise DataError(f"its first line has {error}: {printable(line)}", where=path) from error
+        raise DataError(f"its first line has {error}: {printable(line)}", where=span.path) from error
     if not data.header:
         without = [name for name in schema.file_columns if name not in schema.label_sources]
         return without if len(fields) == len(without) else schema.file_columns

@@ -257,7 +257,7 @@ def _rows_of(patterns: Sequence[str], schema: InputSchema, keep: Sequence[str]) 
     """Yield the rows of all files, each file once, by the order of patterns."""
     seen: set[str] = set()
     for pattern in patterns:
-        spans = plan_spans([pattern], schema.data.format, schema.data.span_bytes)
+        spans = plan_spans([pattern], schema.data.format, schema.data.span_bytes, kafka=schema.data.kafka)
         for span in spans:
             if span.path not in seen:
                 yield from read_input(span, schema, keep)

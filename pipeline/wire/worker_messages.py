@@ -7,11 +7,12 @@ numbers and no replies, because both ends are on one machine, end together, and 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias, TypeVar
 
 from ..errors import ExitCode
-from ..types import BatchId
+from ..types import MAX_LABELS, BatchId, Float32Array
 from .control.base import MAX_BATCHES, NamedRecords, Values
 from .control.orders import MAX_SPANS, MemberInfo
 from .control.profile import ProcessTrace
@@ -170,6 +171,7 @@ class BatchAck:
         weight: sum of the sample weights; `examples` if the job has none.
         finished_at: time by the machine's monotonic clock, which its processes share.
         replay: whether the batch was trained before.
+        others: sums of losses and of positives of each further label.
     """
 
     worker: Count
@@ -183,24 +185,34 @@ class BatchAck:
     finished_at: Real
     left_out: str = ""
     replay: bool = False
+    others: Annotated[tuple[tuple[Real, Real], ...], Items(MAX_LABELS)] = ()
 
     @classmethod
-    def of(cls, worker: int, reader: str, delivery: Delivery, loss: float) -> BatchAck:
-        """Build the acknowledgement of a trained batch."""
-        labels, weights = delivery.labels, delivery.weights
+    def of(cls, worker: int, reader: str, delivery: Delivery, losses: Sequence[float]) -> BatchAck:
+        """Build the acknowledgement of a trained batch.
+
+        `losses` are the mean losses of its labels.
+        """
+        weights = delivery.weights
         weighted = len(weights) > 0
-        weight = float(weights.sum()) if weighted else float(len(labels))
+        weight = float(weights.sum()) if weighted else float(len(delivery.labels))
+
+        def sums(loss: float, labels: Float32Array) -> tuple[float, float]:
+            return loss * weight, float((labels * weights).sum() if weighted else labels.sum())
+
+        loss_sum, positives = sums(losses[0], delivery.labels)
         return cls(
             worker=worker,
             reader=reader,
             sequence=delivery.sequence,
             id=delivery.id,
-            examples=len(labels),
-            loss_sum=loss * weight,
-            positives=float((labels * weights).sum() if weighted else labels.sum()),
+            examples=len(delivery.labels),
+            loss_sum=loss_sum,
+            positives=positives,
             weight=weight,
             finished_at=time.monotonic(),
             replay=delivery.replay,
+            others=tuple(map(sums, losses[1:], delivery.other_labels)),
         )
 
     @classmethod

@@ -133,6 +133,11 @@ def truth(log: Path) -> NDArray[np.float64]:
     return np.stack([rows["label"].to_numpy(), (rows["bought"] >= 10).to_numpy()], axis=1).astype(np.float64)
 
 
+def bought_rate(log: Path) -> float:
+    rows = pl.read_parquet(str(log / "train-*.parquet"))
+    return float((rows["bought"].to_numpy() >= 10).mean())
+
+
 def ne_of(probability: NDArray[Any], labels: NDArray[np.float64]) -> float:
     """Normalized entropy by its definition."""
     p, rate = probability.astype(np.float64), labels.mean()
@@ -140,7 +145,7 @@ def ne_of(probability: NDArray[Any], labels: NDArray[np.float64]) -> float:
     return float(loss / -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate)))
 
 
-def test_both_labels_are_learned(run: RunFolder) -> None:
+def test_both_labels_are_learned(run: RunFolder, log: Path) -> None:
     report = run.report
     assert report.ledger.adds_up
     assert report.eval is not None
@@ -160,7 +165,17 @@ def test_both_labels_are_learned(run: RunFolder) -> None:
     assert part.labels["clicked"].ne == part.ne
     assert part.labels["bought"].ne is not None
     assert part.labels["bought"].ne < 1.0
+    training = report.train.ne_by_label
+    assert list(training) == ["clicked", "bought"]
+    assert training["clicked"] == report.train.ne_progressive
+    assert training["bought"] is not None
+    assert training["bought"] < 1.02
+    assert training["bought"] != training["clicked"]
+    (hour,) = report.train.hours
+    assert {name: one.ne for name, one in hour.labels.items()} == training
+    assert hour.labels["bought"].label_rate == pytest.approx(bought_rate(log), abs=1e-9)
     text = (run.folder / "report.md").read_text()
+    assert f"| NE in training of bought | {training['bought']:.4f} |" in text
     assert "| clicked |" in text
     assert f"| bought | {found['bought'].ne:.4f} | {found['bought'].auc:.4f} |" in text
 
@@ -237,7 +252,7 @@ def test_validation_and_its_series(run: RunFolder) -> None:
     assert QualitySums.from_array(np.array(reply["sums"])).examples == 0
     (events,) = (run.folder / "tensorboard").iterdir()
     content = events.read_bytes()
-    for tag in ("ne/validation", "ne/bought/validation", "auc/bought/validation"):
+    for tag in ("ne/validation", "ne/bought/validation", "auc/bought/validation", "ne/bought/all"):
         assert tag.encode() in content
 
 
@@ -353,6 +368,12 @@ def test_prepared_input_and_the_virtual_lab_give_the_same_model(
     assert prepared.report.eval.labels == source.report.eval.labels
     emulated = run_virtual(job, Timing(step_seconds=0.5))
     assert source.report.eval.ne == pytest.approx(emulated.ne, abs=1e-12)
+    for name, one in source.report.eval.labels.items():
+        assert one.ne == pytest.approx(emulated.labels[name].ne, abs=1e-12)
+        assert source.report.train.ne_by_label[name] == pytest.approx(
+            emulated.labels[name].training_ne, rel=1e-6
+        )
+    assert emulated.labels["clicked"] != emulated.labels["bought"], "the control"
 
 
 def source_job(log: Path, folder: Path) -> Path:

@@ -26,14 +26,14 @@ from shadowsync.tests.support.every_metric import EVERY_METRIC
 from shadowsync.tests.support.processes import Starting, free_ports, wait_until
 from shadowsync.tests.support.runs import Settings, small_job, write_job
 from shadowsync.tests.support.supervised import Supervised
-from shadowsync.watch.metric_names import BY_ROLE
+from shadowsync.watch.metric_names import BY_LABEL, BY_ROLE
 from shadowsync.watch.status import Status, read_status
 
 ROLES = ["coordinator", "reader", "trainer", "trainer", "embedding", "sync"]
-# What only some jobs have.
-# Of a job with validation.
+# What only some jobs have: of a validation, of several labels.
 RARE = {
     "shadowsync_job_validation_score",
+    *(metric.full_name for metric in BY_LABEL["label"]),
 }
 PHONE, SCREEN = 390, 1280
 

@@ -42,10 +42,12 @@ export function showFigures(status) {
   const metric = status.validation_metric;
   const others = Object.entries(last?.metrics ?? {}).filter(([name]) => name !== metric && isShown(name));
   const validated = others.map(([name, value]) => `${metricName(name)} ${number(value)}`).join(", ");
+  const labels = Object.entries(quality.labels ?? {}).slice(1);
+  const further = labels.map(([name, one]) => `; ${name} ${number(one.ne)}`).join("");
   const target = sync.gap_target == null ? "" : `; target ${count(sync.gap_target)}`;
   const cells = [
     ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
-    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; before each step`],
+    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; before each step${further}`],
     ...(last ? [[`${metricName(metric)} in validation`, number(last.value), validated]] : []),
     ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}${target}`],
     ["Divergence", number(sync.divergence), "of the replicas"],

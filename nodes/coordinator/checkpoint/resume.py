@@ -141,7 +141,9 @@ def _require_same_job(job: Job, saved: Job) -> None:
 
 
 def _must_stay(key: str) -> bool:
-    return key in FIXED_KEYS or (key.partition(".")[0] in FIXED_SECTIONS and key not in FREE_KEYS)
+    if key in FREE_KEYS or key.startswith("data.kafka."):
+        return False
+    return key in FIXED_KEYS or key.partition(".")[0] in FIXED_SECTIONS
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

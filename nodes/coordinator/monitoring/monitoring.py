@@ -155,4 +155,17 @@ def _flat(status: Status) -> dict[str, Any]:
         "living": living,
         "dead": len(status.nodes) - living,
     }
-    return status.ledger.model_dump() | status.quality.model_dump() | flat
+    quality = status.quality.model_dump(exclude={"labels"})
+    return status.ledger.model_dump() | quality | flat | _by_label(status)
+
+
+def _by_label(status: Status) -> dict[str, float]:
+    """Return the figures of each of several labels, as "FIGURE/LABEL"."""
+    last = status.validation[-1] if status.validation else None
+    found: dict[str, float | None] = {}
+    for place, (name, one) in enumerate(status.quality.labels.items()):
+        found |= {f"ne/{name}": one.ne, f"ne_recent/{name}": one.ne_recent}
+        if last is not None:
+            further = last.metrics.get(f"{status.validation_metric}/{name}")
+            found[f"validation/{name}"] = further if place else last.value
+    return {key: value for key, value in found.items() if value is not None}

@@ -16,6 +16,7 @@ from ....watch.status import (
     Edge,
     EmbeddingFigures,
     Incident,
+    LabelNe,
     LedgerFigures,
     NodeStatus,
     Progress,
@@ -59,7 +60,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
             now=state.rates.total(trainers, "trained_examples", now),
             mean=state.training_metrics.examples_per_second(),
         ),
-        quality=Quality(ne=state.training_metrics.ne_progressive, ne_recent=state.training_metrics.ne_recent),
+        quality=_quality(state),
         sync=_sync(state, trainers, now),
         embedding=_embedding(state, now),
         ledger=_ledger_figures(state),
@@ -84,6 +85,12 @@ def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
     curves = dict(state.training_metrics.curves(state.seconds()))
     curves["divergence"] = (state.divergence.period_seconds, state.divergence.points)
     return parts_of(curves, cursor)
+
+
+def _quality(state: JobState) -> Quality:
+    metrics = state.training_metrics
+    labels = {name: LabelNe(ne=ne, ne_recent=recent) for name, (ne, recent) in metrics.ne_by_label.items()}
+    return Quality(ne=metrics.ne_progressive, ne_recent=metrics.ne_recent, labels=labels)
 
 
 def _progress(state: JobState) -> Progress:

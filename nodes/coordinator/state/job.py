@@ -78,7 +78,7 @@ class JobState:
         self.origin = origin or Origin()
         self.members = Membership(job.expected, job.digest)
         self.group = SyncGroup()
-        self.training_metrics = TrainingMetrics()
+        self.training_metrics = TrainingMetrics(job.data.label_names)
         self.bad_batches = BadBatchCounter(job.trainer.max_bad_batches)
         self.rates = NodeRates()
         self.balancer = UpdateBalancer() if job.trainer.balance == "updates" else None
@@ -255,14 +255,20 @@ class JobState:
     def acknowledge(
         self, member: Member, batches: Iterable[TrainedBatch], synced_iterations: int
     ) -> list[Acknowledged]:
-        """Record batches that a trainer trained; return their rows for the ledger's file."""
+        """Record batches that a trainer trained; return their rows for the ledger's file.
+
+        Raises ValueError, with nothing recorded, for sums of another number of labels.
+        """
         name, now, rows = member.info.name, self.seconds(), []
+        batches, further = tuple(batches), len(self.job.data.label_names) - 1
+        if any(len(batch.others) != further for batch in batches):
+            raise ValueError(f"{name} has sums of another number of labels than the job's {further + 1}")
         for batch in batches:
             row = self.ledger.acknowledge(name, batch.id, batch.examples)
             rows.append(row)
             # The loss of a batch that the model has seen before says nothing new.
             if not row.repeated:
-                sums = batch.loss_sum, batch.positives, batch.weight
+                sums = batch.loss_sum, batch.positives, batch.weight, batch.others
                 self.training_metrics.trained(name, now - batch.age_seconds, batch.examples, *sums)
         self._synced_iterations[member.info.token] = synced_iterations
         return rows

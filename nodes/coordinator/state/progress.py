@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ....pipeline.data.parquet import IdClass
 from ....pipeline.metrics.buckets import Buckets
-from ....pipeline.report.quality import TrainedHour
+from ....pipeline.report.quality import HourOfLabel, TrainedHour
 from ....pipeline.types import BatchId
+from .loss_sums import LossSums
 
 FIRST_PERIOD_SECONDS: Final = 1.0
 MAX_POINTS: Final = 512
 WINDOW_SECONDS: Final = 5.0
 HOUR_SECONDS: Final = 3600
 STALE_SECONDS: Final = 3.0
-
-
-def entropy(mean: float) -> float | None:
-    """Return a label's entropy in nats by its mean; None if all are equal."""
-    if not 0.0 < mean < 1.0:
-        return None
-    return -(mean * math.log(mean) + (1 - mean) * math.log(1 - mean))
-
-
-def normalized_entropy(weight: float, loss_sum: float, positives: float) -> float | None:
-    """Return log loss over the entropy of the mean label, from weighted sums.
-
-    Returns None if the entropy is zero.
-    """
-    base = entropy(positives / weight) if weight else None
-    return loss_sum / weight / base if base else None
+# Buckets of the curve that are the latest examples.
+_LATEST: Final = 2
 
 
 class TrainingMetrics:
@@ -41,22 +27,23 @@ class TrainingMetrics:
 
     If a job has sample weights, the sums of losses and positives are weighted, and so is NE. Owned by the
     coordinator's loop.
+
+    Args:
+        labels: names of the job's labels, the headline first; curves are of the headline.
     """
 
-    def __init__(self) -> None:
-        self.examples = 0
-        self.loss_sum = 0.0
-        self.positives = 0.0
-        self.weight = 0.0
+    def __init__(self, labels: Sequence[str] = ("label",)) -> None:
+        self._labels = tuple(labels)
+        self._sums = LossSums.empty(len(labels))
         self.first_seconds: float | None = None
         self.last_seconds: float | None = None
-        self._ne = Buckets(4096, 4)
+        self._ne = Buckets(4096, 2 + 2 * len(labels))
         self._throughput: dict[str, Buckets] = {}
         self._gap: dict[str, Buckets] = {}
         self._gap_seen: dict[str, tuple[int, int]] = {}
         self._examples_of: dict[str, int] = {}
-        # (examples, loss sum, positives, weight) of each hour since the start.
-        self._hours: dict[int, tuple[int, float, float, float]] = {}
+        # Of each hour since the start.
+        self._hours: dict[int, LossSums] = {}
 
     def trained(
         self,
@@ -66,29 +53,24 @@ class TrainingMetrics:
         loss_sum: float,
         positives: float,
         weight: float | None = None,
+        others: Sequence[tuple[float, float]] = (),
     ) -> None:
         """Add a trained batch with its loss before the step (progressive validation).
 
-        `weight` is the sum of its sample weights; by default each is 1.
+        `weight` is the sum of its sample weights; by default each is 1. `others` has the sums of losses and
+        of positives of each further label. Raises ValueError for another number of labels.
         """
         weight = float(examples) if weight is None else weight
-        self._ne.add(self.examples, examples, loss_sum, positives, weight)
-        self.weight += weight
-        self.examples += examples
-        self.loss_sum += loss_sum
-        self.positives += positives
+        sums = (examples, weight, *(value for pair in ((loss_sum, positives), *others) for value in pair))
+        before = self.examples
+        self._sums.add(sums)
+        self._ne.add(before, *sums)
         self._examples_of[trainer] = self._examples_of.get(trainer, 0) + examples
         self.first_seconds = seconds if self.first_seconds is None else min(self.first_seconds, seconds)
         self.last_seconds = seconds if self.last_seconds is None else max(self.last_seconds, seconds)
         self._throughput.setdefault(trainer, Buckets(0.5, 1)).add(max(0.0, seconds), examples)
         hour = int(max(0.0, seconds) // HOUR_SECONDS)
-        before = self._hours.get(hour, (0, 0.0, 0.0, 0.0))
-        self._hours[hour] = (
-            before[0] + examples,
-            before[1] + loss_sum,
-            before[2] + positives,
-            before[3] + weight,
-        )
+        self._hours.setdefault(hour, LossSums.empty(len(self._labels))).add(sums)
 
     def heartbeat(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
         """Add a trainer's heartbeat: iterations per round since the last one."""
@@ -112,9 +94,27 @@ class TrainingMetrics:
         return self.last_seconds - self.first_seconds
 
     @property
+    def examples(self) -> int:
+        """Number of trained examples."""
+        return self._sums.examples
+
+    @property
     def ne_progressive(self) -> float | None:
         """Normalized entropy of all trained batches, each scored before its step."""
-        return normalized_entropy(self.weight, self.loss_sum, self.positives)
+        return self._sums.ne()
+
+    @property
+    def ne_by_label(self) -> dict[str, tuple[float | None, float | None]]:
+        """NE of each of several labels: of all batches, and of the latest."""
+        recent = LossSums.over(self._ne, _LATEST)
+        return {
+            name: (self._sums.ne(at), recent.ne(at) if recent is not None else None)
+            for name, at in self._several()
+        }
+
+    def _several(self) -> list[tuple[str, int]]:
+        """Return the names and places of the labels; [] if there is one only."""
+        return [(name, at) for at, name in enumerate(self._labels)] if len(self._labels) > 1 else []
 
     def examples_per_second(self) -> float | None:
         """Examples per second over all trainers."""
@@ -131,20 +131,24 @@ class TrainingMetrics:
         return [
             TrainedHour(
                 hour=hour,
-                examples=examples,
-                ne=normalized_entropy(weight, loss_sum, positives),
-                label_rate=positives / weight if weight else None,
+                examples=sums.examples,
+                ne=sums.ne(),
+                label_rate=sums.rate(),
+                labels={
+                    name: HourOfLabel(ne=sums.ne(at), label_rate=sums.rate(at))
+                    for name, at in self._several()
+                },
             )
-            for hour, (examples, loss_sum, positives, weight) in sorted(self._hours.items())
+            for hour, sums in sorted(self._hours.items())
         ]
 
     def ne_curve(self) -> list[tuple[float, float]]:
         """Return (examples so far, NE of those since the last point)."""
         points = []
         so_far = 0.0
-        for _, (examples, loss_sum, positives, weight) in self._ne.sums():
-            so_far += examples
-            ne = normalized_entropy(weight, loss_sum, positives)
+        for _, values in self._ne.sums():
+            so_far += values[0]
+            ne = LossSums(values).ne()
             if ne is not None:
                 points.append((so_far, ne))
         return points
@@ -152,11 +156,8 @@ class TrainingMetrics:
     @property
     def ne_recent(self) -> float | None:
         """NE of the last two buckets of the curve."""
-        last = [sums for _, sums in self._ne.sums()[-2:]]
-        if not last:
-            return None
-        _, loss_sum, positives, weight = (sum(column) for column in zip(*last, strict=True))
-        return normalized_entropy(weight, loss_sum, positives)
+        recent = LossSums.over(self._ne, _LATEST)
+        return recent.ne() if recent is not None else None
 
     def curves(self, now: float) -> dict[str, tuple[float, list[tuple[float, float]]]]:
         """Return all curves by name, each with its bucket width.

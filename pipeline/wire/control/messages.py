@@ -135,7 +135,11 @@ class SpanRead(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class TrainedBatch:
-    """A trained batch, with weighted sums over its examples."""
+    """A trained batch, with weighted sums over its examples.
+
+    Attributes:
+        others: sums of losses and of positives of each further label.
+    """
 
     id: BatchId
     examples: Count
@@ -143,6 +147,7 @@ class TrainedBatch:
     positives: Real
     weight: Real
     age_seconds: Real
+    others: Annotated[tuple[tuple[Real, Real], ...], Items(MAX_LABELS)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import JobFileError
+from ...secret_file import read_secret
 from ..endpoints import is_loopback_host
-from .job_key import HOW_TO_MAKE, is_insecure, job_key, read_secret
+from .job_key import HOW_TO_MAKE, is_insecure, job_key
 
 TOKEN_VARIABLE: Final = "SHADOWSYNC_HTTP_TOKEN_FILE"
 """Names a file with the token, which a process and its children then require, even on loopback."""

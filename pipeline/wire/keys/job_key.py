@@ -19,6 +19,7 @@ import zmq
 from zmq.utils import z85
 
 from ...errors import JobFileError
+from ...secret_file import read_secret
 
 KEY_VARIABLE: Final = "SHADOWSYNC_KEY_FILE"
 """Names the file; a process and all that it starts are of the job with this key."""
@@ -30,7 +31,6 @@ SECRET_BYTES: Final = 32
 # Short enough that a web address with the token, in hexadecimal, fits into a line of a terminal.
 TOKEN_BYTES: Final = 16
 _LINE: Final = re.compile(r"shadowsync-key-1 ([0-9a-f]{64})\s*")
-_OTHERS: Final = 0o077
 
 
 @dataclass(frozen=True)
@@ -93,27 +93,6 @@ class JobKey:
 
 
 HOW_TO_MAKE: Final = "shadowsync key new FILE"
-
-
-def read_secret(path: Path, what: str, remedy: str) -> str:
-    """Read a secret, ASCII text, from a file.
-
-    Raises JobFileError, with `what` as its subject, if the file cannot be read, or if it belongs to this user
-    and others have any right to it. The rights are not checked if this user cannot change them: on a file of
-    another user, or on a read-only mount, which is usual for secrets.
-    """
-    try:
-        status = path.stat()
-        text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-        raise JobFileError(f"the {what} cannot be read ({why})", where=str(path), remedy=remedy) from error
-    changeable = status.st_uid == os.getuid() and not os.statvfs(path).f_flag & os.ST_RDONLY
-    if status.st_mode & _OTHERS and changeable:
-        raise JobFileError(
-            f"others can read the {what}", where=str(path), remedy=f"chmod 600 {path}, or make a new one"
-        )
-    return text
 
 
 @lru_cache(8)

@@ -44,6 +44,7 @@ OTHER: dict[str, Any] = {
     "data.strip": True,
     "data.decimal": ",",
     "data.split": {"by": "fraction", "test": 0.1},
+    "data.kafka": {"security_protocol": "ssl"},
     "data.order": "time",
     "data.sort_limit_bytes": 1 << 20,
     "data.epochs": 2,
@@ -172,7 +173,7 @@ NEEDED = {
     "sync.start_duty": ("sync.gap=9", "sync.start_iterations=9"),
 }
 LOCAL = {
-    *("run.directory", "trainer.device"),
+    *("run.directory", "trainer.device", "data.kafka"),
     *(key for key in OTHER if key.startswith(("network.", "watch.", "report."))),
 }
 

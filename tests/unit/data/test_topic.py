@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data import kafka_client
 from shadowsync.pipeline.data import topic as topics
 from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.data.kafka_client import is_topic
 from shadowsync.pipeline.data.paths import match_files
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.data.text import line_blocks
-from shadowsync.pipeline.data.topic import is_topic, offset_spans, offsets_of, partitions_of
+from shadowsync.pipeline.data.topic import offset_spans, offsets_of, partitions_of
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.tests.support.broker import Broker, running_broker
@@ -112,6 +114,12 @@ def test_what_is_no_topic_is_refused(path: str) -> None:
         partitions_of(path)
 
 
+def test_a_user_in_an_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(DataError, match=r"has a user; leave it out, and give \[data.kafka\]") as caught:
+        partitions_of("kafka://me:hunter-2@host:1/t")
+    assert "hunter-2" not in str(caught.value)
+
+
 def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
     with pytest.raises(DataError, match="check the name of the topic") as caught:
         partitions_of(broker.url("nobody-writes-this"))
@@ -119,7 +127,7 @@ def test_a_topic_that_is_not_there_is_named(broker: Broker) -> None:
 
 
 def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "_REPLY_SECONDS", 0.5)
+    monkeypatch.setattr(kafka_client, "REPLY_SECONDS", 0.5)
     with pytest.raises(DataError, match="cannot be read") as caught:
         partitions_of("kafka://127.0.0.1:9/clicks")
     assert "kafka://127.0.0.1:9/clicks" in str(caught.value)
@@ -127,7 +135,7 @@ def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "find_spec", lambda _: None)
+    monkeypatch.setattr(kafka_client, "find_spec", lambda _: None)
     with pytest.raises(DataError, match=r"pip install 'shadowsync\[kafka\]'"):
         offsets_of("kafka://127.0.0.1:9/clicks/0")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from shadowsync.lab.record import Comparison
+from shadowsync.lab.markdown import render_markdown
+from shadowsync.lab.record import Comparison, Figures, LabelFigures
 from shadowsync.lab.statistics import paired_difference
-from shadowsync.lab.summary import Row, summarize
+from shadowsync.lab.summary import Quality, Row, summarize
 from shadowsync.lab.variants import REFERENCE
 from shadowsync.pipeline.report.model import Report, Throughput
+from shadowsync.pipeline.report.quality import LabelQuality, Train
 
 Compared = Callable[..., Comparison]
 
@@ -27,6 +30,64 @@ def test_quality_is_paired_by_seed_against_one_trainer(compared: Compared) -> No
     assert rows["none"].ne_verdict == "worse"
     assert rows["easgd"].ne_verdict == "inconclusive", "the control: as far from it, but not in every pair"
     assert (rows[REFERENCE].ne_difference, rows[REFERENCE].ne_verdict) == (None, None)
+
+
+def _with_label(comparison: Comparison, shift: dict[str, float]) -> None:
+    """Give each run a second label, whose NE is that of the first plus `shift` of its variant."""
+    for run in comparison.runs:
+        if run.figures is None:
+            continue
+        ne = run.figures.ne
+        assert ne is not None
+        other = ne + shift[run.label] + run.seed / 1000
+        figures = {"clicked": (ne, 0.7), "bought": (other, 0.6 + run.seed / 100)}
+        labels = {
+            name: LabelFigures(ne=ne, auc=auc, ne_progressive=None) for name, (ne, auc) in figures.items()
+        }
+        run.figures = run.figures.model_copy(update={"labels": labels})
+
+
+def test_each_of_several_labels_is_compared(compared: Compared) -> None:
+    scores = {REFERENCE: [0.80, 0.70, 0.90], "none": [0.81, 0.712, 0.911], "easgd": [None, None, None]}
+    comparison = compared(scores)
+    before = _rows(comparison)
+    assert before["none"].labels == {}
+    _with_label(comparison, {REFERENCE: 0.0, "none": -0.05})
+    rows = _rows(comparison)
+    none = rows["none"]
+    assert list(none.labels) == ["clicked", "bought"]
+    assert none.labels["clicked"] == Quality(**{key: getattr(none, key) for key in Quality.model_fields})
+    bought = none.labels["bought"]
+    assert bought.ne == pytest.approx((0.81 + 0.712 + 0.911) / 3 - 0.05 + 0.005)
+    assert bought.ne_difference is not None
+    assert none.ne_difference is not None
+    assert bought.ne_difference.mean == pytest.approx(none.ne_difference.mean - 0.05)
+    assert (bought.ne_verdict, none.ne_verdict) == ("better", "worse")
+    assert bought.auc == pytest.approx(0.65)
+    assert rows[REFERENCE].labels["bought"].ne_difference is None
+    assert rows["easgd"].labels == {}
+    # The other columns are as they were.
+    assert none.model_copy(update={"labels": {}}) == before["none"]
+    text = render_markdown(comparison, list(rows.values()))
+    assert f"| bought: NE | bought: NE minus {REFERENCE} | bought: by NE | bought: AUC |" in text
+    assert "clicked: NE" not in text
+    assert f"| {bought.ne:.4f} | " in text
+    assert "bought" not in render_markdown(comparison, list(before.values()))
+
+
+def test_figures_take_those_of_each_label(make_report: Callable[..., Report]) -> None:
+    assert Figures.of(make_report(), 100).labels == {}
+    quality: dict[str, Any] = {"auc": 0.6, "logloss": 0.1, "calibration": 1.0}
+    labels = {"clicked": LabelQuality(ne=0.8, **quality), "bought": LabelQuality(ne=0.5, **quality)}
+    evaluation = make_report().eval
+    assert evaluation is not None
+    report = make_report(
+        eval=evaluation.model_copy(update={"labels": labels}),
+        train=Train(ne_progressive=0.9, ne_by_label={"clicked": 0.9, "bought": 0.6}),
+    )
+    found = Figures.of(report, 100).labels
+    assert found["bought"] == LabelFigures(ne=0.5, auc=0.6, ne_progressive=0.6)
+    assert list(found) == ["clicked", "bought"]
 
 
 def test_a_failed_run_takes_its_pair_with_it(compared: Compared) -> None:

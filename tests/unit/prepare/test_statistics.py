@@ -131,6 +131,45 @@ def test_shared_rows_against_a_draw() -> None:
     assert shared_rows(1, 5) == shared_rows(0, 5) == 0
 
 
+def test_each_of_several_labels_has_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics_counter, "WAITING_VALUES", 300)
+    rng = np.random.default_rng(4)
+    rows = pl.DataFrame(
+        {
+            "y": rng.integers(0, 2, 1_000),
+            "bought": rng.integers(0, 10, 1_000) // 9,
+            "price": np.where(rng.random(1_000) < 0.2, "", "3.5"),
+            "user": np.where(rng.random(1_000) < 0.3, "", "u1"),
+        }
+    )
+    rows.write_csv(tmp_path / "all.csv")
+    columns = {"y": "label", "bought": "label", "price": "dense", "user": "categorical"}
+    tree = csv_job(tmp_path / "all.csv", columns=columns)
+    tree["model"] |= {"name": "shared_bottom"}
+    prepare_folder(job_of_tree(tree), tmp_path / "out")
+    found = _statistics(tmp_path / "out")
+    assert list(found.labels) == ["y", "bought"]
+    assert found.labels["y"].positives == found.positives == rows["y"].sum()
+    assert found.labels["bought"].positives == rows["bought"].sum()
+    assert found.labels["bought"].label_rate == pytest.approx(rows["bought"].mean())
+    for column in (*found.numbers, *found.ids):
+        missing = rows[column.name].is_null() | (rows[column.name] == "")
+        for name, one in column.labels.items():
+            assert one.label_rate_missing == pytest.approx(rows[name].filter(missing).mean()), name
+            assert one.label_rate_present == pytest.approx(rows[name].filter(~missing).mean()), name
+        assert column.label_rate_missing == column.labels["y"].label_rate_missing
+        assert column.labels["bought"] != column.labels["y"], "the control"
+    text = (tmp_path / "out" / "statistics.md").read_text()
+    assert f"- of them with bought: {rows['bought'].sum()} (" in text
+    assert "| column | rate where missing | bought where missing | missing |" in text
+
+
+def test_one_label_is_stated_as_before(prepared: Made) -> None:
+    assert "labels" not in (prepared[0] / "statistics.json").read_text()
+    assert " where missing |" in (text := (prepared[0] / "statistics.md").read_text())
+    assert "y where missing" not in text
+
+
 def test_text(prepared: Made) -> None:
     folder, done = prepared
     text = (folder / "statistics.md").read_text()

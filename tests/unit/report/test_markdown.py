@@ -6,7 +6,7 @@ import re
 
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Event, Report
-from shadowsync.pipeline.report.quality import CalibrationPart, TrainedHour
+from shadowsync.pipeline.report.quality import CalibrationPart, HourOfLabel, TrainedHour
 
 
 def test_the_answer_comes_first_and_names_its_model(full_report: Report) -> None:
@@ -128,6 +128,30 @@ def test_hours_are_a_table_where_there_are_several(full_report: Report) -> None:
     assert "| 2026-11-25 22:30 | 1,000 | 0.9000 | 0.2500 |" in of(2)
     assert "| 2026-11-27 04:30 | 2,000 | not measured | 0.0000 |" in of(2)
     assert "By the hour" not in of(1)
+
+
+def test_further_labels_have_columns_by_the_hour_and_a_line(full_report: Report) -> None:
+    hours = [
+        TrainedHour(
+            hour=hour,
+            examples=1_000,
+            ne=0.9,
+            label_rate=0.25,
+            labels={
+                "clicked": HourOfLabel(ne=0.9, label_rate=0.25),
+                "bought": HourOfLabel(ne=0.8 + hour / 100, label_rate=0.01),
+            },
+        )
+        for hour in range(2)
+    ]
+    by_label = {"clicked": 0.9, "bought": 0.8123}
+    train = full_report.train.model_copy(update={"hours": hours, "ne_by_label": by_label})
+    text = render_markdown(full_report.model_copy(update={"train": train}))
+    assert "NE, before each step | mean label | NE of bought | mean of bought |" in text
+    assert "| 1,000 | 0.9000 | 0.2500 | 0.8100 | 0.0100 |" in text
+    assert "| NE in training of bought | 0.8123 |" in text
+    assert "NE in training of clicked" not in text
+    assert "NE in training of" not in render_markdown(full_report)
 
 
 def test_negatives_that_were_left_out_are_a_figure(full_report: Report) -> None:

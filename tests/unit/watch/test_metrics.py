@@ -103,6 +103,22 @@ def test_growing_tables_are_told_apart_by_a_label() -> None:
     }
 
 
+def test_each_of_several_labels_has_a_value() -> None:
+    counts = {"ne": 0.9, "ne/clicked": 0.9, "ne/bought": 0.8, "validation/bought": 0.7}
+    served = Served("coordinator", "coordinator", lambda: counts)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=60.0) as response:
+            text = response.read().decode()
+    finally:
+        served.close()
+    who = 'node="coordinator",role="coordinator",run="a-run"'
+    assert f"shadowsync_job_ne{{{who}}} 0.9" in text
+    assert f'shadowsync_job_label_ne{{label="bought",{who}}} 0.8' in text
+    assert f'shadowsync_job_label_ne{{label="clicked",{who}}} 0.9' in text
+    assert f'shadowsync_job_label_validation_score{{label="bought",{who}}} 0.7' in text
+    assert "shadowsync_job_label_recent_ne" not in text
+
+
 def test_health_is_told_by_the_status_code(server: Served) -> None:
     url = f"http://127.0.0.1:{server.port}/healthz"
     with urllib.request.urlopen(url, timeout=60.0) as response:

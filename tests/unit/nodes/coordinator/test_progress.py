@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from shadowsync.nodes.coordinator.state.progress import TrainingMetrics, entropy, normalized_entropy
+from shadowsync.nodes.coordinator.state.loss_sums import entropy, normalized_entropy
+from shadowsync.nodes.coordinator.state.progress import TrainingMetrics
 
 LN2 = math.log(2)
 
@@ -122,3 +123,30 @@ def test_hours_count_from_the_start() -> None:
     assert (third.hour, third.examples, third.label_rate) == (2, 150, 0.25)
     metrics.trained("trainer-0", 20_000.0, 10, 1.0, 0)
     assert metrics.hours()[-1].ne is None, "all labels are the same"
+
+
+def test_further_labels_have_sums_of_their_own() -> None:
+    metrics = TrainingMetrics(("clicked", "bought"))
+    alone = {"clicked": TrainingMetrics(), "bought": TrainingMetrics()}
+    batches = [(10.0, 400, (250.0, 100.0), (90.0, 20.0)), (4_000.0, 200, (120.0, 60.0), (30.0, 5.0))]
+    for seconds, examples, clicked, bought in batches:
+        metrics.trained("trainer-0", seconds, examples, *clicked, None, [bought])
+        alone["clicked"].trained("trainer-0", seconds, examples, *clicked)
+        alone["bought"].trained("trainer-0", seconds, examples, *bought)
+    assert metrics.ne_by_label == {name: (one.ne_progressive, one.ne_recent) for name, one in alone.items()}
+    assert metrics.ne_progressive == metrics.ne_by_label["clicked"][0]
+    assert metrics.ne_by_label["bought"] != metrics.ne_by_label["clicked"], "the control"
+    assert metrics.ne_curve() == alone["clicked"].ne_curve()
+    for name, one in alone.items():
+        assert [(hour.ne, hour.label_rate) for hour in one.hours()] == [
+            (hour.labels[name].ne, hour.labels[name].label_rate) for hour in metrics.hours()
+        ]
+        assert one.ne_by_label == {}
+        assert all(hour.labels == {} for hour in one.hours())
+
+
+def test_sums_of_another_number_of_labels_are_refused() -> None:
+    metrics = TrainingMetrics(("clicked", "bought"))
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        metrics.trained("trainer-0", 1.0, 10, 5.0, 2.0)
+    assert metrics.examples == 0

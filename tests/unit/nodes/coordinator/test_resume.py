@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun
+from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun, _require_same_job
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.types import BatchId
 
 LEDGER = SavedLedger(1, {(0, 0): SavedSpan(3, 20, 0)}, {(0, 1): {0: 10}}, {(0, 0): {1: 10}, (0, 1): {2: 10}})
@@ -24,3 +26,17 @@ def test_what_was_left_out_is_not_trained_again(early: list[tuple[int, int]], ag
     said = f"; batches that only some shards had applied are trained again, and applied once: {again}"
     assert (said in run.event()) is bool(again)
     assert ("trained again" in run.event()) is bool(again)
+
+
+def test_how_brokers_are_reached_may_change() -> None:
+    def job(protocol: str, **data: Any) -> Job:
+        section = {
+            "format": "criteo_tsv",
+            "path": ["kafka://host:1/clicks"],
+            "kafka": {"security_protocol": protocol},
+        }
+        return Job.model_validate({"data": section | data})
+
+    _require_same_job(job("ssl", epochs=2), job("plaintext"))
+    with pytest.raises(JobFileError, match=r"data\.dense_features is 3 instead of 13"):
+        _require_same_job(job("ssl", dense_features=3), job("plaintext"))

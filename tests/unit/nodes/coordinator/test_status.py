@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
-from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring
+from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring, _flat
 from shadowsync.nodes.coordinator.monitoring.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.monitoring.status import build_status, status_body
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import JobState
+from shadowsync.nodes.coordinator.state.loss_sums import normalized_entropy
+from shadowsync.nodes.coordinator.state.outcome import Scored
 from shadowsync.nodes.coordinator.state.phases import JobPhase
 from shadowsync.nodes.coordinator.state.placement import TablePlacement
 from shadowsync.nodes.coordinator.state.progress import InputFacts, InputSize
@@ -27,8 +29,9 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.types import BatchId
-from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply
+from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply, TrainedBatch
 from shadowsync.watch.curves import ClientCurves
+from shadowsync.watch.scalars import scalars_of
 from shadowsync.watch.status import read_status
 
 SPANS = [Span(number, "nowhere.tsv", "stream", 0, 100) for number in range(4)]
@@ -140,6 +143,40 @@ def test_what_the_run_before_left_out_is_not_still_to_come(
     before = SavedLedger(a_job().run.seed, partial={(0, 0): {0: 100}}, left_out=spoilt)
     size = InputSize({span.number: 250.0 for span in SPANS}, 1, 1.0, exact=True)
     on_coordinator(tmp_path, work, restored=before, input_facts=InputFacts(size))
+
+
+def test_each_of_several_labels_has_figures_of_its_own(tmp_path: Path) -> None:
+    columns = {"clicked": "label", "bought": "label", "x": "categorical"}
+    data = {"columns": columns, "format": "parquet", "path": ["nowhere.parquet"]}
+
+    def work(c: JobState) -> None:
+        c.training_metrics.trained("trainer-0", 0.0, 100, 50.0, 25.0, None, [(20.0, 5.0)])
+        c.scored.append(Scored(100, 1.0, 0.9, {"ne/bought": 0.7, "auc": 0.6}))
+        status = build_status(c, None, 0)
+        assert list(status.quality.labels) == ["clicked", "bought"]
+        clicked, bought = status.quality.labels.values()
+        assert (clicked.ne, clicked.ne_recent) == (status.quality.ne, status.quality.ne_recent)
+        assert bought.ne == normalized_entropy(100, 20.0, 5.0)
+        flat = _flat(status)
+        assert (flat["ne"], flat["ne/clicked"], flat["ne/bought"]) == (clicked.ne, clicked.ne, bought.ne)
+        assert flat["ne_recent/bought"] == bought.ne_recent
+        assert (flat["validation"], flat["validation/clicked"], flat["validation/bought"]) == (0.9, 0.9, 0.7)
+        assert scalars_of(status)["ne/bought/all"] == bought.ne
+        assert "ne/clicked/all" not in scalars_of(status)
+        message = TrainedBatch(BatchId(0, 0, 0, c.job.run.seed), 100, 1.0, 2.0, 100.0, 0.0)
+        with pytest.raises(ValueError, match="another number of labels than the job's 2"):
+            c.acknowledge(c.members.alive("trainer")[0], [message], 0)
+        assert c.ledger.totals.trained_examples == 0
+
+    on_coordinator(tmp_path, work, data=data, model={"name": "mmoe"})
+
+    def one_label(c: JobState) -> None:
+        c.training_metrics.trained("trainer-0", 0.0, 100, 50.0, 25.0)
+        status = build_status(c, None, 0)
+        assert status.quality.labels == {}
+        assert not [name for name in _flat(status) if "/" in name]
+
+    on_coordinator(tmp_path, one_label)
 
 
 def test_a_dead_node_has_no_rates_and_no_edges(tmp_path: Path) -> None:

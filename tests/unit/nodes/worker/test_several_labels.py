@@ -17,6 +17,7 @@ from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.layers import mean_log_loss
 from shadowsync.pipeline.types import BatchId, Float32Array
 from shadowsync.pipeline.wire.messages import Delivery
+from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.fake_streams import FakeStreams
 from shadowsync.tests.support.shared import build_shared
 
@@ -105,7 +106,9 @@ def test_the_reported_loss_is_the_headlines(weighted: bool) -> None:
     with torch.no_grad():
         logits = shared.template(torch.from_numpy(delivery.dense), vectors.embeddings)
     weights = torch.from_numpy(delivery.weights) if weighted else None
-    loss, _ = stepper.train(delivery, requests, replies, progressive)
+    step = stepper.stage(delivery, requests, replies)
+    stepper.launch(step)
+    loss, _ = stepper.finish(step, progressive)
     expected = [
         float(mean_log_loss(logits[:, at], torch.from_numpy(labels), weights))
         for at, labels in enumerate((delivery.labels, *delivery.other_labels))
@@ -113,7 +116,23 @@ def test_the_reported_loss_is_the_headlines(weighted: bool) -> None:
     assert loss == pytest.approx(expected[0], rel=1e-6)
     assert progressive.logloss == pytest.approx(expected[0], rel=1e-5)
     assert progressive.others[0].logloss == pytest.approx(expected[1], rel=1e-5)
+    assert step.other_losses == pytest.approx(expected[1:], rel=1e-5)
     assert abs(expected[0] - expected[1]) > 1e-3, "the control"
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_acknowledgement_has_the_sums_of_each_label(weighted: bool) -> None:
+    delivery = delivery_of(2, labels=3, weighted=weighted)
+    ack = BatchAck.of(0, "reader-0", delivery, (0.5, 0.25, 0.75))
+    weights = delivery.weights if weighted else np.ones(BATCH, np.float32)
+    sums = [(float(weights.sum()) * loss) for loss in (0.5, 0.25, 0.75)]
+    positives = [float((labels * weights).sum()) for labels in (delivery.labels, *delivery.other_labels)]
+    assert (ack.loss_sum, ack.positives) == pytest.approx((sums[0], positives[0]))
+    assert [value for pair in ack.others for value in pair] == pytest.approx(
+        [sums[1], positives[1], sums[2], positives[2]]
+    )
+    assert positives[1] != positives[2], "the control"
+    assert BatchAck.of(0, "reader-0", delivery_of(2, labels=1), (0.5,)).others == ()
 
 
 def test_a_label_without_weight_trains_nothing_of_its_own() -> None:

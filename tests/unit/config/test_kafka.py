@@ -1,0 +1,99 @@
+"""[data.kafka]: what it takes, what it refuses, and where its files are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.kafka import KafkaSection
+from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.jobfile.load import load_job, load_resolved
+
+Load = Callable[..., Job]
+USER = 'sasl_mechanism="PLAIN", sasl_username="me"'
+
+
+def test_a_broker_needs_nothing_by_default(load: Load) -> None:
+    kafka = load().data.kafka
+    assert kafka == KafkaSection()
+    assert (kafka.security_protocol, kafka.encrypts, kafka.logs_in) == ("plaintext", False, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "encrypts", "logs_in"),
+    [
+        ('{security_protocol="SSL"}', True, False),
+        (f'{{security_protocol="SASL_SSL", {USER}, sasl_password_env="P"}}', True, True),
+        (f'{{security_protocol="sasl_plaintext", {USER}, sasl_password_file="/p"}}', False, True),
+    ],
+)
+def test_protocols_are_known_in_capitals_too(load: Load, given: str, encrypts: bool, logs_in: bool) -> None:
+    kafka = load("", f"data.kafka={given}").data.kafka
+    assert (kafka.encrypts, kafka.logs_in) == (encrypts, logs_in)
+    assert kafka.security_protocol == kafka.security_protocol.lower()
+
+
+def test_files_are_relative_to_the_job_file_and_stay_where_they_are(tmp_path: Path) -> None:
+    job_file = tmp_path / "job.toml"
+    job_file.write_text(
+        '[data]\nformat = "criteo_tsv"\npath = "kafka://host:1/clicks"\n[data.kafka]\n'
+        'security_protocol = "SASL_SSL"\nssl_ca_location = "ca.pem"\nsasl_mechanism = "SCRAM-SHA-512"\n'
+        'sasl_username = "me"\nsasl_password_file = "/run/secrets/kafka"\n',
+        encoding="utf-8",
+    )
+    job = load_job(job_file)
+    assert job.data.kafka.ssl_ca_location == str(tmp_path / "ca.pem")
+    assert job.data.kafka.sasl_password_file == "/run/secrets/kafka"
+    saved = tmp_path / "job.json"
+    saved.write_text(job.model_dump_json(), encoding="utf-8")
+    assert load_resolved(saved) == job
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('security_protocol="tls"', "data.kafka.security_protocol: 'tls' given; input should be 'plaintext'"),
+        ('sasl_mechanism="GSSAPI"', "data.kafka.sasl_mechanism: 'GSSAPI' given; input should be '', 'PLAIN'"),
+        ('ssl_ca_location="ca.pem"', 'data.kafka.ssl_ca_location: given; security_protocol = "plaintext"'),
+        (f'security_protocol="ssl", {USER}', 'not use it: give "sasl_ssl" or "sasl_plaintext"'),
+        (
+            'security_protocol="ssl", ssl_key_location="k.pem"',
+            "data.kafka: give ssl_certificate_location and ssl_key_location together",
+        ),
+        ('security_protocol="sasl_ssl"', "data.kafka.sasl_mechanism: is missing"),
+        (
+            'security_protocol="sasl_ssl", sasl_mechanism="PLAIN", sasl_password_env="P"',
+            "data.kafka.sasl_username: is missing",
+        ),
+        (f'security_protocol="sasl_ssl", {USER}', "give either sasl_password_env or sasl_password_file"),
+        (
+            f'security_protocol="sasl_ssl", {USER}, sasl_password_env="P", sasl_password_file="/p"',
+            "give either sasl_password_env or sasl_password_file",
+        ),
+        ('sasl_password_env="my password"', "data.kafka.sasl_password_env: 'my password' given"),
+        ('ssl_ca="ca.pem"', "data.kafka.ssl_ca: unknown key; did you mean"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(load: Load, given: str, said: str) -> None:
+    with pytest.raises(JobFileError) as raised:
+        load("", f"data.kafka={{{given}}}")
+    assert said in str(raised.value)
+
+
+def test_a_password_is_refused_and_not_repeated(load: Load) -> None:
+    with pytest.raises(JobFileError, match="sasl_password: given; a job file is copied") as raised:
+        load("", 'data.kafka={sasl_password="hunter-2"}')
+    assert "sasl_password_env" in str(raised.value)
+    assert "hunter-2" not in str(raised.value)
+    with pytest.raises(JobFileError, match="the address of a topic has a user") as raised:
+        load("", "data.path=kafka://me:hunter-2@host:9092/clicks")
+    assert "hunter-2" not in str(raised.value)
+
+
+def test_nodes_and_resumed_runs_need_not_agree_on_it(load: Load) -> None:
+    one, other = (load("", f'data.kafka={{security_protocol="ssl", ssl_ca_location="{ca}"}}') for ca in "ab")
+    assert one.data.kafka != other.data.kafka
+    assert one.digest == other.digest == load().digest
+    assert one.digest != load("", "data.epochs=2").digest
