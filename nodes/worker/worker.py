@@ -258,8 +258,7 @@ class Worker(Service):
         while self._inbox and len(self._batches) < self._ahead:
             batch = self._inbox[0]
             # A reader is sometimes faster than the trainer's order with the weights of a pass.
-            early = batch.delivery.pass_number > self._pass
-            if early or (batch.training and self._drain_until is not None):
+            if batch.delivery.pass_number > self._pass or (batch.training and self._drain_until is not None):
                 return
             self._inbox.popleft()
             if not batch.training and batch.delivery.pass_number < self._pass:
@@ -292,11 +291,8 @@ class Worker(Service):
         if self._fixed_rate is not None:
             with self._waiting_for_round:
                 # A replay writes nothing to the replica, so no round waits for it.
-                (
-                    self._fixed_rate.nothing_to_train
-                    if batch.delivery.replay
-                    else self._fixed_rate.before_step
-                )()
+                rounds = self._fixed_rate
+                (rounds.nothing_to_train if batch.delivery.replay else rounds.before_step)()
         with self._computing:
             step = self._stepper.stage(batch.delivery, batch.requests, batch.replies)
             targets = self._shards.targets(batch)
