@@ -3,8 +3,9 @@
     python benchmarks/speed/following.py --rows 600000 --every-seconds 10 --checkpoints 5
 
 A job with large tables writes checkpoints while it trains. A copy of each is kept, by hard links, until there
-are enough; then the job is ended. Each checkpoint after the first is opened whole, and as the successor of the
-one before it, in turn. The output is JSON: the seconds of both, and the bytes of the tables and of what changed.
+are enough; then the job is ended. Each checkpoint after the first is opened whole, and as the successor of
+the one before it, in turn. The output is JSON: the seconds of both, and the bytes of the tables and of what
+changed.
 """
 
 from __future__ import annotations
