@@ -81,7 +81,10 @@ def checkpoints(log: Path, folder: Path, options: argparse.Namespace) -> list[Pa
 
 
 def linked(checkpoint: Path, copy: Path) -> tuple[str, Path]:
-    """Link a checkpoint's files into a new folder; return its manifest's text and the folder."""
+    """Link a checkpoint's files into a new folder.
+
+    Returns its manifest's text and the folder.
+    """
     copy.mkdir()
     for file in checkpoint.iterdir():
         os.link(file, copy / file.name)
@@ -89,7 +92,10 @@ def linked(checkpoint: Path, copy: Path) -> tuple[str, Path]:
 
 
 def measure(copies: list[Path]) -> dict[str, Any]:
-    """Open each checkpoint in both ways, in turn; all files are in the cache of the system."""
+    """Open each checkpoint in both ways, in turn.
+
+    All files are in the cache of the system.
+    """
     for copy in copies:
         SavedModel.open(copy)
     model, steps = SavedModel.open(copies[0]), []

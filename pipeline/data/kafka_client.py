@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 from ..config.data import DataSection
 from ..config.kafka import KafkaSection
+from ..config.secret_file import read_secret
 from ..errors import DataError, JobFileError
-from ..secret_file import read_secret
 from ..types import TOPIC_PREFIX
 
 PLAINTEXT: Final = KafkaSection()

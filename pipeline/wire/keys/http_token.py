@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from ...config.secret_file import read_secret
 from ...errors import JobFileError
-from ...secret_file import read_secret
 from ..endpoints import is_loopback_host
 from .job_key import HOW_TO_MAKE, is_insecure, job_key
 

@@ -18,8 +18,8 @@ from typing import Final
 import zmq
 from zmq.utils import z85
 
+from ...config.secret_file import read_secret
 from ...errors import JobFileError
-from ...secret_file import read_secret
 
 KEY_VARIABLE: Final = "SHADOWSYNC_KEY_FILE"
 """Names the file; a process and all that it starts are of the job with this key."""

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, Literal
 
-from .errors import JobFileError
+from ..errors import JobFileError
 
 _OTHERS: Final = 0o077
 
