@@ -107,11 +107,11 @@ def _examples_facts(report: Report) -> list[tuple[str, str]]:
         *((name, count(number)) for name, number in wording.dropped_negatives(examples)),
         ("NE in training", wording.number(report.train.ne_progressive)),
     ]
-    if report.eval is not None:
-        calibration = wording.number(report.eval.calibration)
+    if (headline := report.eval_best or report.eval) is not None:
+        calibration = wording.number(headline.calibration)
         facts += [
-            ("AUC, held-out", wording.auc(report.eval)),
-            ("logloss, calibration", f"{wording.number(report.eval.logloss)}, {calibration}"),
+            ("AUC, held-out", wording.auc(headline)),
+            ("logloss, calibration", f"{wording.number(headline.logloss)}, {calibration}"),
         ]
     return facts
 

@@ -51,6 +51,15 @@ def _crowded(report: Report) -> Report:
     )
 
 
+def test_the_figures_are_those_of_the_model_in_the_headline(full_report: Report) -> None:
+    assert full_report.eval is not None
+    best = full_report.eval.model_copy(update={"model": "the best one", "ne": 0.6543, "auc": 0.8765})
+    assert "0.8765" not in _printed(full_report)
+    text = _printed(full_report.model_copy(update={"eval_best": best}))
+    assert "NE 0.6543 on" in text
+    assert re.search(r"AUC, held-out +0\.8765", text)
+
+
 @pytest.mark.parametrize(
     ("left", "shown"), [(1, "1 <= 2   adds up"), (3, "3 > 2   DOES NOT ADD UP (off by +1)")]
 )
