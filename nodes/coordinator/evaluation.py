@@ -79,7 +79,7 @@ class Evaluator:
         return None
 
     async def _deliver(self, trainers: list[Member]) -> int | None:
-        """Let the readers send the pass to these trainers; return the number of its examples.
+        """Let the readers send the pass to these trainers; return its number of examples.
 
         Returns None if it is not scored whole, since one of them or a reader died.
         """

@@ -206,7 +206,7 @@ def _precisions(state: JobState) -> dict[str, str]:
 def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]:
     job = state.job
     return [
-        *bad_row_warnings(examples),
+        *bad_row_warnings(examples, job.data.epochs),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         *control_warnings(job, sync.control),
         *link_warnings(sync.link_codecs),

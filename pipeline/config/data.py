@@ -173,7 +173,8 @@ class DataSection(BaseModel):
     )
     max_bad_rows: Annotated[int, Field(ge=0)] = Field(
         default=1_000,
-        description="Malformed rows are skipped and counted; if there are more than this, the job stops.",
+        description="Malformed rows, among them those without a label, are skipped and counted; if there are"
+        " more than this in each epoch so far, the job stops.",
     )
     max_bad_fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=0.01,

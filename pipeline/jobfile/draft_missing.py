@@ -35,7 +35,7 @@ def missing_words(frame: pl.DataFrame) -> list[str]:
 
 
 def without_missing_words(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with nulls in the place of empty texts and of words that stand for no value."""
+    """Return the frame with nulls for empty texts and for missing words."""
     texts = [name for name in frame.columns if frame[name].dtype == pl.String]
     gone = ["", *missing_words(frame)]
     return frame.with_columns(

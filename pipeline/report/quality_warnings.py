@@ -43,13 +43,15 @@ def first_gap_warnings(
     ]
 
 
-def bad_row_warnings(examples: ExampleCounts) -> list[str]:
-    """Return a warning if malformed rows were skipped."""
+def bad_row_warnings(examples: ExampleCounts, epochs: int = 1) -> list[str]:
+    """Return a warning if malformed rows were skipped, in up to `epochs` passes."""
     if not examples.bad_rows:
         return []
     share = percent(examples.bad_rows / (examples.bad_rows + examples.read + examples.dropped_negatives), 1)
+    again = ", counted again in each epoch" if epochs > 1 else ""
     return [
-        f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped: the readers' logs show the first."
+        f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped{again}: the readers' logs show the"
+        " first."
         " Correct them, or [data] of the job file."
     ]
 
