@@ -78,7 +78,7 @@ class BadRows:
         self.first: list[BadRow] = []
 
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        """Count a row; raise DataError if there are now more than `limit` for each pass.
+        """Count a row; raise DataError past `limit` for each pass.
 
         `line` gives the row's number. It is called only for a row that is stored, because it may have to read
         the file.

@@ -24,6 +24,7 @@ from ..data.paths import (
 from ..data.span import Span
 from ..data.text import line_blocks
 from ..errors import DataError, JobFileError
+from ..text.format import counted
 
 SAMPLE_BYTES: Final = 16 << 20
 SAMPLE_ROWS: Final = 100_000
@@ -157,6 +158,13 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
         frame.columns = [f"column_{number}" for number in range(1, frame.width + 1)]
     if frame.is_empty():
         raise DataError("has no rows besides its header", where=paths[0], remedy="give a file with rows")
+    for name in frame.columns:
+        if broken := int(frame[name].str.contains("\n", literal=True).sum()):
+            raise DataError(
+                f"column {name!r} has line breaks within {counted(broken, 'field')} of the first rows",
+                where=paths[0],
+                remedy="remove the line breaks, or convert the file to Parquet",
+            )
     # The size of a compressed file's text is not known. Compression shrinks text to about a quarter.
     bytes_of_file = sizes[0] * (4 if suffix_of(paths[0]) in _COMPRESSED else 1)
     whole = len(paths) == 1 and len(frame) < SAMPLE_ROWS and next(blocks, None) is None

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.jobfile import draft_sample
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.unit.config.test_draft import draft, read, write
@@ -109,6 +109,14 @@ def test_a_name_that_the_header_has_twice_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         JobFileError, match="the first line has 'sex' more than once, so it was taken for a row"
     ):
+        draft(tmp_path / "log.csv", "click")
+
+
+def test_line_breaks_in_fields_are_found_before_a_job_is_drafted(tmp_path: Path) -> None:
+    good, broken = '0,"a, b"\n1,c\n' * 20, '1,"two\nlines"\n' * 3
+    (tmp_path / "log.csv").write_text("click,note\n" + good + broken)
+    said = r"column 'note' has line breaks within 3 fields .*convert the file to Parquet"
+    with pytest.raises(DataError, match=said):
         draft(tmp_path / "log.csv", "click")
 
 
