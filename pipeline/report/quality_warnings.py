@@ -10,6 +10,7 @@ from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
 from .adaptation import Control, LinkChoice
 from .model import ExampleCounts
+from .quality import TrainedHour
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
@@ -53,6 +54,17 @@ def bad_row_warnings(examples: ExampleCounts, epochs: int = 1) -> list[str]:
         f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped{again}: the readers' logs show the"
         " first."
         " Correct them, or [data] of the job file."
+    ]
+
+
+def one_class_warnings(hours: Sequence[TrainedHour]) -> list[str]:
+    """Return a warning if all labels in training were the same."""
+    rates = {hour.label_rate for hour in hours if hour.label_rate is not None}
+    if rates not in ({0.0}, {1.0}):
+        return []
+    return [
+        f"All labels in training were {number(rates.pop(), 0)}, from which nothing can be learned: check the"
+        " label in [data.columns], such as the spelling of the values of `positive`."
     ]
 
 
