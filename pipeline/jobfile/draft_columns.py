@@ -57,6 +57,8 @@ _YEARS: Final = pa.array(range(1990, 2101), pa.int64())
 _LIST_DELIMITERS: Final = ("|", ";", " ", ",")
 _FEW: Final = 50
 _SHOWN: Final = 5
+# With a table for each of so many columns a step is slow, and the tables learn the rows by heart.
+_WIDE: Final = 200
 _MOST_WITHOUT_LABEL: Final = 0.5
 _EPOCH_SECONDS: Final = (500_000_000, 4_000_000_000)
 LARGEST_TABLE: Final = 1 << 20
@@ -317,11 +319,13 @@ def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -
         return DraftColumn(name, "", "", "the number of the row")
     values = known.to_numpy()
     low, high, middle = float(values.min()), float(values.max()), float(np.median(values))
-    if whole and (distinct <= _FEW or high > _LARGEST_NUMBER):
+    wide = len(sample.frame.columns) > _WIDE
+    if whole and ((distinct <= _FEW and not wide) or high > _LARGEST_NUMBER):
         return _categorical(name, distinct, sample)
     mean, spread = float(values.mean()), float(values.std())
     seen = f"{low:g} to {high:g}, median {middle:g}"
-    if low >= 0 and high > 20 * (middle + 1):
+    # A rare count in units of its deviation would be far larger than all other inputs.
+    if low >= 0 and (high > 20 * (middle + 1) or (whole and distinct <= _FEW)):
         return DraftColumn(name, "dense", '"dense"', f"{seen}: in logarithms")
     text = f'{{ kind = "dense", transform = "none", shift = {mean:.4g}, scale = {max(spread, 1e-6):.4g} }}'
     return DraftColumn(name, "dense", text, seen)

@@ -112,6 +112,18 @@ def test_a_name_that_the_header_has_twice_is_named(tmp_path: Path) -> None:
         draft(tmp_path / "log.csv", "click")
 
 
+def test_counts_are_numbers_where_there_are_hundreds_of_columns(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {"click": [0, 1] * 50, "item": ["a", "b"] * 50}
+    counts: dict[str, list[Any]] = {f"n{at}": [(row + at) % 3 for row in range(100)] for at in range(250)}
+    _, job = draft(write(tmp_path / "log.csv", columns | counts), "click")
+    assert job.data.columns["n7"].kind == "dense"
+    assert [table.name for table in job.tables] == ["item"]
+    assert read(job) == 100
+    few = {name: counts[name] for name in ("n1", "n7")}
+    _, job = draft(write(tmp_path / "log.csv", columns | few), "click")
+    assert job.data.columns["n7"].kind == "categorical"
+
+
 def test_line_breaks_in_fields_are_found_before_a_job_is_drafted(tmp_path: Path) -> None:
     good, broken = '0,"a, b"\n1,c\n' * 20, '1,"two\nlines"\n' * 3
     (tmp_path / "log.csv").write_text("click,note\n" + good + broken)
