@@ -26,8 +26,8 @@ class SplitSection(BaseModel):
 
     by: Literal["", "fraction", "time"] = Field(
         default="",
-        description='"fraction": rows are drawn at random; "time": validation and test are the last rows;'
-        ' "": no split.',
+        description='"fraction": rows are drawn at random; "time": validation and test are the last rows,'
+        ' which needs a timestamp and data.order = "time"; "": no split.',
     )
     validation: Share = Field(default=0.0, description="Fraction of the rows for validation during training.")
     test: Share = Field(default=0.0, description="Fraction of the rows for the test at the end.")
