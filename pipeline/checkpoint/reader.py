@@ -164,7 +164,7 @@ def _read_piece(piece: _FilePiece, name: str, rows: slice | None) -> NDArray[Any
 
 
 def _offsets_of(path: Path) -> dict[str, int]:
-    """Return where the bytes of each tensor begin in a safetensors file that `safe_open` has checked."""
+    """Return where each tensor begins in a file that `safe_open` has checked."""
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(header_bytes))
