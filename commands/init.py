@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -10,9 +11,15 @@ import click
 @click.command()
 @click.argument("source", metavar="DATA")
 @click.option("--label", default="", metavar="COLUMN", help="The label's column, where it is not clear.")
+@click.option(
+    "--positive",
+    multiple=True,
+    metavar="TEXT",
+    help="A text of the label that counts as 1, where it has more than two. May be repeated.",
+)
 @click.option("--out", default="job.toml", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def init(source: str, label: str, out: Path, force: bool) -> None:
+def init(source: str, label: str, positive: tuple[str, ...], out: Path, force: bool) -> None:
     """Draft a job file for DATA.
 
     DATA is a file, a quoted glob, a folder, or a URL of one. It looks at the first rows, guesses what the
@@ -25,11 +32,14 @@ def init(source: str, label: str, out: Path, force: bool) -> None:
 
     if out.exists() and not force:
         raise JobFileError("exists already", where=str(out), remedy="give another --out, or --force")
-    text = draft_job(source, out.parent, name=out.stem, label=label)
+    # A run's name has no blanks, and a file's may.
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.stem).lstrip("-._")[:100] or "job"
+    text = draft_job(source, out.parent, name=name, label=label, positive=positive)
     with atomic_file(out) as file:
         file.write(text.encode())
     job = load_job(out)
     kinds = [column.kind for column in job.data.columns.values()]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    click.echo(f"label: {', '.join(name for name, c in job.data.columns.items() if c.kind == 'label')}")
     click.echo(f"columns: {counts}; read the comments beside them")
     click.echo(f"written: {out}; next: shadowsync run {out}")

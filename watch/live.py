@@ -66,13 +66,14 @@ class LiveTable(Display):
 
 
 class Lines(Display):
-    """One line per status, and the page's address before the first."""
+    """One line per status and event, after one with the page's address."""
 
     period_seconds = 5.0
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._page = ""
+        self._shown_incidents = 0
 
     def begin(self, folder: Path) -> None:
         """See `Display`."""
@@ -84,6 +85,11 @@ class Lines(Display):
         if status.page != self._page:
             self._page = status.page
             print(f"page: {self._page}", file=self._stream, flush=True)
+        for incident in status.incidents:
+            if incident.number > self._shown_incidents:
+                self._shown_incidents = incident.number
+                when = f"{duration(round(incident.seconds)):>10}"
+                print(f"{when}  {incident.node}: {incident.what}", file=self._stream, flush=True)
         print(line_of(status), file=self._stream, flush=True)
 
 

@@ -80,6 +80,7 @@ class BatchSource:
         source = JobInput(self._job)
         data = self._job.data
         negatives = NegativeSampler(data.negative_share, data.split.seed)
+        self._bad_rows.passes = max(self._bad_rows.passes, epoch + 1)
         for span in spans:
             yield from self._cut(source, span, epoch, data.shuffle_window, self._bad_rows, negatives)
 

@@ -272,7 +272,7 @@ def _conclude(
     started_at = began.isoformat(timespec="seconds")
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
-    if stop is not None and stop.kind != "interrupted":
+    if stop is not None:
         text += resume_hint(state.folder)
     if not report.ledger.adds_up and stop is None:
         text = "the ledger does not add up; report.md says where"

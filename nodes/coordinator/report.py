@@ -30,6 +30,7 @@ from ...pipeline.report.quality_warnings import (
     control_warnings,
     first_gap_warnings,
     link_warnings,
+    one_class_warnings,
     warmup_warnings,
 )
 from ...pipeline.report.write import describe_hardware, versions
@@ -207,7 +208,8 @@ def _precisions(state: JobState) -> dict[str, str]:
 def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]:
     job = state.job
     return [
-        *bad_row_warnings(examples),
+        *bad_row_warnings(examples, job.data.epochs),
+        *one_class_warnings(state.training_metrics.hours()),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
         *control_warnings(job, sync.control),
         *link_warnings(sync.link_codecs),

@@ -250,8 +250,10 @@ class RequestHandler:
 
     def _after_span_read(self, member: Member, request: SpanRead, reply: Reply) -> None:  # noqa: ARG002
         totals, data = self._state.ledger.totals, self._state.job.data
-        rows = totals.parsed_examples + totals.bad_rows + totals.dropped_negatives
-        text = too_many_bad_rows(totals.bad_rows, rows, data)
+        # All examples of the spans, since their malformed rows are all counted.
+        examples = totals.parsed_examples + totals.restored_of_read_spans
+        rows = examples + totals.bad_rows + totals.dropped_negatives
+        text = too_many_bad_rows(totals.bad_rows, rows, data, request.epoch + 1)
         if text:
             remedy = "correct the rows or the job file's [data], or allow more"
             whole = f"{text}; the first is {request.first_bad_row}; {remedy}"

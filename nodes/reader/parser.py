@@ -119,6 +119,7 @@ class Parser(Service):
         # Batches of a replay were counted before.
         counted = training and not work.replay
         bad_rows = self._train_bad_rows if counted else BadRows(data.max_bad_rows)
+        bad_rows.passes = max(bad_rows.passes, work.epoch + 1)
         bad_before = bad_rows.count
         batches = examples = 0
         negatives = NegativeSampler(data.negative_share, data.split.seed) if training else None

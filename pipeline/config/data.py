@@ -27,8 +27,8 @@ class SplitSection(BaseModel):
 
     by: Literal["", "fraction", "time"] = Field(
         default="",
-        description='"fraction": rows are drawn at random; "time": validation and test are the last rows;'
-        ' "": no split.',
+        description='"fraction": rows are drawn at random; "time": validation and test are the last rows,'
+        ' which needs a timestamp and data.order = "time"; "": no split.',
     )
     validation: Share = Field(default=0.0, description="Fraction of the rows for validation during training.")
     test: Share = Field(default=0.0, description="Fraction of the rows for the test at the end.")
@@ -175,7 +175,8 @@ class DataSection(BaseModel):
     )
     max_bad_rows: Annotated[int, Field(ge=0)] = Field(
         default=1_000,
-        description="Malformed rows are skipped and counted; if there are more than this, the job stops.",
+        description="Malformed rows, among them those without a label, are skipped and counted; if there are"
+        " more than this in each epoch so far, the job stops.",
     )
     max_bad_fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=0.01,

@@ -206,7 +206,7 @@ def require_known(sections: Mapping[str, TableSection], columns: Sequence[TableC
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
-            hint = f"did you mean {close[0]!r}?" if close else f"the tables are {some}"
+            hint = f"did you mean {close[0]!r}?" if close else f"remove its section; the tables are {some}"
             raise ValueError(f"tables.{name}: there is no table of this name; {hint}")
 
 

@@ -40,18 +40,23 @@ class BadRow:
         return f"{self.path}:{self.line}: {self.why}: {self.text}"
 
 
-def too_many_bad_rows(bad_rows: int, rows: int, data: DataSection) -> str:
+def too_many_bad_rows(bad_rows: int, rows: int, data: DataSection, passes: int = 1) -> str:
     """Say that more rows are malformed than [data] allows; "" if not.
 
-    `rows` is the number of all rows read, malformed ones included.
+    `rows` is the number of all rows read, malformed ones included, in `passes` over the data. A pass meets
+    the malformed rows of the pass before it again.
     """
     found = counted(bad_rows, "malformed row")
-    if bad_rows > data.max_bad_rows:
-        return f"{found}; data.max_bad_rows allows {data.max_bad_rows:,}"
+    if bad_rows > data.max_bad_rows * passes:
+        return f"{found}; data.max_bad_rows allows {data.max_bad_rows:,}{_each_of(passes)}"
     if bad_rows > data.max_bad_fraction * rows:
         share = f"{percent(bad_rows / rows, 1)} of {rows:,} rows"
         return f"{found}, {share}; data.max_bad_fraction allows {data.max_bad_fraction:g} of them"
     return ""
+
+
+def _each_of(passes: int) -> str:
+    return f" in each of {passes} epochs" if passes > 1 else ""
 
 
 class BadRows:
@@ -60,18 +65,20 @@ class BadRows:
     Only one thread may use it.
 
     Attributes:
-        limit: number of allowed bad rows (`data.max_bad_rows`).
+        limit: number of allowed bad rows in a pass over the data (`data.max_bad_rows`).
+        passes: number of passes that have begun.
         count: number of bad rows so far.
         first: the first SAMPLES_KEPT bad rows.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.passes = 1
         self.count = 0
         self.first: list[BadRow] = []
 
     def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
-        """Count a row; raise DataError if there are now more than `limit`.
+        """Count a row; raise DataError past `limit` for each pass.
 
         `line` gives the row's number. It is called only for a row that is stored, because it may have to read
         the file.
@@ -89,10 +96,10 @@ class BadRows:
             self._check(others.first[-1].path)
 
     def _check(self, path: str) -> None:
-        if self.count > self.limit:
+        if self.count > self.limit * self.passes:
             raise DataError(
-                f"{counted(self.count, 'malformed row')}, more than data.max_bad_rows = {self.limit}; the"
-                f" first is {self.first[0]}",
+                f"{counted(self.count, 'malformed row')}, more than data.max_bad_rows = {self.limit}"
+                f"{_each_of(self.passes)}; the first is {self.first[0]}",
                 where=path,
                 remedy="correct the rows or the job file's [data] (texts that stand for no value belong in"
                 " data.missing), or raise data.max_bad_rows",

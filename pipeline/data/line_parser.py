@@ -161,7 +161,8 @@ class LineParser:
             raise DataError(
                 f"a quoted field continues on the next line: {printable(line)}",
                 where=self._where,
-                remedy='remove the line breaks from the fields, or set data.quote = ""',
+                remedy="remove the line breaks from the fields, or convert the file to Parquet; if the quotes"
+                ' are part of the texts, set data.quote = ""',
             )
         return False
 

@@ -119,7 +119,7 @@ def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
         ]
         rows = [group.num_rows for group in groups]
     if not sum(rows):
-        raise DataError("has no rows", where=path, remedy="remove it from data.path, or fill it")
+        raise DataError("has no rows", where=path, remedy="remove it from the paths of [data], or fill it")
     return RowGroups(rows, sizes)
 
 

@@ -218,7 +218,8 @@ class _ChunkParser:
             known = (
                 equals_any(column, section.negative, rules) | (values == 1) if section.negative else ~missing
             )
-            self._fault(name, "neither its positive nor its negative values", ~known | missing)
+            self._fault(name, "missing, and each row needs a label", missing)
+            self._fault(name, "neither its positive nor its negative values", ~known & ~missing)
             return values
         if expression is not None:
             return self._by_expression(name, section, expression, column, missing)

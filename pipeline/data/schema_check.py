@@ -102,7 +102,7 @@ def _first_rows(path: str, schema: RecordSchema) -> LineBlock:
         rows = without_first_line(block) if schema.data.header and at == 0 else block
         if rows.stop:
             return rows
-    raise DataError("has no rows", where=path, remedy="remove it from data.path, or fill it")
+    raise DataError("has no rows", where=path, remedy="remove it from the paths of [data], or fill it")
 
 
 def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSchema) -> None:

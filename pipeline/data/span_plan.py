@@ -81,7 +81,7 @@ def _span_bounds(
         size = file_size_bytes(path)
     parted = not compressed and size is not None and can_seek(path)
     if size == 0:
-        raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
+        raise DataError("is empty", where=path, remedy="remove it from the paths of [data], or fill it")
     if isinstance(shape, RecordSchema):
         check_text(path, shape)
     else:
@@ -120,7 +120,7 @@ def _check_lines(whole: Span, shape: FeatureShape | None) -> None:
     """Raise DataError unless some of a text file's first lines fit `shape`."""
     block = next(line_blocks(whole, _PEEK_BYTES), None) if whole.stop else None
     if block is None:
-        raise DataError("is empty", where=whole.path, remedy="remove it from data.path, or fill it")
+        raise DataError("is empty", where=whole.path, remedy="remove it from the paths of [data], or fill it")
     if shape is None:
         return
     lines = block.buffer[: block.stop].tobytes().split(b"\n")[:-1]

@@ -176,7 +176,7 @@ def first_line(span: Span, encoding: Encoding = "utf-8", kafka: KafkaSection = P
             if len(head) > MAX_LINE_BYTES:
                 raise too_long(path)
     if not head:
-        raise DataError("is empty", where=path, remedy="remove it from data.path, or fill it")
+        raise DataError("is empty", where=path, remedy="remove it from the paths of [data], or fill it")
     return _decoded(head.split(b"\n", 1)[0].removesuffix(b"\r"), encoding, path).encode()
 
 

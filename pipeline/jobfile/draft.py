@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ..errors import JobFileError
 from ..text.format import counted
-from .draft_columns import DraftColumn, draft_columns, has_decimal_commas, missing_words
+from .draft_columns import DraftColumn, draft_columns, has_decimal_commas
+from .draft_missing import missing_words
 from .draft_sample import InputSample, read_sample
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
@@ -22,17 +23,18 @@ _MOST_EPOCHS: Final = 10
 _SORT_LIMIT_BYTES: Final = 256 << 20
 
 
-def draft_job(source: str, folder: Path, *, name: str, label: str = "") -> str:
+def draft_job(source: str, folder: Path, *, name: str, label: str = "", positive: Sequence[str] = ()) -> str:
     """Return a job file for `source`.
 
     `source` is a file, a glob or a folder, or a URL. `folder` is the folder of the job file: paths below it
-    are written relative to it. `label` is the name of the label's column, or "" to guess it. Raises DataError
-    for files that cannot be read, and JobFileError if the columns are not clear.
+    are written relative to it. `label` is the name of the label's column, or "" to guess it; `positive` are
+    the texts of it that count as 1, or empty to guess them. Raises DataError for files that cannot be read,
+    and JobFileError if the columns are not clear.
     """
     sample = read_sample(source)
     if Path(sample.pattern).is_relative_to(folder.absolute()):
         sample = replace(sample, pattern=str(Path(sample.pattern).relative_to(folder.absolute())))
-    columns = draft_columns(sample, label)
+    columns = draft_columns(sample, label, positive)
     if not any(column.table_rows for column in columns):
         raise JobFileError(
             "no column looks like an id or a category",
@@ -42,8 +44,9 @@ def draft_job(source: str, folder: Path, *, name: str, label: str = "") -> str:
 
 
 def _lines(source: str, name: str, sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
-    looked = "all" if sample.whole else f"the first {len(sample.frame):,}"
-    yield f"# Drafted by `shadowsync init` from {looked} of about {counted(sample.rows, 'row')} of {source}."
+    rows = counted(sample.rows, "row")
+    looked = f"all {rows}" if sample.whole else f"the first {len(sample.frame):,} of about {rows}"
+    yield f"# Drafted by `shadowsync init` from {looked} of {source}."
     yield "# Every line with a comment is a guess: check it. docs/job-file.md has all keys."
     yield "[run]"
     yield f"name = {json.dumps(name)}"
@@ -51,6 +54,7 @@ def _lines(source: str, name: str, sample: InputSample, columns: list[DraftColum
     timed = any(column.kind == "timestamp" for column in columns)
     by_time = timed and sample.bytes <= _SORT_LIMIT_BYTES
     yield from _data(sample, by_time=by_time, timed=timed)
+    yield from _without_label(sample, columns)
     yield ""
     yield "[data.split]"
     yield f'by = "{"time" if by_time else "fraction"}"'
@@ -71,7 +75,8 @@ def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
         if sample.delimiter:
             yield f"delimiter = {json.dumps(sample.delimiter)}"
         if not sample.header:
-            yield "header = false  # the first line looks like a row; give the columns their names below"
+            twice = f"has {sample.repeated[0]!r} more than once" if sample.repeated else "looks like a row"
+            yield f"header = false  # the first line {twice}; give the columns their names below"
         if sample.encoding != "utf-8":
             yield f'encoding = "{sample.encoding}"  # it is not UTF-8'
         if words := missing_words(sample.frame):
@@ -87,6 +92,16 @@ def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
         yield f"epochs = {_MOST_EPOCHS}  # at most: validation stops it, and the best model is kept"
     else:
         yield "epochs = 1"
+
+
+def _without_label(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
+    """Allow for the rows that have no label, with some to spare."""
+    share = 1.25 * max(column.missing_share for column in columns)
+    if not share:
+        return
+    yield "# Rows without a label are malformed, and skipped; these are the limits of such rows."
+    yield f"max_bad_rows = {max(1000, int(share * sample.rows))}"
+    yield f"max_bad_fraction = {min(1.0, share + 0.01):.3f}"
 
 
 def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,11 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..data.bad_rows import printable
 from ..errors import JobFileError
-from ..text.format import percent
+from ..text.format import counted, percent
+from .draft_missing import numbers_of, without_missing_words
 from .draft_sample import InputSample
 
-MISSING_WORDS: Final = ("NULL", "null", "NA", "N/A", "n/a", "NaN", "nan", "None", "none", "?", "\\N", "-")
 _LABELS: Final = re.compile(
     r"(is_?)?(label|target|click(s|ed)?|clk|convert(ed)?|conversion|buy|bought|purchase[d]?|like[d]?|y|class|outcome)",
     re.IGNORECASE,
@@ -49,10 +51,15 @@ _FORMATS: Final = (
     "%Y%m%d%H",
     "%Y%m%d",
 )
+_ISO: Final = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?$"
 _DECIMAL_COMMA: Final = r"^\s*[+-]?\d+(,\d+)?\s*$"
 _YEARS: Final = pa.array(range(1990, 2101), pa.int64())
 _LIST_DELIMITERS: Final = ("|", ";", " ", ",")
 _FEW: Final = 50
+_SHOWN: Final = 5
+# With a table for each of so many columns a step is slow, and the tables learn the rows by heart.
+_WIDE: Final = 200
+_MOST_WITHOUT_LABEL: Final = 0.5
 _EPOCH_SECONDS: Final = (500_000_000, 4_000_000_000)
 LARGEST_TABLE: Final = 1 << 20
 
@@ -66,6 +73,7 @@ class DraftColumn:
         setting: value of the column in the job file, as TOML.
         why: reason for the guess.
         table_rows: rows of the column's table; 0 without a table.
+        missing_share: label: share of the rows that have none.
     """
 
     name: str
@@ -73,20 +81,21 @@ class DraftColumn:
     setting: str
     why: str
     table_rows: int = 0
+    missing_share: float = 0.0
 
 
-def draft_columns(sample: InputSample, label: str) -> list[DraftColumn]:
+def draft_columns(sample: InputSample, label: str, positive: Sequence[str] = ()) -> list[DraftColumn]:
     """Guess the columns of a sample, in order.
 
-    `label` is the label's name, or "" to guess it. Raises JobFileError if the label is missing, or cannot be
-    guessed.
+    `label` is the label's name, or "" to guess it; `positive` are the texts of it that count as 1, or empty.
+    Raises JobFileError if the label is missing, or cannot be guessed.
     """
-    frame = _without_missing_words(sample.frame)
+    frame = without_missing_words(sample.frame)
     if has_decimal_commas(frame):
         frame = _with_decimal_points(frame)
-    chosen = _label_of(frame, label)
+    chosen = _label_of(frame, label, sample)
     found = [
-        _label_column(frame[name]) if name == chosen else _column(name, frame[name], sample)
+        _label(frame[name], positive) if name == chosen else _column(name, frame[name], sample)
         for name in frame.columns
     ]
     times = [column.name for column in found if column.kind == "timestamp"]
@@ -99,18 +108,9 @@ def draft_columns(sample: InputSample, label: str) -> list[DraftColumn]:
     ]
 
 
-def missing_words(frame: pl.DataFrame) -> list[str]:
-    """Return those words in columns of text that stand for a missing value."""
-    found: set[str] = set()
-    for name in frame.columns:
-        if frame[name].dtype == pl.String:
-            found |= set(frame[name].filter(frame[name].is_in(MISSING_WORDS)).unique().to_list())
-    return sorted(found)
-
-
 def has_decimal_commas(frame: pl.DataFrame) -> bool:
     """Return whether numbers have a decimal comma, and none has a decimal point."""
-    known = _without_missing_words(frame)
+    known = without_missing_words(frame)
     columns = [known[name].drop_nulls() for name in known.columns]
     points = any(_is_decimal_point(values) for values in columns)
     return not points and any(_is_decimal_comma(values) for values in columns)
@@ -119,7 +119,7 @@ def has_decimal_commas(frame: pl.DataFrame) -> bool:
 def _is_decimal_point(known: pl.Series) -> bool:
     if known.dtype != pl.String:
         return known.dtype.is_float()
-    return bool(known.str.contains(r"\.\d").any()) and _numbers(known) is not None
+    return bool(known.str.contains(r"\.\d").any()) and numbers_of(known) is not None
 
 
 def _is_decimal_comma(known: pl.Series) -> bool:
@@ -137,28 +137,32 @@ def _with_decimal_points(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _without_missing_words(frame: pl.DataFrame) -> pl.DataFrame:
-    texts = [name for name in frame.columns if frame[name].dtype == pl.String]
-    gone = ["", *MISSING_WORDS]
-    return frame.with_columns(
-        pl.when(pl.col(name).is_in(gone)).then(None).otherwise(pl.col(name)).alias(name) for name in texts
-    )
-
-
-def _label_of(frame: pl.DataFrame, label: str) -> str:
+def _label_of(frame: pl.DataFrame, label: str, sample: InputSample) -> str:
     if label:
-        if label not in frame.columns:
-            raise JobFileError(f"there is no column {label!r}; there are {', '.join(frame.columns)}")
-        return label
-    two = [
-        name for name in frame.columns if _is_flat(frame[name]) and frame[name].drop_nulls().n_unique() == 2
-    ]
+        if label in frame.columns:
+            return label
+        if sample.repeated:
+            names = " and ".join(repr(name) for name in sample.repeated)
+            raise JobFileError(
+                f"the first line has {names} more than once, so it was taken for a row, not for a header",
+                remedy="give each column a name of its own",
+            )
+        raise JobFileError(f"there is no column {label!r}; there are {', '.join(frame.columns)}")
+    two = [name for name in frame.columns if _may_be_label(frame[name])]
     named = [name for name in two if _LABELS.fullmatch(_plain(name))]
     for found in (named, two):
         if len(found) == 1:
             return found[0]
     several = f"columns with two values: {', '.join(named or two)}" if two else "no column has two values"
     raise JobFileError(f"the label is not clear ({several})", remedy="name it: --label COLUMN")
+
+
+def _may_be_label(values: pl.Series) -> bool:
+    return (
+        _is_flat(values)
+        and values.drop_nulls().n_unique() == 2
+        and values.null_count() <= _MOST_WITHOUT_LABEL * len(values)
+    )
 
 
 def _plain(name: str) -> str:
@@ -170,10 +174,31 @@ def _is_flat(values: pl.Series) -> bool:
     return not isinstance(values.dtype, pl.List | pl.Array | pl.Struct)
 
 
+def _label(values: pl.Series, positive: Sequence[str]) -> DraftColumn:
+    column = _positive_label(values, positive) if positive else _label_column(values)
+    share = values.null_count() / len(values)
+    if not share:
+        return column
+    why = f"{column.why}; {percent(share, 1)} of the rows have none"
+    return replace(column, why=why, missing_share=share)
+
+
+def _positive_label(values: pl.Series, positive: Sequence[str]) -> DraftColumn:
+    texts = values.drop_nulls().cast(pl.String)
+    if unknown := [value for value in positive if value not in texts]:
+        seen = ", ".join(texts.unique().sort().head(_SHOWN).to_list())
+        raise JobFileError(
+            f"no row has the {values.name} {unknown[0]!r}; there are {seen}", remedy="correct --positive"
+        )
+    share = _share(texts.is_in(positive).mean())
+    setting = f'{{ kind = "label", positive = {json.dumps(list(positive))} }}'
+    return DraftColumn(values.name, "label", setting, f"{share} are one of these, all others count as 0")
+
+
 def _label_column(values: pl.Series) -> DraftColumn:
     known = values.drop_nulls()
     distinct = known.unique().sort().to_list()
-    numbers = _numbers(values)
+    numbers = numbers_of(values)
     if numbers is not None and set(numbers.drop_nulls().unique().to_list()) <= {0.0, 1.0}:
         return DraftColumn(values.name, "label", '"label"', f"{_share(numbers.mean())} are 1")
     if len(distinct) == 2:
@@ -185,11 +210,10 @@ def _label_column(values: pl.Series) -> DraftColumn:
         text = f'{{ kind = "label", positive = [{_toml(positive)}], negative = [{_toml(negative)}] }}'
         return DraftColumn(values.name, "label", text, f"{_share((known == positive).mean())} are {positive}")
     if numbers is None:
-        shown = ", ".join(str(value) for value in distinct[:5])
-        rule = f'{values.name} = {{ kind = "label", positive = [...] }}'
+        shown = ", ".join(printable(str(value).encode()) for value in distinct[:_SHOWN])
         raise JobFileError(
-            f"the label {values.name!r} has {len(distinct)} texts ({shown})",
-            remedy=f"write the job file by hand, and which of them count as 1: {rule}",
+            f"the label {values.name!r} has {counted(len(distinct), 'text')} ({shown})",
+            remedy="say which of them count as 1: --positive TEXT, once for each",
         )
     middle = numbers.mean()
     assert isinstance(middle, float)
@@ -208,11 +232,15 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
     distinct = known.n_unique()
     if not name or name.startswith("Unnamed:"):
         return DraftColumn(name, "", "", "without a name, as the index that a data frame writes")
-    if distinct < 2:
+    if distinct < 2 and (not distinct or not values.null_count()):
         return DraftColumn(name, "", "", "always the same" if distinct else "always empty")
     if (time := _time(name, values)) is not None:
         return time
-    numbers = None if _IDS.fullmatch(_plain(name)) else _numbers(values)
+    if sample.format == "parquet" and values.dtype.is_float():
+        return _fractions(name, values.cast(pl.Float64), distinct, sample)
+    if distinct == 1:
+        return _categorical(name, distinct, sample)
+    numbers = None if _IDS.fullmatch(_plain(name)) else numbers_of(values)
     if numbers is not None:
         return _number(name, numbers, distinct, sample)
     texts = known.cast(pl.String)
@@ -228,27 +256,21 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
     return _categorical(name, distinct, sample)
 
 
-def _numbers(values: pl.Series) -> pl.Series | None:
-    """Return the column as float64; None if some known value is not a number."""
-    if values.dtype == pl.Boolean or values.dtype.is_numeric():
-        return values.cast(pl.Float64)
-    if values.dtype != pl.String:
-        return None
-    numbers = values.str.strip_chars().cast(pl.Float64, strict=False)
-    return numbers if numbers.null_count() == values.null_count() else None
-
-
 def _time(name: str, values: pl.Series) -> DraftColumn | None:
     if values.dtype.is_temporal():
         return DraftColumn(name, "timestamp", '"timestamp"', f"of type {values.dtype}")
-    known, numbers, named = values.drop_nulls(), _numbers(values), _TIMES.fullmatch(_plain(name)) is not None
+    known, numbers, named = (
+        values.drop_nulls(),
+        numbers_of(values),
+        _TIMES.fullmatch(_plain(name)) is not None,
+    )
+    if known.dtype == pl.String and _is_iso(known):
+        return DraftColumn(name, "timestamp", '"timestamp"', "times in ISO 8601")
     time_format = _format_of(known) if named or numbers is None else ""
     if named and not time_format and numbers is not None:
         if numbers.drop_nulls().is_between(*_EPOCH_SECONDS).all():
             return DraftColumn(name, "timestamp", '"timestamp"', "seconds since 1970")
     elif time_format:
-        if _is_iso(known):
-            return DraftColumn(name, "timestamp", '"timestamp"', "times in ISO 8601")
         text = f'{{ kind = "timestamp", format = "{time_format}" }}'
         return DraftColumn(name, "timestamp", text, f"times in the format {time_format}")
     return None
@@ -256,7 +278,7 @@ def _time(name: str, values: pl.Series) -> DraftColumn | None:
 
 def _is_iso(known: pl.Series) -> bool:
     """Return whether all times have the digits that ISO 8601 requires."""
-    return bool(known.str.contains(r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?$").all())
+    return bool(known.str.contains(_ISO).all())
 
 
 def _format_of(known: pl.Series) -> str:
@@ -271,6 +293,25 @@ def _format_of(known: pl.Series) -> str:
     return ""
 
 
+def _fractions(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
+    """Guess a column of a floating-point type, which no table of ids can read.
+
+    A data frame gives whole numbers such a type where some are missing.
+    """
+    known = numbers.drop_nulls()
+    whole = bool((known == known.floor()).all())
+    if whole and distinct <= _FEW:
+        boundaries = known.unique().sort().to_list()[min(1, distinct - 1) :]
+        text = f'{{ kind = "bucket", boundaries = {json.dumps([int(value) for value in boundaries])} }}'
+        return DraftColumn(name, "bucket", text, f"{counted(distinct, 'value')}, a bucket for each")
+    if whole and (_IDS.fullmatch(_plain(name)) or float(str(known.max())) > _LARGEST_NUMBER):
+        why = "ids of a floating-point type, which no kind can read; convert them to integers or texts"
+        return DraftColumn(name, "", "", why)
+    if distinct == 1:
+        return DraftColumn(name, "", "", "always the same where it is not missing")
+    return _number(name, numbers, distinct, sample)
+
+
 def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
     known = numbers.drop_nulls()
     whole = bool((known == known.floor()).all())
@@ -278,11 +319,13 @@ def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -
         return DraftColumn(name, "", "", "the number of the row")
     values = known.to_numpy()
     low, high, middle = float(values.min()), float(values.max()), float(np.median(values))
-    if whole and (distinct <= _FEW or high > _LARGEST_NUMBER):
+    wide = len(sample.frame.columns) > _WIDE
+    if whole and ((distinct <= _FEW and not wide) or high > _LARGEST_NUMBER):
         return _categorical(name, distinct, sample)
     mean, spread = float(values.mean()), float(values.std())
     seen = f"{low:g} to {high:g}, median {middle:g}"
-    if low >= 0 and high > 20 * (middle + 1):
+    # A rare count in units of its deviation would be far larger than all other inputs.
+    if low >= 0 and (high > 20 * (middle + 1) or (whole and distinct <= _FEW)):
         return DraftColumn(name, "dense", '"dense"', f"{seen}: in logarithms")
     text = f'{{ kind = "dense", transform = "none", shift = {mean:.4g}, scale = {max(spread, 1e-6):.4g} }}'
     return DraftColumn(name, "dense", text, seen)
@@ -290,12 +333,13 @@ def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -
 
 def _categorical(name: str, distinct: int, sample: InputSample) -> DraftColumn:
     rows = _table_rows(distinct, sample)
-    return DraftColumn(name, "categorical", '"categorical"', f"{distinct:,} values", rows)
+    seen = counted(distinct, "value") + (", or none" if distinct == 1 else "")
+    return DraftColumn(name, "categorical", '"categorical"', seen, rows)
 
 
 def _bag(name: str, ids: pl.Series, delimiter: str, seen: str, sample: InputSample) -> DraftColumn:
     distinct = ids.n_unique()
-    numbers = _numbers(ids)
+    numbers = numbers_of(ids)
     if numbers is not None and (ids.dtype.is_float() or bool((numbers != numbers.floor()).any())):
         why = f'{seen}, of fractions; for weights of the ids of another list write weights = "{name}" there'
         return DraftColumn(name, "", "", why)

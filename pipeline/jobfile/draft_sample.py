@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -24,6 +25,7 @@ from ..data.paths import (
 from ..data.span import Span
 from ..data.text import line_blocks
 from ..errors import DataError, JobFileError
+from ..text.format import counted
 
 SAMPLE_BYTES: Final = 16 << 20
 SAMPLE_ROWS: Final = 100_000
@@ -49,6 +51,7 @@ class InputSample:
         rows: approximate number of rows of all files; exact if `whole`.
         whole: whether the frame has all rows of all files.
         bytes: bytes of all files on disk.
+        repeated: names that the first line has more than once, so that it is no header.
     """
 
     pattern: str
@@ -60,6 +63,7 @@ class InputSample:
     rows: int
     whole: bool
     bytes: int
+    repeated: tuple[str, ...] = ()
 
 
 def read_sample(source: str) -> InputSample:
@@ -133,7 +137,8 @@ def _of_parquet(pattern: str, paths: list[str], sizes: list[int]) -> InputSample
 
 
 def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
-    block = next(line_blocks(Span(0, paths[0], "stream", 0, 1), SAMPLE_BYTES), None)
+    blocks = line_blocks(Span(0, paths[0], "stream", 0, 1), SAMPLE_BYTES)
+    block = next(blocks, None)
     if block is None:
         raise DataError("has no rows", where=paths[0], remedy="give a file with rows")
     raw = block.buffer[: block.stop].tobytes()
@@ -145,7 +150,9 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
     lines = text.splitlines()
     delimiter = _delimiter_of(lines, paths[0])
     fields = lines[0].split(delimiter)
-    header = not any(_NUMBER.fullmatch(field) for field in fields) and len(set(fields)) == len(fields)
+    named = not any(_NUMBER.fullmatch(field) for field in fields)
+    repeated = tuple(name for name, times in Counter(fields).items() if named and times > 1)
+    header = named and not repeated
     frame = pl.read_csv(
         io.StringIO(text),
         separator=delimiter,
@@ -158,9 +165,16 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
         frame.columns = [f"column_{number}" for number in range(1, frame.width + 1)]
     if frame.is_empty():
         raise DataError("has no rows besides its header", where=paths[0], remedy="give a file with rows")
+    for name in frame.columns:
+        if broken := int(frame[name].str.contains("\n", literal=True).sum()):
+            raise DataError(
+                f"column {name!r} has line breaks within {counted(broken, 'field')} of the first rows",
+                where=paths[0],
+                remedy="remove the line breaks, or convert the file to Parquet",
+            )
     # The size of a compressed file's text is not known. Compression shrinks text to about a quarter.
     bytes_of_file = sizes[0] * (4 if suffix_of(paths[0]) in _COMPRESSED else 1)
-    whole = len(paths) == 1 and len(frame) < SAMPLE_ROWS and len(raw) < SAMPLE_BYTES
+    whole = len(paths) == 1 and len(frame) < SAMPLE_ROWS and next(blocks, None) is None
     rows = (
         len(frame)
         if whole
@@ -169,7 +183,7 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
     kind: Literal["csv", "tsv"] = "tsv" if delimiter == "\t" else "csv"
     own = delimiter in (",", "\t")
     return InputSample(
-        pattern, kind, "" if own else delimiter, header, encoding, frame, rows, whole, sum(sizes)
+        pattern, kind, "" if own else delimiter, header, encoding, frame, rows, whole, sum(sizes), repeated
     )
 
 

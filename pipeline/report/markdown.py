@@ -88,16 +88,12 @@ def _quality(report: Report) -> list[str]:
                 wording.count(part.examples),
             ),
         ]
-    if report.eval is not None:
-        table += [
-            ("NE, held-out", wording.number(report.eval.ne)),
-            ("AUC, held-out", wording.auc(report.eval)),
-            ("logloss, held-out", wording.number(report.eval.logloss)),
-            ("calibration, held-out: mean prediction / mean label", wording.number(report.eval.calibration)),
-        ]
-        table += wording.ranking(report.eval)
+    # The model of the headline, which is also the one that is served, comes first.
     if report.eval_best is not None:
-        table += wording.ranking(report.eval_best, "held-out, of the best checkpoint")
+        table += wording.held_out(report.eval_best, "held-out, of the best checkpoint")
+    if report.eval is not None:
+        of = "held-out" if report.eval_best is None else "held-out, of the last model"
+        table += wording.held_out(report.eval, of)
     if report.eval is not None and report.eval.teacher_ne is not None:
         table += [
             ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),

@@ -10,6 +10,7 @@ from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
 from .adaptation import Control, LinkChoice
 from .model import ExampleCounts
+from .quality import TrainedHour
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
@@ -43,14 +44,27 @@ def first_gap_warnings(
     ]
 
 
-def bad_row_warnings(examples: ExampleCounts) -> list[str]:
-    """Return a warning if malformed rows were skipped."""
+def bad_row_warnings(examples: ExampleCounts, epochs: int = 1) -> list[str]:
+    """Return a warning if malformed rows were skipped, in up to `epochs` passes."""
     if not examples.bad_rows:
         return []
     share = percent(examples.bad_rows / (examples.bad_rows + examples.read + examples.dropped_negatives), 1)
+    again = ", counted again in each epoch" if epochs > 1 else ""
     return [
-        f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped: the readers' logs show the first."
+        f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped{again}: the readers' logs show the"
+        " first."
         " Correct them, or [data] of the job file."
+    ]
+
+
+def one_class_warnings(hours: Sequence[TrainedHour]) -> list[str]:
+    """Return a warning if all labels in training were the same."""
+    rates = {hour.label_rate for hour in hours if hour.label_rate is not None}
+    if rates not in ({0.0}, {1.0}):
+        return []
+    return [
+        f"All labels in training were {number(rates.pop(), 0)}, from which nothing can be learned: check the"
+        " label in [data.columns], such as the spelling of the values of `positive`."
     ]
 
 

@@ -107,11 +107,11 @@ def _examples_facts(report: Report) -> list[tuple[str, str]]:
         *((name, count(number)) for name, number in wording.dropped_negatives(examples)),
         ("NE in training", wording.number(report.train.ne_progressive)),
     ]
-    if report.eval is not None:
-        calibration = wording.number(report.eval.calibration)
+    if (headline := report.eval_best or report.eval) is not None:
+        calibration = wording.number(headline.calibration)
         facts += [
-            ("AUC, held-out", wording.auc(report.eval)),
-            ("logloss, calibration", f"{wording.number(report.eval.logloss)}, {calibration}"),
+            ("AUC, held-out", wording.auc(headline)),
+            ("logloss, calibration", f"{wording.number(headline.logloss)}, {calibration}"),
         ]
     return facts
 
@@ -144,12 +144,18 @@ def _traffic(link: LinkTraffic) -> str:
     return f"{wording.data_size(link.bytes)}, {link.codec}{saved}"
 
 
+_EXIT_CHARACTERS: Final = 32
+
+
 def _nodes(nodes: Sequence[NodeRecord]) -> Table:
     table = _plain_table()
     _add_row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
     if len(nodes) <= _NODE_ROWS:
         for node in nodes:
             ended = "still running" if node.exit is None else node.exit
+            if len(ended) > _EXIT_CHARACTERS:
+                # The events below have all of it; in a narrow column it would take many lines.
+                ended = f"{ended[: _EXIT_CHARACTERS - 3]}..."
             cpu, memory = wording.duration(node.cpu_seconds), wording.data_size(node.peak_memory_bytes)
             _add_row(table, (node.name, node.role, cpu, memory, ended), "" if ended == "0" else "yellow")
         return table

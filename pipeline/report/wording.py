@@ -243,14 +243,21 @@ def dropped_negatives(examples: ExampleCounts) -> list[tuple[str, int]]:
     return [("negatives left out; scores are calibrated", number)] if number else []
 
 
-def ranking(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, str]]:
-    """Return the rows on PR-AUC, lift and calibration error.
+def held_out(evaluation: Evaluation, of: str = "held-out") -> list[tuple[str, str]]:
+    """Return the rows on a model's quality; `of` says which model and examples.
 
-    Empty for a report of an earlier version, which lacks them.
+    A report of an earlier version lacks PR-AUC, lift and calibration error.
     """
+    rows = [
+        (f"NE, {of}", number(evaluation.ne)),
+        (f"AUC, {of}", auc(evaluation)),
+        (f"logloss, {of}", number(evaluation.logloss)),
+        (f"calibration, {of}: mean prediction / mean label", number(evaluation.calibration)),
+    ]
     if evaluation.calibration_error is None:
-        return []
+        return rows
     return [
+        *rows,
         (f"PR-AUC, {of}: average precision", number(evaluation.pr_auc)),
         (f"lift of the top tenth, {of}", number(evaluation.lift)),
         (f"expected calibration error, {of}", number(evaluation.calibration_error)),

@@ -25,6 +25,7 @@ from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
 from ..models.registry import build_model
 from ..models.sequences import with_lengths
+from ..text.format import counted
 from ..types import Float32Array
 from .table import Table
 
@@ -53,7 +54,7 @@ def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Modul
     return module.eval().requires_grad_(False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SavedModel:
     """The model that a run saved, in this process's memory.
 
@@ -128,6 +129,11 @@ class SavedModel:
         tables = _tables_of(self.job, loaded, self.id_classes)
         return SavedModel(folder, manifest, self.job, dense, tables, self.id_classes, loaded, saved)
 
+    def __repr__(self) -> str:
+        """Describe the model in a line; all of its manifest would fill pages."""
+        tables = counted(len(self.tables), "table")
+        return f"SavedModel({str(self.folder)!r}: {self.job.model.name}, {tables}; {self.description})"
+
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the labels, in the order of the logits, headline first."""
@@ -162,8 +168,9 @@ class SavedModel:
         logit is not finite, has NaN.
 
         Args:
-            data: a file, glob or URL in the job's format; or a dict of columns, or a table of pandas, polars
-                or pyarrow, with the columns of the job's files. The label is not needed.
+            data: a file, glob or URL in the job's format; or a dict of columns, a list of rows, each a dict,
+                or a table of pandas, polars or pyarrow, with the columns of the job's files. The label is
+                not needed.
 
         Raises DataError for data that cannot be read or lack a column, CheckpointError if rows were scored
         but no logit is finite.

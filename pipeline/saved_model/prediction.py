@@ -79,8 +79,8 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
 
     Args:
         model: the model.
-        columns: a dict of columns, or a table of pandas, polars or pyarrow, with the columns of the job's
-            files; the label is not needed.
+        columns: a dict of columns, a list of rows, each a dict, or a table of pandas, polars or pyarrow,
+            with the columns of the job's files; the label is not needed.
 
     Raises:
         DataError: a column is missing or has an unsuitable type, such as texts where training read integers.
@@ -88,7 +88,7 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     """
     where = "the columns"
     try:
-        table = pa.table(columns)
+        table = pa.table(_columns_of(columns, where) if isinstance(columns, list) else columns)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
             f"do not form a table ({error})", where=where, remedy="give columns of equal length"
@@ -98,6 +98,20 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     scores = probability_of(scorer.logits_of(rows))
     scorer.check()
     return scores
+
+
+def _columns_of(rows: list[Any], where: str) -> dict[str, list[Any]]:
+    """Return rows as columns; raises DataError unless each row has all of them."""
+    remedy = "give a dict of columns, or a list of rows as dicts, with None where a value is missing"
+    if not all(isinstance(row, dict) for row in rows):
+        raise DataError("are a list of something else than rows", where=where, remedy=remedy)
+    columns: dict[str, list[Any]] = {name: [] for row in rows for name in row}
+    for at, row in enumerate(rows):
+        for name, values in columns.items():
+            if name not in row:
+                raise DataError(f"row {at} has no {name!r}, which others have", where=where, remedy=remedy)
+            values.append(row[name])
+    return columns
 
 
 def rows_of_table(table: pa.Table, schema: InputSchema, where: str) -> InputRows:

@@ -119,6 +119,11 @@ def test_bad_rows_below_the_limit_are_counted_and_logged(
     assert f"{path}:4:" in logged[0]
     assert "five" in logged[0]
     assert own.run.report.warnings[0].startswith("100 malformed rows (10.0%) skipped")
+    # Each epoch meets the same rows again, within the same limits.
+    more = cluster(FEW | {"data": data | {"epochs": 3}}).start()
+    assert more.wait() == 0, more.coordinator.text()
+    assert more.run.report.examples.bad_rows == 300
+    assert "(10.0%) skipped, counted again in each epoch" in more.run.report.warnings[0]
     # A little less is allowed, and the same rows stop the job.
     own = cluster(FEW | {"data": data | {"max_bad_fraction": 0.099}}).start()
     assert own.wait() == 3, own.coordinator.text()

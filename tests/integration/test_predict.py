@@ -61,6 +61,25 @@ def as_text(raw: pa.Table) -> list[str]:
     return ["\t".join(fields) for fields in zip(*columns, strict=True)]
 
 
+def test_rows_in_memory_are_scored_as_columns_are(model: SavedModel, raw: pa.Table) -> None:
+    rows = raw.slice(0, 9).to_pylist()
+    scores = model.predict(rows)
+    assert np.array_equal(scores, model.predict(raw.slice(0, 9)))
+    assert not np.array_equal(scores, model.predict(rows[::-1])), "the order is that of the rows"
+    del rows[4]["C3"]
+    with pytest.raises(DataError, match="row 4 has no 'C3', which others have; give a dict of columns, or"):
+        model.predict(rows)
+    with pytest.raises(DataError, match="are a list of something else than rows"):
+        model.predict([1, 2])
+
+
+def test_a_model_is_shown_in_one_line(model: SavedModel) -> None:
+    text = repr(model)
+    assert "26 tables; " in text
+    assert model.description in text
+    assert len(text) < 400
+
+
 def test_the_command_scores_every_row_in_order(
     starter: Starter, saved_run: Path, click_log: Path, logits: NDArray[np.float32], tmp_path: Path
 ) -> None:

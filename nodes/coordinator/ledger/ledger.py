@@ -152,6 +152,7 @@ class LedgerState:
             self._lost_spans.add(key)
             if span.batches is not None and span.examples is not None:
                 self.totals.parsed_examples -= span.examples - span.restored_examples
+                self.totals.restored_of_read_spans -= span.restored_examples
                 self.totals.bad_rows -= span.bad_rows
                 self.totals.dropped_negatives -= span.dropped_negatives
                 unread.append(UnreadSpan(key[1], span.examples))
@@ -225,6 +226,7 @@ class LedgerState:
         span.dropped_negatives = dropped_negatives
         self.spans_read_of[span.reader] += 1
         self.totals.parsed_examples += examples - span.restored_examples
+        self.totals.restored_of_read_spans += span.restored_examples
         self.totals.bad_rows += bad_rows
         self.totals.dropped_negatives += dropped_negatives
         if span.complete:

@@ -17,7 +17,8 @@ BatchRange: TypeAlias = tuple[int, int, int, int]
 class LedgerTotals:
     """The ledger's sums.
 
-    `untrained` are the distinct batches that were left out and never trained.
+    `untrained` are the distinct batches that were left out and never trained. `restored_of_read_spans` are
+    the examples in spans read by this run that the resumed run had settled; `parsed_examples` lacks them.
     """
 
     trained_examples: int = 0
@@ -30,6 +31,7 @@ class LedgerTotals:
     left_out_batches: int = 0
     untrained_examples: int = 0
     parsed_examples: int = 0
+    restored_of_read_spans: int = 0
     bad_rows: int = 0
     dropped_negatives: int = 0
 

@@ -323,3 +323,25 @@ def test_pieces_of_a_tensor_that_others_write_come_together(tmp_path: Path) -> N
     missing = [entry for entry in entries if entry.name != "node-1-00000.safetensors"]
     with pytest.raises(CheckpointError, match="the parts of tensor table do not fit together"):
         TensorReader(tmp_path, missing)
+
+
+def test_a_tensor_is_read_without_the_header_of_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of many tables would otherwise take the square of their number."""
+    tensors = {f"t{number}": np.arange(6, dtype=np.float32).reshape(3, 2) + number for number in range(40)}
+    tensors |= {"one": np.array(7.0), "none": np.empty((0, 4), np.int64)}
+    entries = write_tensors(tmp_path, "dense", tensors, {})
+    reader = TensorReader(tmp_path, entries)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the header is read again")
+
+    monkeypatch.setattr("shadowsync.pipeline.checkpoint.reader.safe_open", refuse)
+    for name, values in tensors.items():
+        read = reader.read(name)
+        assert np.array_equal(read, values)
+        assert (read.shape, read.dtype) == (values.shape, values.dtype)
+    assert np.array_equal(reader.read_rows("t3", 1, 3), tensors["t3"][1:])
+    with pytest.raises(AssertionError, match="read again"):
+        TensorReader(tmp_path, entries)

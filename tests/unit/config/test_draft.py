@@ -53,10 +53,10 @@ def write(
     return path
 
 
-def draft(source: Path | str, label: str = "") -> tuple[str, Job]:
+def draft(source: Path | str, label: str = "", positive: Sequence[str] = ()) -> tuple[str, Job]:
     """The draft beside its data, and the job that it is."""
     folder = Path(source).parent
-    text = draft_job(str(source), folder, name="mine", label=label)
+    text = draft_job(str(source), folder, name="mine", label=label, positive=positive)
     file = folder / "job.toml"
     file.write_text(text, encoding="utf-8")
     return text, load_job(file)
@@ -238,7 +238,11 @@ def test_a_folder_of_one_kind(tmp_path: Path) -> None:
         ),
         ({"a": [1, 2, 3, 4], "b": list("xyzw")}, "", r"not clear \(no column has two values\)"),
         ({"a": [1, 2] * 50, "b": ["x", "y"] * 50}, "c", "there is no column 'c'; there are a, b"),
-        ({"click": [0, 1] * 50, "b": list("xyzw") * 25}, "b", "the label 'b' has 4 texts"),
+        (
+            {"click": [0, 1] * 50, "b": list("xyzw") * 25},
+            "b",
+            r"the label 'b' has 4 texts \(w, x, y, z\); say which of them count as 1: --positive TEXT",
+        ),
         ({"click": [0, 1] * 50, "x": [n / 7 for n in range(100)]}, "", "no column looks like an id"),
     ],
 )
@@ -264,7 +268,8 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path) -> None:
 
     done = init()
     assert done.exit_code == 0, done.output
-    assert f"columns: 1 label, 1 categorical; read the comments beside them\nwritten: {out}" in done.output
+    assert "label: click\ncolumns: 1 label, 1 categorical; read the comments beside them\n" in done.output
+    assert f"written: {out}" in done.output
     again = init()
     assert again.exit_code == 2
     assert "exists already; give another --out, or --force" in again.output

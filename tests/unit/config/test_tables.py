@@ -69,7 +69,10 @@ def test_the_sections_are_written_as_they_are_read(tmp_path_factory: pytest.Temp
     ("tables", "why"),
     [
         ({"C22": {}}, "tables.C22: there is no table of this name; did you mean 'C2'?"),
-        ({"user": {}}, "tables.user: there is no table of this name; the tables are C1, C2, C3"),
+        (
+            {"user": {}},
+            "tables.user: there is no table of this name; remove its section; the tables are C1, C2, C3",
+        ),
         ({"C1": {"dims": 3}}, "tables.C1.dims: unknown key; did you mean 'dim'?"),
         ({"C1": {"dim": 0}}, "tables.C1.dim: 0 given; input should be greater than or equal to 1"),
         ({"C1": {"rows": 2**31}}, "tables.C1.rows: 2147483648 given; input should be less than"),

@@ -42,6 +42,17 @@ def test_past_the_limit_it_stops_and_says_all_that_helps() -> None:
     assert "\n" not in text
 
 
+def test_the_limit_holds_for_each_pass() -> None:
+    bad_rows = BadRows(limit=1)
+    bad_rows.add("a.tsv", lambda: 7, "why", b"")
+    bad_rows.passes = 2
+    bad_rows.add("a.tsv", lambda: 7, "why", b"")
+    with pytest.raises(
+        DataError, match=r"3 malformed rows, more than data.max_bad_rows = 1 in each of 2 epochs; "
+    ):
+        bad_rows.add("a.tsv", lambda: 8, "why", b"")
+
+
 def test_limit_zero_stops_at_the_first() -> None:
     with pytest.raises(DataError, match=r"a\.tsv:3"):
         BadRows(0).add("a.tsv", lambda: 3, "why", b"")
@@ -54,6 +65,9 @@ def test_a_fraction_of_all_rows_is_a_limit_too() -> None:
     reported = "11 malformed rows, 1.1% of 1,000 rows; data.max_bad_fraction allows 0.01 of them"
     assert too_many_bad_rows(11, 1000, data) == reported
     assert too_many_bad_rows(101, 10**6, data) == "101 malformed rows; data.max_bad_rows allows 100"
+    assert too_many_bad_rows(300, 10**6, data, 3) == "", "each pass meets the same rows again"
+    said = "301 malformed rows; data.max_bad_rows allows 100 in each of 3 epochs"
+    assert too_many_bad_rows(301, 10**6, data, 3) == said
     everything = data.model_copy(update={"max_bad_fraction": 1.0})
     assert too_many_bad_rows(100, 100, everything) == ""
 

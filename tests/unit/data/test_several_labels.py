@@ -101,7 +101,7 @@ def test_a_row_without_one_of_its_labels_is_bad(tmp_path: Path) -> None:
     assert len(read_all(job, bad)) == 4
     assert [row.why for row in bad.first] == [
         "third 'maybe' is neither its positive nor its negative values",
-        "third '' is neither its positive nor its negative values",
+        "third '' is missing, and each row needs a label",
         "odd '2' is neither 0 nor 1",
         "odd '' is neither 0 nor 1",
     ]

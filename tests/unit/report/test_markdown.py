@@ -103,12 +103,19 @@ def test_ranking_and_calibration_of_the_last_and_of_the_best(full_report: Report
     curve = [CalibrationPart(examples=50_000.0, predicted=0.0123, rate=rate) for rate in (0.0171, 0.0319)]
     figures = {"pr_auc": 0.1234, "lift": 3.4567, "calibration_error": 0.0078, "calibration_curve": curve}
     last = full_report.eval.model_copy(update=figures)
-    best = last.model_copy(update={"pr_auc": 0.2345, "model": "the best one"})
+    best = last.model_copy(
+        update={"pr_auc": 0.2345, "model": "the best one", "auc": 0.8765, "logloss": 0.3456}
+    )
     text = render_markdown(full_report.model_copy(update={"eval": last, "eval_best": best}))
-    assert "| PR-AUC, held-out: average precision | 0.1234 |" in text
+    assert "| AUC, held-out, of the best checkpoint | 0.8765 |" in text
+    assert "| logloss, held-out, of the best checkpoint | 0.3456 |" in text
+    assert "| AUC, held-out |" not in text, "it does not say of which of the two"
+    assert "| PR-AUC, held-out, of the last model: average precision | 0.1234 |" in text
     assert "| PR-AUC, held-out, of the best checkpoint: average precision | 0.2345 |" in text
-    assert "| lift of the top tenth, held-out | 3.4567 |" in text
-    assert "| expected calibration error, held-out | 0.0078 |" in text
+    assert "| lift of the top tenth, held-out, of the last model | 3.4567 |" in text
+    assert "| expected calibration error, held-out, of the last model | 0.0078 |" in text
+    alone = render_markdown(full_report.model_copy(update={"eval": last}))
+    assert "| lift of the top tenth, held-out | 3.4567 |" in alone
     assert "Calibration of the best one, held-out:" in text
     assert "| 50,000 | 0.0123 | 0.0171 |" in text
     assert "| 50,000 | 0.0123 | 0.0319 |" in text

@@ -10,10 +10,12 @@ from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.report.adaptation import Control, ControlDecision
 from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.report.quality import TrainedHour
 from shadowsync.pipeline.report.quality_warnings import (
     FEWEST_FIRST_ROUNDS,
     control_warnings,
     first_gap_warnings,
+    one_class_warnings,
     warmup_warnings,
 )
 from shadowsync.tests.unit.report.conftest import on_terminal
@@ -35,6 +37,18 @@ def test_few_rounds_at_the_start_are_warned_of() -> None:
     assert text.startswith(
         "trainer-1 synchronized 0 times in its first 100 iterations; 2 other trainers also fewer than "
     )
+
+
+@pytest.mark.parametrize(("rates", "said"), [((0.0, None, 0.0), "0"), ((1.0,), "1")])
+def test_labels_that_are_all_the_same_are_warned_of(rates: tuple[float | None, ...], said: str) -> None:
+    def hours(*rates: float | None) -> list[TrainedHour]:
+        return [TrainedHour(hour=at, examples=9, ne=None, label_rate=rate) for at, rate in enumerate(rates)]
+
+    (text,) = one_class_warnings(hours(*rates))
+    assert text.startswith(f"All labels in training were {said}, from which nothing can be learned: check")
+    assert one_class_warnings(hours(*rates, 0.5)) == []
+    assert one_class_warnings(hours(0.0, 1.0)) == []
+    assert one_class_warnings([]) == []
 
 
 def with_warmup(iterations: int) -> Job:

@@ -51,6 +51,27 @@ def _crowded(report: Report) -> Report:
     )
 
 
+def test_a_long_reason_of_a_node_is_told_once(minimal_report: Report) -> None:
+    reason = (
+        "failed: log.csv: 1,001 malformed rows, more than data.max_bad_rows = 1000; " + "correct them " * 9
+    )
+    node = NodeRecord(name="reader-0", role="reader", cpu_seconds=1.0, peak_memory_bytes=1, exit=reason)
+    event = Event(seconds=1.0, node="reader-0", what=reason)
+    text = _printed(minimal_report.model_copy(update={"nodes": [node], "events": [event]}), width=80)
+    (line,) = [line for line in text.splitlines() if line.startswith("reader-0")]
+    assert line.rstrip().endswith("...")
+    assert " ".join(text.split()).count("more than data.max_bad_rows") == 1, "in the event"
+
+
+def test_the_figures_are_those_of_the_model_in_the_headline(full_report: Report) -> None:
+    assert full_report.eval is not None
+    best = full_report.eval.model_copy(update={"model": "the best one", "ne": 0.6543, "auc": 0.8765})
+    assert "0.8765" not in _printed(full_report)
+    text = _printed(full_report.model_copy(update={"eval_best": best}))
+    assert "NE 0.6543 on" in text
+    assert re.search(r"AUC, held-out +0\.8765", text)
+
+
 @pytest.mark.parametrize(
     ("left", "shown"), [(1, "1 <= 2   adds up"), (3, "3 > 2   DOES NOT ADD UP (off by +1)")]
 )

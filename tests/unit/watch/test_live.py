@@ -65,6 +65,19 @@ def test_what_a_node_refused_stands_at_its_end() -> None:
     assert last(refused_messages=3, refused_connections=2).endswith("3 messages, 2 connections")
 
 
+def test_lines_tell_each_event_once() -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    died = Incident(number=1, seconds=31.2, node="reader-0", what="died (killed by SIGKILL)")
+    joined = Incident(number=2, seconds=32.0, node="reader-1", what="joined the running job")
+    for incidents in ([], [died], [died, joined], [died, joined]):
+        lines(a_status(incidents=incidents).model_dump(mode="json"))
+    shown = stream.getvalue().splitlines()
+    assert len(shown) == 4 + 2
+    assert shown[1] == "      31 s  reader-0: died (killed by SIGKILL)"
+    assert shown[3] == "      32 s  reader-1: joined the running job"
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_an_address_with_its_token_is_whole(width: int) -> None:
     address = f"http://a-host-in-a-network:8080/?token={JobKey.generate().http_token}"

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.records import UnreadSpan
+from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.types import BatchId
 from shadowsync.tests.support.batches import batch_id
@@ -55,6 +56,18 @@ def test_what_was_cut_is_as_if_it_had_not_been() -> None:
     assert (state.totals.parsed_examples, state.totals.bad_rows) == (3 * EXAMPLES, 2)
     assert state.missing_batches() == 2
     assert (state.spans_read_of["reader-0"], state.spans_read_of["reader-1"]) == (1, 1)
+
+
+def test_a_resumed_run_knows_of_all_examples_beside_the_bad_rows_of_a_span() -> None:
+    """The bad rows of a span are counted whole, so their share must be of all of its rows."""
+    plan = [Span(0, "part-0.tsv", "bytes", 0, 100)]
+    restored = SavedLedger(1, {}, {(0, 0): {0: EXAMPLES, 1: EXAMPLES}}, {})
+    state = LedgerState(plan, epochs=1, seed=1, shuffled=False, restored=restored)
+    state.grant("reader-0")
+    _read(state, 3, bad_rows=2)
+    assert (state.totals.parsed_examples, state.totals.restored_of_read_spans) == (EXAMPLES, 2 * EXAMPLES)
+    state.lose_reader("reader-0")
+    assert (state.totals.bad_rows, state.totals.restored_of_read_spans) == (0, 0)
 
 
 def test_negatives_that_were_left_out_are_counted_with_their_span() -> None:
