@@ -36,7 +36,8 @@ def draw_curves(report: Report, directory: Path) -> list[Path]:
         SYNC_GAP_PICTURE: _by_trainer(
             f"{report.run}: sync gap ({report.sync.algorithm}, {report.sync.mode})",
             "iterations between two rounds",
-            report.curves.sync_gap,
+            # A gap of 0 would look like replicas that are always the same.
+            report.curves.sync_gap if report.sync.rounds else {},
             "no sync gap was recorded" if report.sync.rounds else "no synchronization round was completed",
         ),
     }
@@ -59,9 +60,10 @@ def _ne(report: Report) -> Figure:
     if validation is not None and validation.metric == "ne" and report.curves.validation:
         scored = list(zip(*report.curves.validation, strict=True))
         axes.plot(*scored, linestyle="", marker="D", markersize=5, color="tab:orange", label="validation")
-    if report.eval is not None and report.eval.ne is not None:
-        label = f"held-out, of {report.eval.model}: {report.eval.ne:.4f}"
-        axes.axhline(report.eval.ne, color="tab:green", linestyle="--", label=label)
+    headline = report.eval_best or report.eval
+    if headline is not None and headline.ne is not None:
+        label = f"held-out, of {headline.model}: {headline.ne:.4f}"
+        axes.axhline(headline.ne, color="tab:green", linestyle="--", label=label)
     if report.eval is not None and report.eval.teacher_ne is not None:
         label = f"held-out, of the teacher: {report.eval.teacher_ne:.4f}"
         axes.axhline(report.eval.teacher_ne, color="tab:red", linestyle=":", label=label)

@@ -60,6 +60,23 @@ def test_the_teacher_has_a_line_when_it_is_known(full_report: Report, tmp_path: 
     assert red(without) == 0
 
 
+def test_the_held_out_line_is_of_the_model_in_the_headline(full_report: Report, tmp_path: Path) -> None:
+    assert full_report.eval is not None
+    best = full_report.eval.model_copy(update={"ne": 0.5, "model": "the best one"})
+    last = _drawn(full_report, tmp_path / "last")["ne.png"]
+    both = _drawn(full_report.model_copy(update={"eval_best": best}), tmp_path / "both")["ne.png"]
+    alone = _drawn(full_report.model_copy(update={"eval": best}), tmp_path / "alone")["ne.png"]
+    assert not np.array_equal(both, last)
+    assert np.array_equal(both, alone)
+
+
+def test_without_a_round_there_is_no_gap_of_zero(full_report: Report, tmp_path: Path) -> None:
+    assert full_report.curves.sync_gap
+    none = full_report.model_copy(update={"sync": full_report.sync.model_copy(update={"rounds": 0})})
+    assert _coloured(_drawn(none, tmp_path / "none")["sync_gap.png"]) == 0
+    assert _coloured(_drawn(full_report, tmp_path / "some")["sync_gap.png"]) > 1000
+
+
 def test_odd_curves_are_drawn(full_report: Report, tmp_path: Path) -> None:
     """One point; a trainer without points; more trainers than a legend holds; names like formulas."""
     many = {f"_trainer $x_{n}$": [(float(s), float(n)) for s in range(3)] for n in range(40)}
