@@ -48,18 +48,20 @@ def nodes_of(job: Job) -> list[RoleNodes]:
 
     Roles without nodes are left out.
     """
-    rows = sum(table.rows * table.row_bytes for table in job.tables)
-    embedding = PROCESS_BYTES + int(_SPARE * rows / job.embedding.nodes)
-    trainer, gpus = job.trainer, int(job.trainer.device.startswith("cuda"))
-    found = [
-        RoleNodes(COORDINATOR, 1, 1, PROCESS_BYTES),
-        RoleNodes("reader", job.data.readers, 1, PROCESS_BYTES + job.data.retain_bytes),
-        # The shadow thread computes beside the workers.
-        RoleNodes("trainer", trainer.count, trainer.workers + 1, 2 * PROCESS_BYTES, gpus),
-        RoleNodes("embedding", job.embedding.nodes, job.embedding.threads + 1, embedding),
-        RoleNodes("sync", job.sync_nodes, 1, PROCESS_BYTES),
+    rows_bytes = sum(table.rows * table.row_bytes for table in job.tables)
+    # The shadow thread computes beside the workers.
+    cpus = {"trainer": job.trainer.workers + 1, "embedding": job.embedding.threads + 1}
+    holds_bytes = {
+        "reader": job.data.retain_bytes,
+        "trainer": PROCESS_BYTES,
+        "embedding": int(_SPARE * rows_bytes / job.embedding.nodes),
+    }
+    gpus = {"trainer": int(job.trainer.device.startswith("cuda"))}
+    return [
+        RoleNodes(role, count, cpus.get(role, 1), PROCESS_BYTES + holds_bytes.get(role, 0), gpus.get(role, 0))
+        for role, count in {COORDINATOR: 1, **job.expected}.items()
+        if count
     ]
-    return [one for one in found if one.count]
 
 
 def require_paths_below(job: Job, mounts: dict[str, str]) -> None:
@@ -81,16 +83,13 @@ def require_paths_below(job: Job, mounts: dict[str, str]) -> None:
 
 def _local_files(job: Job) -> list[tuple[str, str]]:
     data = job.data
+    code = ("model.name", job.model.name), ("sync.algorithm", job.sync.algorithm)
     paths = [
         *(("data.path", path) for path in data.path),
         *(("data.validation_path", path) for path in data.validation_path),
         *(("data.eval_path", path) for path in data.eval_path),
         ("data.prepared", data.prepared),
         ("start.checkpoint", job.start.checkpoint),
-        *((key, own.rpartition(":")[0]) for key, own in _code(job) if "/" in own),
+        *((key, own.rpartition(":")[0]) for key, own in code if "/" in own),
     ]
     return [(key, path) for key, path in paths if path and "://" not in path]
-
-
-def _code(job: Job) -> list[tuple[str, str]]:
-    return [("model.name", job.model.name), ("sync.algorithm", job.sync.algorithm)]

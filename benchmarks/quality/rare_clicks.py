@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from shadowsync.benchmarks.job_runs import run_job_file
+from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.write import describe_hardware, versions
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.toml"
@@ -51,40 +52,39 @@ def main() -> None:
 
 def of_seed(seed: int, examples: int, click_rate: float) -> list[dict[str, Any]]:
     """Generate the log of a seed, and run every case on it."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        folder = Path(name)
-        shadowsync(
-            *("generate", str(folder / "demo-data"), "--seed", str(seed), "--click-rate", str(click_rate)),
-            *("--examples", str(examples), "--eval-examples", str(examples // 5)),
+    with tempfile.TemporaryDirectory(prefix="benchmark-log-") as name:
+        log = Path(name)
+        generate_log(
+            log,
+            examples=examples,
+            eval_examples=examples // 5,
+            seed=seed,
+            data_format="parquet",
+            files=1,
+            click_rate=click_rate,
         )
-        (folder / "examples").mkdir()
-        job_file = folder / "examples" / "demo.toml"
-        job_file.write_text(DEMO.read_text("utf-8"), encoding="utf-8")
-        return [{"seed": seed, "case": case, **run(job_file, seed, own)} for case, own in CASES.items()]
+        given = (
+            f"data.path={log}/train-*.parquet",
+            f"data.eval_path={log}/eval-*.parquet",
+            f"run.seed={seed}",
+        )
+        return [
+            {"seed": seed, "case": case, **figures(run_job_file(DEMO, (*given, *own)))}
+            for case, own in CASES.items()
+        ]
 
 
-def run(job_file: Path, seed: int, overrides: list[str]) -> dict[str, Any]:
-    """Run a job, and return its NE in training and held out."""
-    runs = job_file.parent / "runs"
-    given = [f"run.directory={runs}", f"run.seed={seed}", *overrides]
-    shadowsync("run", str(job_file), "--quiet", *(word for one in given for word in ("--set", one)))
-    report = json.loads((runs / "latest" / "report.json").read_text("utf-8"))
-    curve = report["curves"]["ne"]
+def figures(report: Report) -> dict[str, float | None]:
+    """Return NE in training, of first and later examples, and quality held out."""
+    assert report.eval is not None
+    curve = report.curves.ne
     return {
-        "ne_in_training": report["train"]["ne_progressive"],
+        "ne_in_training": report.train.ne_progressive,
         "first": mean(ne for trained, ne in curve if trained <= FIRST_EXAMPLES),
         "later": mean(ne for trained, ne in curve if trained > FIRST_EXAMPLES),
-        "ne": report["eval"]["ne"],
-        "auc": report["eval"]["auc"],
+        "ne": report.eval.ne,
+        "auc": report.eval.auc,
     }
-
-
-def shadowsync(*arguments: str) -> None:
-    """Run a command of shadowsync; raise RuntimeError if it fails."""
-    command = [sys.executable, "-m", "shadowsync.cli", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise RuntimeError(f"{arguments[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,11 @@ def password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_client, "_FIRST_TRY_SECONDS", 0.3)
 
 
-def changes(secured: SecuredBroker, certificates: Certificates, **data: Any) -> dict[str, dict[str, Any]]:
+@pytest.fixture
+def reading(
+    in_process: Callable[..., InProcessCluster], secured: SecuredBroker, certificates: Certificates
+) -> Callable[..., InProcessCluster]:
+    """A job on the topic "clicks" of the secured broker, with changes of its [data]."""
     certificate, key = certificates.client
     kafka = {
         "security_protocol": "SASL_SSL",
@@ -64,7 +68,7 @@ def changes(secured: SecuredBroker, certificates: Certificates, **data: Any) -> 
         "sasl_username": USER,
         "sasl_password_env": "CLICKS_PASSWORD",
     }
-    section = {
+    section: dict[str, Any] = {
         "format": "csv",
         "header": False,
         "path": secured.url("clicks"),
@@ -72,7 +76,7 @@ def changes(secured: SecuredBroker, certificates: Certificates, **data: Any) -> 
         "eval_path": None,
         "kafka": kafka,
     }
-    return {"data": section | data}
+    return lambda **data: in_process({"data": section | data})
 
 
 def files_with(folder: Path, text: str) -> list[str]:
@@ -84,15 +88,14 @@ def files_with(folder: Path, text: str) -> list[str]:
 
 
 def test_a_followed_topic_is_trained_on_and_the_password_is_in_no_file(
-    in_process: Callable[..., InProcessCluster],
+    reading: Callable[..., InProcessCluster],
     broker: Broker,
     secured: SecuredBroker,
-    certificates: Certificates,
 ) -> None:
     broker.write("clicks", rows(1, 600))
     broker.write("held-out", rows(5, 200))
     follow = {"follow": True, "follow_seconds": 0.1, "eval_path": secured.url("held-out")}
-    own = in_process(changes(secured, certificates, **follow)).start()
+    own = reading(**follow).start()
     wait_for(own, 600)
     broker.write("clicks", rows(2, 300), partition=2)
     wait_for(own, 900)
@@ -119,15 +122,14 @@ def test_a_followed_topic_is_trained_on_and_the_password_is_in_no_file(
 
 
 def test_a_wrong_password_ends_a_job_before_any_node_joins(
-    in_process: Callable[..., InProcessCluster],
+    reading: Callable[..., InProcessCluster],
     broker: Broker,
     secured: SecuredBroker,
-    certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker.write("clicks", rows(1, 10))
     monkeypatch.setenv("CLICKS_PASSWORD", "another-one")
-    own = in_process(changes(secured, certificates)).start()
+    own = reading().start()
     assert own.wait(SECONDS) == ExitCode.DATA
     assert "SASL authentication error" in own.coordinator.text()
     assert "check data.kafka.sasl_mechanism, sasl_username and the password" in own.coordinator.text()
@@ -136,14 +138,12 @@ def test_a_wrong_password_ends_a_job_before_any_node_joins(
 
 
 def test_credentials_that_are_refused_later_end_a_followed_job(
-    in_process: Callable[..., InProcessCluster],
+    reading: Callable[..., InProcessCluster],
     broker: Broker,
-    secured: SecuredBroker,
-    certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker.write("clicks", rows(1, 300))
-    own = in_process(changes(secured, certificates, follow=True, follow_seconds=0.1)).start()
+    own = reading(follow=True, follow_seconds=0.1).start()
     wait_for(own, 300)
     monkeypatch.setenv("CLICKS_PASSWORD", "another-one")
     assert own.wait(SECONDS) == ExitCode.DATA, own.coordinator.text()
@@ -169,14 +169,12 @@ def test_a_run_without_the_password_starts_nothing(tmp_path: Path, monkeypatch: 
 
 
 def test_a_reader_without_the_password_does_not_join(
-    in_process: Callable[..., InProcessCluster],
+    reading: Callable[..., InProcessCluster],
     broker: Broker,
-    secured: SecuredBroker,
-    certificates: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker.write("clicks", rows(1, 10))
-    own = in_process(changes(secured, certificates))
+    own = reading()
     own.start_coordinator()
     monkeypatch.delenv("CLICKS_PASSWORD")
     reader = own.join("reader")
