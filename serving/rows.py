@@ -50,15 +50,15 @@ def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowCol
     return RowColumns(count, columns | shared)
 
 
-def arrow_table(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Return columns as a table; raises BadRequest for values of several types."""
+def arrow_columns(columns: Mapping[str, Sequence[Any]]) -> dict[str, pa.Array]:
+    """Return columns as arrays; raises BadRequest for values of several types."""
     arrays = {}
     for name, values in columns.items():
         try:
             arrays[name] = pa.array(values)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise BadRequest(f"column {name!r}: {error}") from error
-    return pa.table(arrays)
+    return arrays
 
 
 def _from_rows(

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
+from ..pipeline.data.parquet import check_parquet
 from ..pipeline.errors import DataError
-from ..pipeline.saved_model.input_rows import InputSchema, input_schema
+from ..pipeline.saved_model.input_rows import InputSchema, input_schema, rows_of_columns
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.saved_model.prediction import (
     NOT_FINITE,
     has_scores,
     logits_of,
     probability_of,
-    rows_of_table,
 )
 from ..pipeline.types import Float32Array
-from .rows import BadRequest, RowColumns, arrow_table
+from .rows import BadRequest, RowColumns, arrow_columns
 
 _WHERE: Final = "the request"
 
@@ -52,6 +53,8 @@ class ServedModel:
     def __init__(self, model: SavedModel) -> None:
         self.model = model
         self.schema: InputSchema = input_schema(model.job, model.id_classes)
+        # The types of the columns that were checked last; most requests have the same ones.
+        self._checked: dict[str, pa.DataType] = {}
 
     def score(self, requests: Sequence[RowColumns]) -> Sequence[Scores | BadRequest]:
         """Score the rows of all requests at once; return each one's scores or fault.
@@ -71,7 +74,10 @@ class ServedModel:
             name: [value for request in requests for value in request.columns[name]]
             for name in requests[0].columns
         }
-        rows = rows_of_table(arrow_table(columns), self.schema, _WHERE)
+        arrays = arrow_columns(columns)
+        self._check({name: array.type for name, array in arrays.items()})
+        numbers = np.arange(1, 1 + sum(request.count for request in requests))
+        rows = rows_of_columns(arrays, self.schema, [], _WHERE, numbers)
         probabilities = probability_of(logits_of(self.model, rows))
         found, start = [], 0
         for request in requests:
@@ -81,3 +87,8 @@ class ServedModel:
             found.append(Scores(self.model.labels, own, why, self.model.manifest))
             start += request.count
         return found
+
+    def _check(self, types: dict[str, pa.DataType]) -> None:
+        if types != self._checked:
+            check_parquet(_WHERE, pa.schema(list(types.items())), self.schema.inputs)
+            self._checked = types

@@ -91,7 +91,7 @@ def _examples(
     if not valid.all():
         labels, dense = labels[valid], dense[:, valid]
         starts, ends = np.compress(valid, starts, axis=1), np.compress(valid, ends, axis=1)
-    hashes = hash_fields(block.buffer, starts, ends - starts)
+    hashes = hash_fields(block.buffer, starts, ends - starts, range(len(starts)))
     if tap is not None:
         numbers = slice(1, 1 + shape.dense)
         missing = (fields.starts[numbers] == fields.ends[numbers])[:, valid]

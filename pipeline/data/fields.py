@@ -238,7 +238,7 @@ def hash_ids(column: pa.Array, number: int) -> Uint64Array:
         column = column.dictionary_decode()
     if is_text(column.type):
         buffer, starts, lengths = string_fields(column)
-        return hash_fields(buffer, starts[None], lengths[None], number).reshape(-1)
+        return hash_fields(buffer, starts[None], lengths[None], [number]).reshape(-1)
     if column.null_count == len(column):
         return np.full(len(column), hash_bytes(number, b""), np.uint64)
     filled = pc.fill_null(column, pa.scalar(0, column.type)) if column.null_count else column

@@ -18,6 +18,7 @@ The first values of rows, stochastic rounding and the generator use the same `mi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -96,18 +97,17 @@ def unaligned_words(buffer: Uint8Array) -> Uint64Array:
 
 
 def hash_fields(
-    buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, first_column: int = 0
+    buffer: Uint8Array, starts: IndexArray, lengths: IndexArray, columns: Sequence[int]
 ) -> Uint64Array:
     """Return hashes of fields of a byte buffer.
 
     Args:
         buffer: uint8 [n], contiguous, with PADDING_BYTES (of any content) after the last field.
-        starts, lengths: int64 [C, k], in bytes: field j of categorical column `first_column` + i.
+        starts, lengths: int64 [C, k], in bytes: field j of categorical column `columns[i]`.
 
     Returns:
         uint64 [C, k]. Any thread may call; NumPy's loops release the GIL.
     """
-    columns = range(first_column, first_column + len(starts))
     full = np.array([[_start(column, 8)] for column in columns], np.uint64)
     empty = np.array([[_start(column, 0)] for column in columns], np.uint64)
     h = unaligned_words(buffer)[starts]
@@ -119,8 +119,8 @@ def hash_fields(
         np.copyto(h, empty, where=missing)
         at = np.flatnonzero(other & ~missing)
         if len(at):
-            flat_columns = at // starts.shape[1] + first_column
-            h.flat[at] = _hash_any(buffer, starts.ravel()[at], lengths.ravel()[at], flat_columns)
+            of_fields = np.array(columns)[at // starts.shape[1]]
+            h.flat[at] = _hash_any(buffer, starts.ravel()[at], lengths.ravel()[at], of_fields)
     return h
 
 
@@ -182,8 +182,9 @@ def hashes_of_rows(rows: IndexArray, table_rows: int) -> Uint64Array:
     return high << np.uint64(32)
 
 
+@lru_cache(maxsize=4096)
 def _start(column: int, length: int) -> int:
-    """Return the h of a value before its first word."""
+    """Return the h of a value before its first word; kept, because chunks ask for the same ones."""
     return mix_one(
         mix_one(HASH_SEED ^ (((column + 1) * GOLDEN_RATIO) & MASK)) ^ ((length * GOLDEN_RATIO) & MASK)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -13,18 +14,12 @@ from ..config.data import DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
 from .batch import Bags, no_keys, no_other_labels, no_weights
-from .fields import (
-    TextRules,
-    equals_any,
-    hash_ids,
-    is_text,
-    null_mask,
-    parse_times,
-)
+from .column_groups import clean_columns, hash_id_columns, number_columns, scaled_numbers
+from .fields import TextRules, equals_any, is_text, null_mask, parse_times
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
 from .id_lists import IdBags
 from .label_expression import LabelExpression
-from .schema import ColumnTap, Examples, log_transform
+from .schema import ColumnTap, Examples
 from .time_parts import out_of_years, rows_of_time_part
 
 # With weights up to this, sums over a batch and products with the loss are finite in float32.
@@ -111,13 +106,26 @@ class RecordSchema:
         """Return the name that a column has in the file."""
         return self.data.columns[name].source or name
 
-    @property
+    @cached_property
     def sources(self) -> list[str]:
         """Return the columns of the file that are used, each once."""
         columns = self.data.columns.items()
         used = [name for name, column in columns if column.in_file and column.kind != "ignored"]
         weights = [column.weights for _, column in columns if column.weights]
         return list(dict.fromkeys([*map(self.source_of, used), *weights]))
+
+    @cached_property
+    def numbers(self) -> dict[str, ColumnSection]:
+        """Return the columns that are numbers for the model as they are in the file, but for scale."""
+        columns = self.data.columns.items()
+        return {name: own for name, own in columns if own.kind == "dense" and own.transform != "time"}
+
+    @cached_property
+    def hashed_ids(self) -> dict[str, int]:
+        """Return the columns of the file with one id that is hashed, and the hash's `column` of each."""
+        columns = self.data.columns.items()
+        hashed = [name for name, own in columns if own.has_ids and own.in_file and own.fixed_rows is None]
+        return {name: column_number(name) for name in hashed}
 
     @property
     def places(self) -> list[str]:
@@ -130,7 +138,7 @@ class RecordSchema:
         `raw` has the file's columns by name, as texts or in Parquet's types. Raises JobFileError when the
         label's expression cannot be computed.
         """
-        columns = {name: self.rules.clean(array) for name, array in raw.items()}
+        columns = clean_columns(self.rules, raw)
         count = len(next(iter(columns.values())))
         parser = _ChunkParser(self, columns, count)
         labels, dense, bag_rows, bag_lengths, item_weights, bag_keys = [], [], [], [], [], []
@@ -194,9 +202,12 @@ class _ChunkParser:
     def __init__(self, schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> None:
         self._schema, self._columns, self._count = schema, columns, count
         self.faults: list[ColumnFault] = []
-        self.hashes: dict[str, Uint64Array] = {}
+        numbers = {name: self._column(name) for name in schema.numbers}
+        self._dense = number_columns(schema.rules, numbers, schema.numbers)
+        ids = {name: self._column(name) for name in schema.hashed_ids}
+        self.hashes = hash_id_columns(ids, schema.hashed_ids)
         # What a cross combines: hashes, or rows of a table that has one for each value.
-        self._keys: dict[str, Uint64Array | IndexArray] = {}
+        self._keys: dict[str, Uint64Array | IndexArray] = {**self.hashes}
         self._bag_lengths: dict[str, Int32Array] = {}
         self._missing: dict[str, Mask] = {}
 
@@ -207,7 +218,8 @@ class _ChunkParser:
         return self._columns[self._schema.source_of(name)]
 
     def _fault(self, name: str, wanted: str, rows: Mask, remedy: str = "") -> None:
-        self.faults.append(ColumnFault(name, self._schema.source_of(name), wanted, rows, remedy))
+        if rows.any():
+            self.faults.append(ColumnFault(name, self._schema.source_of(name), wanted, rows, remedy))
 
     def label(self, name: str, section: ColumnSection, expression: LabelExpression | None) -> Float64Array:
         """Return labels, 1.0 or 0.0."""
@@ -252,28 +264,26 @@ class _ChunkParser:
 
     def dense(self, name: str, section: ColumnSection) -> Float32Array:
         """Return the numbers that a model sees; 0.0 where missing."""
-        column = self._column(name)
-        missing = self._missing[name] = null_mask(column)
         if section.transform == "time":
+            column = self._column(name)
+            missing = null_mask(column)
             values = np.where(missing, 0.0, parse_times(column, section.format))
             self._time_fault(name, section, np.isnan(values))
+            seen: Float32Array = scaled_numbers(values[None], missing[None], [section])[0]
         else:
-            values = self._numbers(column)
-            self._fault(name, "not numeric", np.isnan(values))
-        with np.errstate(over="ignore"):
-            values = np.where(missing, 0.0, (np.nan_to_num(values) - section.shift) / section.scale)
-            seen = log_transform(values) if section.transform == "log" else values.astype(np.float32)
+            found = self._dense[name]
+            self._fault(name, "not numeric", found.wrong)
+            seen, missing = found.seen, found.missing
+        self._missing[name] = missing
         self._fault(name, "beyond the range of float32", ~np.isfinite(seen))
         return seen
 
     def ids(self, name: str, section: ColumnSection) -> None:
-        """Hash ids, missing ones as the empty text.
+        """Hash parts of times and buckets: their hashes stand for their rows.
 
-        Parts of times and buckets have hashes that stand for their rows.
+        Other ids are hashed already, missing ones as the empty text.
         """
         if section.fixed_rows is None:
-            hashed = hash_ids(self._column(name), column_number(name))
-            self.hashes[name] = self._keys[name] = hashed
             return
         rows = self._fixed_rows(name, section, section.fixed_rows)
         self._keys[name] = rows

@@ -93,7 +93,7 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
         raise DataError(
             f"do not form a table ({error})", where=where, remedy="give columns of equal length"
         ) from error
-    rows = rows_of_table(table, input_schema(model.job, model.id_classes), where)
+    rows = _rows_of_table(table, input_schema(model.job, model.id_classes), where)
     scorer = _Scorer(model)
     scores = probability_of(scorer.logits_of(rows))
     scorer.check()
@@ -114,7 +114,7 @@ def _columns_of(rows: list[Any], where: str) -> dict[str, list[Any]]:
     return columns
 
 
-def rows_of_table(table: pa.Table, schema: InputSchema, where: str) -> InputRows:
+def _rows_of_table(table: pa.Table, schema: InputSchema, where: str) -> InputRows:
     """Return the rows of a table in memory, as a model needs them.
 
     Raises DataError, about `where`, for a column that is missing or has an unsuitable type.

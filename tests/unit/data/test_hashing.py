@@ -22,7 +22,7 @@ def _hash_all(values: list[bytes], first_column: int = 0, junk: bytes = b"\xff")
     lengths = np.array([len(value) for value in values])
     starts = len(junk) + np.cumsum([0, *(lengths[:-1] + len(junk))])
     buffer = np.frombuffer(text, np.uint8)
-    return [int(h) for h in hash_fields(buffer, starts[None], lengths[None], first_column)[0]]
+    return [int(h) for h in hash_fields(buffer, starts[None], lengths[None], [first_column])[0]]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_columns_of_a_matrix_have_their_own_hashes_in_any_memory_order() -> None
         [hash_bytes(6, b"cdefghij"), hash_bytes(6, b"abcdefghij")],
         [hash_bytes(7, b""), hash_bytes(7, b"a")],
     ]
-    assert hash_fields(buffer, starts, lengths, 5).tolist() == want
-    assert hash_fields(buffer, np.asfortranarray(starts), np.asfortranarray(lengths), 5).tolist() == want
+    for fields in ((starts, lengths), (np.asfortranarray(starts), np.asfortranarray(lengths))):
+        assert hash_fields(buffer, *fields, (5, 6, 7)).tolist() == want
 
 
 def test_integers_hash_as_their_eight_bytes() -> None:
