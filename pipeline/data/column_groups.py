@@ -34,13 +34,21 @@ _PLAIN_TYPES: Final = frozenset(
 )
 
 
-def groups_of(columns: Mapping[str, pa.Array]) -> list[list[str]]:
-    """Return the names of the columns to handle together, in the order of the first of each group.
+def are_short(columns: Mapping[str, pa.Array]) -> bool:
+    """Return whether one call should handle many of these columns.
 
-    All columns have the same number of rows.
+    All have the same number of rows.
     """
     rows = max((len(column) for column in columns.values()), default=0)
-    if rows > MOST_ROWS or sum(column.nbytes for column in columns.values()) > _MOST_BYTES:
+    return rows <= MOST_ROWS and sum(column.nbytes for column in columns.values()) <= _MOST_BYTES
+
+
+def groups_of(columns: Mapping[str, pa.Array], together: bool) -> list[list[str]]:
+    """Return the names of the columns to handle in one call.
+
+    Groups have the order of their first columns. Unless `together`, each column is a group.
+    """
+    if not together:
         return [[name] for name in columns]
     groups: dict[object, list[str]] = {}
     for name, column in columns.items():
@@ -54,10 +62,10 @@ def joined(columns: Sequence[pa.Array]) -> pa.Array:
     return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
 
-def clean_columns(rules: TextRules, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+def clean_columns(rules: TextRules, columns: Mapping[str, pa.Array], together: bool) -> dict[str, pa.Array]:
     """Return each column as `TextRules.clean` gives it, by name in the order of `columns`."""
     cleaned: dict[str, pa.Array] = dict.fromkeys(columns)
-    for names in groups_of(columns):
+    for names in groups_of(columns, together):
         whole = rules.clean(joined([columns[name] for name in names]))
         count = len(columns[names[0]])
         for at, name in enumerate(names):
@@ -65,13 +73,15 @@ def clean_columns(rules: TextRules, columns: Mapping[str, pa.Array]) -> dict[str
     return cleaned
 
 
-def hash_id_columns(columns: Mapping[str, pa.Array], numbers: Mapping[str, int]) -> dict[str, Uint64Array]:
-    """Return the hashes of cleaned columns of ids, uint64 [n] each, as `hash_ids` gives them.
+def hash_id_columns(
+    columns: Mapping[str, pa.Array], numbers: Mapping[str, int], together: bool
+) -> dict[str, Uint64Array]:
+    """Return the hashes of cleaned columns of ids, uint64 [n] each, as `hash_ids`.
 
     `numbers` has the hash's `column` of each.
     """
     hashes: dict[str, Uint64Array] = {}
-    for names in groups_of(columns):
+    for names in groups_of(columns, together):
         if len(names) == 1 or not is_text(columns[names[0]].type):
             hashes |= {name: hash_ids(columns[name], numbers[name]) for name in names}
             continue
@@ -100,11 +110,14 @@ class NumberColumn:
 
 
 def number_columns(
-    rules: TextRules, columns: Mapping[str, pa.Array], sections: Mapping[str, ColumnSection]
+    rules: TextRules,
+    columns: Mapping[str, pa.Array],
+    sections: Mapping[str, ColumnSection],
+    together: bool,
 ) -> dict[str, NumberColumn]:
-    """Return cleaned columns as the numbers that a model sees, scaled as their sections say."""
+    """Return cleaned columns as the numbers that a model sees."""
     numbers: dict[str, NumberColumn] = {}
-    for names in groups_of(columns):
+    for names in groups_of(columns, together):
         whole = joined([columns[name] for name in names])
         values = rules.numbers(whole).reshape(len(names), -1)
         missing = null_mask(whole).reshape(values.shape)
@@ -114,10 +127,10 @@ def number_columns(
 
 
 def scaled_numbers(values: Float64Array, missing: Mask, sections: Sequence[ColumnSection]) -> Float32Array:
-    """Return the numbers that a model sees, float32 [C, n], of the values float64 [C, n] of C columns.
+    """Return the numbers that a model sees, float32 [C, n], of C columns.
 
-    They are shifted, scaled and transformed as the columns' sections say; 0.0 where missing, a number or
-    infinite where a value is NaN or beyond float32.
+    The values, float64 [C, n], are shifted, scaled and transformed as the sections say. A missing one
+    becomes 0.0, one beyond float32 infinite, and NaN counts as 0.
     """
     shifts = np.array([[section.shift] for section in sections])
     scales = np.array([[section.scale] for section in sections])

@@ -182,9 +182,10 @@ def hashes_of_rows(rows: IndexArray, table_rows: int) -> Uint64Array:
     return high << np.uint64(32)
 
 
+# Each chunk asks for those of the same columns.
 @lru_cache(maxsize=4096)
 def _start(column: int, length: int) -> int:
-    """Return the h of a value before its first word; kept, because chunks ask for the same ones."""
+    """Return the h of a value before its first word."""
     return mix_one(
         mix_one(HASH_SEED ^ (((column + 1) * GOLDEN_RATIO) & MASK)) ^ ((length * GOLDEN_RATIO) & MASK)
     )

@@ -14,7 +14,7 @@ from ..config.data import DataSection
 from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
 from .batch import Bags, no_keys, no_other_labels, no_weights
-from .column_groups import clean_columns, hash_id_columns, number_columns, scaled_numbers
+from .column_groups import are_short, clean_columns, hash_id_columns, number_columns, scaled_numbers
 from .fields import TextRules, equals_any, is_text, null_mask, parse_times
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
 from .id_lists import IdBags
@@ -116,13 +116,13 @@ class RecordSchema:
 
     @cached_property
     def numbers(self) -> dict[str, ColumnSection]:
-        """Return the columns that are numbers for the model as they are in the file, but for scale."""
+        """Return the columns of numbers, without those of times."""
         columns = self.data.columns.items()
         return {name: own for name, own in columns if own.kind == "dense" and own.transform != "time"}
 
     @cached_property
     def hashed_ids(self) -> dict[str, int]:
-        """Return the columns of the file with one id that is hashed, and the hash's `column` of each."""
+        """Return the hash's `column` of each column of the file with one hashed id."""
         columns = self.data.columns.items()
         hashed = [name for name, own in columns if own.has_ids and own.in_file and own.fixed_rows is None]
         return {name: column_number(name) for name in hashed}
@@ -138,9 +138,10 @@ class RecordSchema:
         `raw` has the file's columns by name, as texts or in Parquet's types. Raises JobFileError when the
         label's expression cannot be computed.
         """
-        columns = clean_columns(self.rules, raw)
+        together = are_short(raw)
+        columns = clean_columns(self.rules, raw, together)
         count = len(next(iter(columns.values())))
-        parser = _ChunkParser(self, columns, count)
+        parser = _ChunkParser(self, columns, count, together)
         labels, dense, bag_rows, bag_lengths, item_weights, bag_keys = [], [], [], [], [], []
         weights, times = no_weights(), np.zeros(0)
         for name, section in self.data.columns.items():
@@ -199,13 +200,15 @@ class RecordSchema:
 class _ChunkParser:
     """Parse one chunk's columns, and collect the faults."""
 
-    def __init__(self, schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> None:
+    def __init__(
+        self, schema: RecordSchema, columns: Mapping[str, pa.Array], count: int, together: bool
+    ) -> None:
         self._schema, self._columns, self._count = schema, columns, count
         self.faults: list[ColumnFault] = []
         numbers = {name: self._column(name) for name in schema.numbers}
-        self._dense = number_columns(schema.rules, numbers, schema.numbers)
+        self._dense = number_columns(schema.rules, numbers, schema.numbers, together)
         ids = {name: self._column(name) for name in schema.hashed_ids}
-        self.hashes = hash_id_columns(ids, schema.hashed_ids)
+        self.hashes = hash_id_columns(ids, schema.hashed_ids, together)
         # What a cross combines: hashes, or rows of a table that has one for each value.
         self._keys: dict[str, Uint64Array | IndexArray] = {**self.hashes}
         self._bag_lengths: dict[str, Int32Array] = {}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadowsync.pipeline.config.columns import ColumnSection
 from shadowsync.pipeline.config.data import DataSection
 from shadowsync.pipeline.data import column_groups
-from shadowsync.pipeline.data.column_groups import MOST_ROWS, groups_of, hash_id_columns
+from shadowsync.pipeline.data.column_groups import MOST_ROWS, are_short, groups_of, hash_id_columns
 from shadowsync.pipeline.data.fields import hash_ids
 from shadowsync.pipeline.data.record_schema import Records, RecordSchema
 
@@ -69,7 +69,7 @@ def test_rows_and_faults_are_those_of_columns_one_by_one(data: st.DataObject, co
     together = _plain(_schema().records(columns))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(column_groups, "MOST_ROWS", 0)
-        assert [len(names) for names in groups_of(columns)] == [1] * len(columns)
+        assert not are_short(columns)
         assert together == _plain(_schema().records(columns))
 
 
@@ -82,17 +82,17 @@ def test_only_short_columns_of_one_type_are_together() -> None:
         "others": pa.array([["x"], []]),
         "none": pa.nulls(2),
     }
-    assert groups_of(columns) == [["a", "b"], ["n"], ["lists"], ["others"], ["none"]]
-    long = {name: pa.array(["x"] * (MOST_ROWS + 1)) for name in "ab"}
-    assert groups_of(long) == [["a"], ["b"]]
-    large = {name: pa.array(["x" * (1 << 20)]) for name in "ab"}
-    assert groups_of(large) == [["a"], ["b"]]
+    assert are_short(columns)
+    assert groups_of(columns, together=True) == [["a", "b"], ["n"], ["lists"], ["others"], ["none"]]
+    assert groups_of(columns, together=False) == [[name] for name in columns]
+    assert not are_short({name: pa.array(["x"] * (MOST_ROWS + 1)) for name in "ab"})
+    assert not are_short({name: pa.array(["x" * (1 << 20)]) for name in "ab"})
 
 
 def test_each_column_has_hashes_of_its_own() -> None:
     columns = {name: pa.array(["x", "a longer text than a word", None]) for name in "abc"}
     numbers = {"a": 0, "b": 2**62 + 5, "c": 7}
-    found = hash_id_columns(columns, numbers)
+    found = hash_id_columns(columns, numbers, together=True)
     for name, number in numbers.items():
         np.testing.assert_array_equal(found[name], hash_ids(columns[name], number))
     # All numbers matter: no two columns have a hash in common.
