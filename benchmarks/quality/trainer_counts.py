@@ -5,7 +5,8 @@
         --out docs/results/trainer_counts.json
 
 All runs have the seed of the job file, so that they differ only by what the machine did. `default` has the
-settings of the job file, `control` no warm-up of rows, the others (with `--only`) more frequent rounds.
+settings of the job file, `control` no warm-up of rows, `dense warm-up` one of the dense model too, the others
+(with `--only`) more frequent rounds.
 Runs that are in the file already are not made again. `--busy` keeps one core busy with another program.
 """
 
@@ -23,8 +24,12 @@ from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
 
 # Rounds every four iterations, as far as a twentieth of a core allows.
 DENSE = ("sync.duty=0.05", "sync.gap=4")
+DENSE_WARM_UP = "dense warm-up"
+# The rows of the demo warm up over as many examples of each trainer.
+WARM_UP_EXAMPLES = 30 * 512
 VARIANTS: dict[str, tuple[str, ...]] = {
     "default": (),
+    DENSE_WARM_UP: (),
     "control": ("embedding.warmup_iterations=0",),
     "easgd, gap 4": DENSE,
     "diloco, gap 4": (*DENSE, "sync.algorithm=diloco"),
@@ -72,6 +77,14 @@ def _spin() -> None:
         sum(range(1_000_000))
 
 
+def settings_of(variant: str, trainers: int) -> tuple[str, ...]:
+    """Return the overrides of a variant's runs with `trainers` trainers."""
+    count = f"trainer.count={trainers}"
+    if variant == DENSE_WARM_UP:
+        return (count, f"trainer.schedule.warmup_examples={WARM_UP_EXAMPLES * trainers}")
+    return (*VARIANTS[variant], count)
+
+
 def key(variant: str, trainers: int, *, busy: bool) -> str:
     """Return the name of a variant's runs with `trainers` trainers."""
     return f"{variant}, {trainers} trainers{', busy' * busy}"
@@ -103,7 +116,7 @@ def main() -> None:
                 for trainers in given.trainers:
                     runs = made.setdefault(key(variant, trainers, busy=given.busy), [])
                     if len(runs) <= number:
-                        runs.append(run(given.job, (*VARIANTS[variant], f"trainer.count={trainers}")))
+                        runs.append(run(given.job, settings_of(variant, trainers)))
                         keep_runs(given.out, made)
     for variant in given.only:
         names = [key(variant, trainers, busy=given.busy) for trainers in given.trainers]
