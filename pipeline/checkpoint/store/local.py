@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ...atomic_file import UNFINISHED, atomic_file, sync_directory, unwritable
-from .contract import Hashing, ObjectMissing, Store, StorageError, Stored
+from .contract import Hashing, ObjectMissing, StorageError, Store, Stored
 
 _PIECE_BYTES = 4 << 20
 

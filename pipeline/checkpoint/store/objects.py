@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Final
 
-from .contract import Hashing, ObjectMissing, Store, StorageError, Stored
+from .contract import Hashing, ObjectMissing, StorageError, Store, Stored
 
 CHUNK_BYTES: Final = 8 << 20
 """Size of the parts of an upload."""

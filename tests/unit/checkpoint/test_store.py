@@ -1,4 +1,4 @@
-"""One contract for every store of checkpoints: a folder, obstore's own stores, and a server that speaks S3."""
+"""One contract for every store of checkpoints: a folder, stores of obstore, a server that speaks S3."""
 
 from __future__ import annotations
 
