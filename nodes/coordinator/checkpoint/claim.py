@@ -33,14 +33,14 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
         if restored is not None and (start := _start_in(storage, restored)) is not None:
             storage.pass_to(owner)
             return StoredCheckpoints(storage, start)
+        if numbers:
+            raise _taken(storage.url, storage.owner(), numbers)
         if not storage.claim(owner):
             before = storage.owner()
-            if numbers or before is None or before.job_digest != job.digest:
+            if before is None or before.job_digest != job.digest:
                 raise _taken(storage.url, before, numbers)
             # The same job, which ended before its first checkpoint.
             storage.pass_to(owner)
-        elif numbers:
-            raise _taken(storage.url, None, numbers)
     except (StorageError, ResourceError) as error:
         raise JobFileError(
             f"the storage cannot be used: {error.what}", where=f"run.storage, {error.where}", remedy=_ACCESS

@@ -27,7 +27,7 @@ def open_store(url: str) -> Store:
         raise JobFileError("cannot be used as a storage", where=url, remedy=fault)
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return LocalStore(Path(unquote(parts.path)))
+        return LocalStore(Path(unquote(parts.path)), makes_folder=True)
     require_extra(f"a storage at {parts.scheme}://", "storage")
     return ObjectStore(connect(root_of(url)), root_of(url))
 

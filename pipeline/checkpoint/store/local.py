@@ -17,12 +17,16 @@ _PIECE_BYTES = 4 << 20
 class LocalStore(Store):
     """Objects as files of a folder; see `Store`.
 
-    Each file appears complete (fsynced, then renamed) or not at all. Folders are made for names with a "/";
-    the folder itself must exist for the others.
+    Each file appears complete (fsynced, then renamed) or not at all.
+
+    Args:
+        folder: the folder. Without `makes_folder` it must exist for names without "/".
+        makes_folder: whether the folder is made when something is written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, makes_folder: bool = False) -> None:
         self._folder = folder
+        self._makes_folder = makes_folder
         self.where = str(folder)
 
     def put(self, name: str, pieces: Iterable[bytes]) -> Stored:
@@ -99,7 +103,7 @@ class LocalStore(Store):
                     parent.rmdir()
 
     def _make_parent(self, name: str) -> None:
-        if "/" not in name:
+        if "/" not in name and not self._makes_folder:
             # Of a checkpoint that was abandoned the folder is gone, and stays so.
             return
         parent = (self._folder / name).parent
