@@ -170,6 +170,7 @@ async def _end(
     if report is not None:
         report = with_exits(report, ended)
         await asyncio.to_thread(write_report, folder, report)
+        await asyncio.to_thread(server.state.checkpoints.keep_report, folder)
     if outcome.profile is not None:
         await asyncio.to_thread(write_profile, folder, *outcome.profile)
     return code, text, report

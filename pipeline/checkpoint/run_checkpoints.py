@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Final
 
 from ..errors import CheckpointError
 from .best import BEST, adopt_best, drop, drop_all, pin, promote
@@ -12,6 +13,8 @@ from .best_note import BestNote
 from .manifest import CheckpointManifest, begin, commit, sweep
 from .saved import best_note_at
 from .storage import CheckpointStorage, split_address
+
+REPORT_FILES: Final = ("report.md", "report.json", "job.json")
 
 
 class RunCheckpoints(ABC):
@@ -73,6 +76,9 @@ class RunCheckpoints(ABC):
     def end(self) -> None:
         """Sweep at the end of the job."""
         self.sweep()
+
+    def keep_report(self, folder: Path) -> None:  # noqa: B027
+        """Copy the report in the run's folder to where the checkpoints are, if that is elsewhere."""
 
 
 class FolderCheckpoints(RunCheckpoints):
@@ -201,6 +207,10 @@ class StoredCheckpoints(RunCheckpoints):
         self._start = None
         self.drop_all()
         self.sweep()
+
+    def keep_report(self, folder: Path) -> None:
+        """Write the report and the job as `run/NAME`; failures are logged."""
+        self._storage.keep_run_files(folder / name for name in REPORT_FILES)
 
 
 def _refuse_to_move(start: str, metric: str, input_digest: str) -> None:

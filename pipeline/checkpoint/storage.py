@@ -7,6 +7,7 @@ Below the job's URL are:
   files may be in the parts of earlier checkpoints.
 - `best.json`: which checkpoint is the best by validation, and why.
 - `owner.json`: the run that writes here.
+- `run/`: the report of the run that ended last.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ResourceError
 from .best_note import BestNote
 from .files import PARTS
 from .manifest import (
@@ -141,7 +143,7 @@ class CheckpointStorage:
             self._store.delete([f"{_name(n)}/{MANIFEST_NAME}" for n in numbers if n not in kept])
             unneeded = [name for name in names if PARTS.fullmatch(name.partition("/")[0])]
             self._store.delete([name for name in unneeded if name not in needed])
-        except (StorageError, CheckpointError) as error:
+        except (StorageError, ResourceError, CheckpointError) as error:
             log.warning("old checkpoints stay for now: %s", error)
 
     def best(self) -> tuple[int, BestNote] | None:
@@ -175,6 +177,14 @@ class CheckpointStorage:
     def pass_to(self, owner: Owner) -> None:
         """Replace the owner."""
         self._put_json(OWNER_NAME, asdict(owner))
+
+    def keep_run_files(self, paths: Iterable[Path]) -> None:
+        """Copy files of the run's folder; if the store does not answer, that is logged."""
+        try:
+            for path in paths:
+                self._store.put(f"run/{path.name}", [path.read_bytes()])
+        except (StorageError, ResourceError, OSError) as error:
+            log.warning("the report is not in the storage: %s", error)
 
     def _put_json(self, name: str, body: dict[str, Any]) -> None:
         self._store.put(name, [json.dumps(body).encode()])

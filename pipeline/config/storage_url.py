@@ -1,4 +1,4 @@
-"""The URL of a storage of checkpoints, as the job file and the commands take it."""
+"""The URL of a storage of checkpoints, in the job file and in commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs whose nodes write their parts of a checkpoint to a storage, with nothing on a file system of them all."""
+"""Jobs whose nodes write their parts of a checkpoint to a storage, and share no file system."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProce
         "embedding-0",
         "embedding-1",
         "trainer-0",
-        "dense",
+        "dense-center",
     }
     assert not set(sums(url).values()) & set(sums(str(other.folder)).values()), "the control: another seed"
     # Nothing of it is in the run's folder, which the nodes do not see.
@@ -129,8 +129,8 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
     with monkeypatch.context() as without:
         without.setattr(LocalStore, "put", gone)
         wait_until(lambda: own.run.logged("could not be written"), "a checkpoint failed")
-        trained = own.status()["examples"]
-        wait_until(lambda: own.status()["examples"] > trained, "training goes on")
+        trained = own.run.batches()
+        wait_until(lambda: own.run.batches() > trained, "training goes on")
         own.coordinator.interrupt()
         assert own.wait(90.0) != 0
     assert open_saved(url, verify=True)[1].examples_trained > 0
@@ -145,16 +145,19 @@ def test_a_replaced_shard_starts_from_the_storage(
 ) -> None:
     url = f"file://{tmp_path}/storage"
     settings: Changed = {
-        "data": {"epochs": 40},
+        "run": {"node_timeout_seconds": 2.0},
+        "data": {"epochs": 3},
         "embedding": {"nodes": 2},
         "checkpoint": {"every_examples": 4_000},
     }
-    own = cluster(stored_in(settings, url), supervised=True).start()
+    own = cluster(stored_in(settings, url)).start()
     storage = CheckpointStorage.open(url)
     wait_until(lambda: storage.numbers(), "a checkpoint is there")
     own.node("embedding-1").kill()
+    wait_until(lambda: own.run.logged("embedding-1: was silent"), "the coordinator knows of it")
     own.join("embedding")
-    wait_until(lambda: own.run.logged("joined in its place"), "it was replaced")
-    own.coordinator.interrupt()
-    own.wait(90.0)
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     assert own.report.ledger.adds_up, own.report.ledger.identities
+    assert own.report.examples.distinct == 3 * EXAMPLES
+    said = "with the rows of a checkpoint after"
+    assert any(said in event.what for event in own.report.events), own.report.events
