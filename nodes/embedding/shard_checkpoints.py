@@ -121,9 +121,10 @@ class ShardCheckpoints:
         changes, kept, change_epoch = taken
         entries = replace(before, changes=kept).files
         # In a storage, the manifest names the earlier files where they are.
-        linkable = isinstance(folder, Path)
-        if linkable and not await asyncio.to_thread(self._link, folder, Path(directory), entries):
-            return None
+        if isinstance(folder, Path):
+            linked = await asyncio.to_thread(self._link, folder, Path(directory), entries)
+            if not linked:
+                return None
         files = await asyncio.to_thread(changes.write, part_target(directory))
         parts = (*kept, tuple(files))
         return WrittenPart(before.whole, parts, changes.changes, before.whole_change_epoch, change_epoch)

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -66,7 +67,7 @@ class TrainerSnapshot:
         return models.get(origin)
 
 
-def write_trainer(directory: PartTarget, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
+def write_trainer(directory: Path | PartTarget, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
     """Write trainer `index`'s replica and optimizer state.
 
     Any thread may call; raises ResourceError.
@@ -78,7 +79,7 @@ def write_trainer(directory: PartTarget, index: int, snapshot: TrainerSnapshot) 
     return write_tensors(directory, name, tensors, metadata)
 
 
-def write_algorithm(directory: PartTarget, state: AlgorithmState) -> list[FileEntry]:
+def write_algorithm(directory: Path | PartTarget, state: AlgorithmState) -> list[FileEntry]:
     """Write the algorithm's state, if it has any.
 
     Any thread may call; raises ResourceError.

@@ -100,7 +100,7 @@ class StoredFiles:
                 scratch = self._fetched.get(entry.name)
                 if scratch is None:
                     scratch = self._fetched[entry.name] = self._fetch(entry)
-            if os.preadv(scratch.descriptor, [memoryview(values).cast("B")], offset) != values.nbytes:
+            if os.preadv(scratch.descriptor, [values.data.cast("B")], offset) != values.nbytes:
                 raise self.error(entry, "the file ends within a tensor")
         return values
 

@@ -104,7 +104,7 @@ def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Place)
         raise _of_another(base, "its tables differ", folder)
 
 
-def _of_another(base: Export, how: str, folder: Path) -> JobFileError:
+def _of_another(base: Export, how: str, folder: Place) -> JobFileError:
     return JobFileError(
         f"is an export of another model: {how} from {folder}",
         where=str(base.folder),

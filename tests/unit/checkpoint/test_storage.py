@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.checkpoint import storage as storage_module
 from shadowsync.pipeline.checkpoint.best_note import BestNote
 from shadowsync.pipeline.checkpoint.files import FileEntry, write_tensors
-from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest
+from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, manifest_content
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.checkpoint.run_checkpoints import StoredCheckpoints
 from shadowsync.pipeline.checkpoint.saved import open_saved, own_checkpoint, read_saved
@@ -67,7 +66,10 @@ def test_the_newest_one_opens_and_the_one_before_is_swept(storage: CheckpointSto
 
 
 def test_all_rows_come_back_from_split_files(storage: CheckpointStorage) -> None:
-    tensors = {"large": np.arange(4000, dtype=np.float32).reshape(1000, 4), "one": np.array(7, np.int64)}
+    tensors: dict[str, np.ndarray[Any, Any]] = {
+        "large": np.arange(4000, dtype=np.float32).reshape(1000, 4),
+        "one": np.array(7, np.int64),
+    }
     directory = f"{storage.url}/{storage.begin()}"
     files = write_tensors(part_target(directory), "dense", tensors, {"role": "dense", "x": "y"}, 3000)
     assert len(files) > 5
@@ -102,8 +104,8 @@ def test_the_control_a_manifest_that_is_written_first_loses_the_old_one(storage:
     with pytest.raises(CheckpointError, match="the file is missing"):
         storage.commit(directory.rpartition("/")[2], manifest_of_files(files))
     assert value_at(storage.url) == 1.0, "no manifest without its files"
-    content = storage_module.manifest_content(manifest_of_files(files))
-    root.put(f"{storage_module._name(2)}/manifest.json", [content])
+    content = manifest_content(manifest_of_files(files))
+    root.put("checkpoint-000002/manifest.json", [content])
     with pytest.raises(CheckpointError, match="the file is missing"):
         value_at(storage.url)
 

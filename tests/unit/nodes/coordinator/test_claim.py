@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def job_at(url: str, seed: int = 1) -> Job:
 
 
 def resumed(address: str) -> RestoredRun:
-    return cast("Any", SimpleNamespace(folder=address))
+    return cast("RestoredRun", SimpleNamespace(folder=address))
 
 
 def with_checkpoint(url: str) -> CheckpointStorage:
