@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options.checkpoint_option import checkpoint_option
+from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="eval")
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--data",
     "data",
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
 def evaluate(
-    run_folder: Path, data: tuple[str, ...], by: str, label: str, slices: int, as_json: bool, which: Which
+    run: str, data: tuple[str, ...], by: str, label: str, slices: int, as_json: bool, which: Which
 ) -> None:
     """Score the model that RUN saved on data files, without a cluster.
 
@@ -54,7 +53,7 @@ def evaluate(
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
     patterns = [absolute_path(pattern) for pattern in data]
-    model = SavedModel.open(run_folder, which)
+    model = SavedModel.open(run, which)
     scores = evaluate_model(model, patterns)
     found = score_slices(model, patterns, by, label) if by else None
     if as_json:

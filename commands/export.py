@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from .options.checkpoint_option import checkpoint_option
+from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--format",
     "form",
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to create.")
 @checkpoint_option("--which")
 def export(
-    run_folder: Path,
+    run: str,
     form: Literal["torch-export", "onnx"],
     tables: Literal["parquet", "safetensors", "none"],
     since: Path | None,
@@ -62,7 +62,7 @@ def export(
         raise JobFileError(
             "needs tables", where="--since", remedy="give --tables parquet or --tables safetensors"
         )
-    model = SavedModel.open(run_folder, which)
+    model = SavedModel.open(run, which)
     manifest = export_model(model, out, form, tables, since)
     for file in manifest["files"]:
         click.echo(f"{data_size(file['bytes']):>10}  {file['name']}")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options.checkpoint_option import checkpoint_option
+from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--data",
     "data",
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
 @checkpoint_option("--which")
-def predict(run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which) -> None:
+def predict(run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which) -> None:
     """Score files with the model that RUN saved.
 
     The output has one row per input row, in order, with the columns file, row (from 1: a line of text, a row
@@ -39,7 +39,7 @@ def predict(run_folder: Path, data: tuple[str, ...], out: Path, keep: tuple[str,
     from ..pipeline.saved_model.prediction import write_predictions
     from ..pipeline.text.format import counted
 
-    model = SavedModel.open(run_folder, which)
+    model = SavedModel.open(run, which)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
         click.echo(f"no score for {line}", err=True)

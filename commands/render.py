@@ -26,9 +26,16 @@ def render() -> None:
 @click.option("--namespace", default="", help="Namespace. [default: that of kubectl's context]")
 @click.option(
     "--runs-claim",
-    required=True,
+    default="",
     metavar="CLAIM",
-    help="PersistentVolumeClaim, ReadWriteMany, of the run folders; the pods see it at /runs.",
+    help="PersistentVolumeClaim, ReadWriteMany, of the run folders; the pods see it at /runs. A job with"
+    " run.storage needs none; its coordinator alone mounts the one that is given.",
+)
+@click.option(
+    "--storage-secret",
+    default="",
+    metavar="SECRET",
+    help="Secret with the environment variables of run.storage, such as AWS_ACCESS_KEY_ID.",
 )
 @click.option(
     "--data-claim",

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import click
 
 from .key import security_options
-from .options.checkpoint_option import checkpoint_option
+from .options.checkpoint_option import checkpoint_option, run_argument
 from .options.job_arguments import web_option, web_override
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--set",
     "overrides",
@@ -26,16 +25,17 @@ from .options.job_arguments import web_option, web_override
 @security_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 def resume(
-    run_folder: Path, overrides: tuple[str, ...], which: Literal["last", "best"], web: str | None, quiet: bool
+    run: str, overrides: tuple[str, ...], which: Literal["last", "best"], web: str | None, quiet: bool
 ) -> None:
     """Resume RUN from a checkpoint.
 
     Batches that it had trained are not trained again. The new run has its own folder beside RUN, which stays
-    as it is. It may have more or fewer nodes of any role. A run that has trained all of its input continues
-    if data.epochs is raised.
+    as it is. RUN may be the URL of a storage of checkpoints (run.storage), in which the job then goes on. It
+    may have more or fewer nodes of any role. A run that has trained all of its input continues if data.epochs
+    is raised.
     """
     from ..nodes.supervisor.run import resumed_job
     from .run_command import run_and_exit
 
     given = (*overrides, *web_override(web))
-    run_and_exit(lambda: resumed_job(run_folder, given, which), "resume", quiet=quiet)
+    run_and_exit(lambda: resumed_job(run, given, which), "resume", quiet=quiet)

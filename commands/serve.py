@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from .key import security_options
-from .options.checkpoint_option import checkpoint_option
+from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
@@ -18,7 +17,7 @@ LOOK_SECONDS = 2.0
 
 
 @click.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@run_argument
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option(
     "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 is any free port."
@@ -29,7 +28,7 @@ LOOK_SECONDS = 2.0
 )
 @checkpoint_option("--which")
 @security_options
-def serve(run_folder: Path, host: str, port: int, follow: bool, threads: int, which: Which) -> None:
+def serve(run: str, host: str, port: int, follow: bool, threads: int, which: Which) -> None:
     """Score rows with the model that RUN saved, over HTTP.
 
     POST /score takes {"rows": [{"user": "u1", "price": 3.5}, ...]} with the columns of the job's files, and
@@ -47,7 +46,7 @@ def serve(run_folder: Path, host: str, port: int, follow: bool, threads: int, wh
     from ..serving.server import serve_model
 
     torch.set_num_threads(threads)
-    model = FollowedModel(run_folder, which, click.echo)
+    model = FollowedModel(run, which, click.echo)
 
     def started(port: int) -> None:
         click.echo(f"{model.current.model.description}, of {model.manifest.run}")

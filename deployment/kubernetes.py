@@ -43,7 +43,9 @@ class KubernetesOptions:
         image: image for every role.
         control_image: image of coordinator and readers.
         namespace: namespace, or "" for that of the context.
-        runs_claim: PersistentVolumeClaim of the run folders, which all pods mount (ReadWriteMany).
+        runs_claim: PersistentVolumeClaim of the run folders, which all pods mount (ReadWriteMany). With a
+            storage only the coordinator mounts it, or "" for a folder that ends with its pod.
+        storage_secret: Secret whose keys are environment variables that lead to the storage, or "".
         data_claim: PersistentVolumeClaim of the input, or "" if all input has URLs.
         key_secret: Secret with the job's key as KEY_NAME.
         queue: Kueue's local queue, or "".
@@ -57,6 +59,7 @@ class KubernetesOptions:
     data_claim: str
     key_secret: str
     queue: str
+    storage_secret: str = ""
 
 
 def kubernetes_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]:
@@ -64,7 +67,21 @@ def kubernetes_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]
 
     Raises JobFileError for a file that no pod sees, and for a name that Kubernetes refuses.
     """
-    mounts = {"--runs-claim": RUNS} | ({"--data-claim": DATA} if options.data_claim else {})
+    if not (options.runs_claim or job.run.storage):
+        raise JobFileError(
+            "no place for checkpoints that all pods see",
+            where="--runs-claim",
+            remedy="give it, or set run.storage to the URL of a bucket",
+        )
+    if job.run.storage.startswith("file://"):
+        raise JobFileError(
+            f"{job.run.storage} is another folder in each pod",
+            where="run.storage",
+            remedy="give the URL of a bucket, or leave it out and give --runs-claim",
+        )
+    mounts = ({"--runs-claim": RUNS} if options.runs_claim and not job.run.storage else {}) | (
+        {"--data-claim": DATA} if options.data_claim else {}
+    )
     require_paths_below(job, mounts)
     job = job.model_copy(update={"run": job.run.model_copy(update={"directory": RUNS})})
     metadata = _metadata(options, f"{options.name}-job")
@@ -144,7 +161,7 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
         ("job", "/job", True, {"configMap": {"name": f"{options.name}-job"}}),
         # The group of the pod may read it, and nobody else.
         ("key", "/key", True, {"secret": {"secretName": options.key_secret, "defaultMode": 0o440}}),
-        ("runs", RUNS, False, {"persistentVolumeClaim": {"claimName": options.runs_claim}}),
+        ("runs", RUNS, False, _runs_volume(job, nodes, options)),
     ]
     if options.data_claim and not nodes.needs_torch:
         claim = {"persistentVolumeClaim": {"claimName": options.data_claim, "readOnly": True}}
@@ -161,6 +178,7 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
                 "image": options.image if nodes.needs_torch else options.control_image,
                 "args": _arguments(nodes, options),
                 "env": [{"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"}],
+                **_storage_access(options),
                 "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
                 "resources": _resources(nodes),
                 **_probes(job.run.start_timeout_seconds),
@@ -173,6 +191,18 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
         ],
         "volumes": [{"name": name} | source for name, _, _, source in volumes],
     }
+
+
+def _runs_volume(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
+    """Return the volume of the run folders; with a storage, the other nodes only have their log there."""
+    if job.run.storage and (nodes.role != COORDINATOR or not options.runs_claim):
+        return {"emptyDir": {}}
+    return {"persistentVolumeClaim": {"claimName": options.runs_claim}}
+
+
+def _storage_access(options: KubernetesOptions) -> Manifest:
+    secret = options.storage_secret
+    return {"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}
 
 
 def coordinator_host(name: str) -> str:

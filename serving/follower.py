@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
-from ..pipeline.checkpoint.manifest import CheckpointManifest, Which, open_checkpoint
+from ..pipeline.checkpoint.manifest import CheckpointManifest, Which
+from ..pipeline.checkpoint.saved import Location, open_saved
 from ..pipeline.errors import CheckpointError, ShadowSyncError
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.text.format import duration
@@ -26,7 +26,7 @@ class FollowedModel:
     each new model. Belongs to one loop. Raises as `SavedModel.open`.
     """
 
-    def __init__(self, path: Path, which: Which, announce: Callable[[str], None] = log.info) -> None:
+    def __init__(self, path: Location, which: Which, announce: Callable[[str], None] = log.info) -> None:
         self._path, self._which, self._announce = path, which, announce
         self.current = ServedModel(SavedModel.open(path, which))
         self.opened = 1
@@ -63,7 +63,7 @@ class FollowedModel:
                 self.fault = str(error)
 
     def _newest_manifest(self) -> CheckpointManifest:
-        return open_checkpoint(self._path, which=self._which)[1]
+        return open_saved(self._path, which=self._which)[1]
 
     async def _switch(self, newest: CheckpointManifest) -> None:
         since = time.monotonic()

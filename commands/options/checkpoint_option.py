@@ -1,4 +1,4 @@
-"""The option that chooses one of a run's checkpoints."""
+"""The argument that names a run, and the option that chooses one of its checkpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any, Literal, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# No click.Path: it would make "s3:/" of "s3://".
+run_argument = click.argument("run", metavar="RUN")
+"""A run's folder, or the URL of its storage."""
 
 
 def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> Callable[[F], F]:

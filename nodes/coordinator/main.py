@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...pipeline.atomic_file import atomic_file
-from ...pipeline.checkpoint.manifest import sweep
+from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
@@ -29,6 +29,7 @@ from ...pipeline.report.write import write_report
 from ...pipeline.text.format import counted
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
+from .checkpoint.claim import claim_storage, take_over_storage
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
 from .label_rate import sampled_label_rates
@@ -165,10 +166,11 @@ async def _end(
     code, text, report = _conclude(server, totals, outcome, eval_files)
     ended = await controller.finish(code, text)
     # Removes an abandoned checkpoint: no node writes any more.
-    await asyncio.to_thread(sweep, folder)
+    await asyncio.to_thread(server.state.checkpoints.end)
     if report is not None:
         report = with_exits(report, ended)
         await asyncio.to_thread(write_report, folder, report)
+        await asyncio.to_thread(server.state.checkpoints.keep_report, folder)
     if outcome.profile is not None:
         await asyncio.to_thread(write_profile, folder, *outcome.profile)
     return code, text, report
@@ -192,7 +194,11 @@ async def make_state(
     origin = restored.origin() if restored is not None else None
 
     def state_in(
-        folder: Path, placement: TablePlacement, clock: Callable[[], float], label_rates: tuple[float, ...]
+        folder: Path,
+        placement: TablePlacement,
+        clock: Callable[[], float],
+        label_rates: tuple[float, ...],
+        checkpoints: RunCheckpoints | None,
     ) -> JobState:
         return JobState(
             job,
@@ -200,6 +206,7 @@ async def make_state(
             ledger,
             placement,
             absolute_folder=folder.resolve(),
+            checkpoints=checkpoints,
             input_facts=replace(facts, label_rates=label_rates),
             origin=origin,
             clock=clock,
@@ -207,7 +214,8 @@ async def make_state(
 
     if takeover is not None:
         placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
-        state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rates)
+        stored = await asyncio.to_thread(take_over_storage, job, restored)
+        state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rates, stored)
         await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
@@ -216,10 +224,11 @@ async def make_state(
     spans = [span for span in plan.train if (0, span.number) not in complete] or plan.train
     placement = await asyncio.to_thread(place_tables, job, spans, saved_plan)
     rates = () if restored is not None else await asyncio.to_thread(sampled_label_rates, job, spans)
+    stored = await asyncio.to_thread(claim_storage, job, restored)
     folder = make_run_folder(settings)
     placement.record().write(folder)
     store = await asyncio.to_thread(LedgerStore, folder / LEDGER_FILE)
-    return state_in(folder, placement, time.monotonic, rates), LedgerWriter(store), restored
+    return state_in(folder, placement, time.monotonic, rates, stored), LedgerWriter(store), restored
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
@@ -273,7 +282,7 @@ def _conclude(
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None:
-        text += resume_hint(state.folder)
+        text += resume_hint(state.folder, state.job.run.storage)
     if not report.ledger.adds_up and stop is None:
         text = "the ledger does not add up; report.md says where"
     return ExitCode(report.exit_code), text, report

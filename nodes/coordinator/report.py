@@ -134,6 +134,7 @@ def build_report(
         seed=job.run.seed,
         job_digest=job.digest,
         model_saved=outcome.model_saved,
+        storage=state.job.run.storage,
         examples=examples,
         throughput=_throughput(state, outcome),
         train=_train(state, outcome, trainers),

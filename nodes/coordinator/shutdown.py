@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
+from ...pipeline.checkpoint.manifest import CheckpointManifest
+from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.errors import ClusterError, ShadowSyncError
 from ...pipeline.text.format import counted
 from ...pipeline.wire.control.orders import (
@@ -155,18 +155,18 @@ class JobFinalizer:
         if not trainers:
             self._outcome.note("no checkpoint could be written, since no trainer is left")
             return
+        checkpoints = self._state.checkpoints
         try:
-            # Nodes may have another working directory.
-            directory = await run_in_thread_uncancellable(begin, self._state.absolute_folder)
+            directory = await run_in_thread_uncancellable(checkpoints.begin)
             saver, manifest = await self._write(directory, trainers)
-            await run_in_thread_uncancellable(commit, directory, manifest)
+            await run_in_thread_uncancellable(checkpoints.commit, directory, manifest)
         except BaseException:
-            await run_in_thread_uncancellable(sweep, self._state.folder)
+            await run_in_thread_uncancellable(checkpoints.sweep)
             raise
         self._outcome.saved(manifest.model)
         self._note_disagreement(saver, trainers)
 
-    async def _write(self, directory: Path, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
+    async def _write(self, directory: str, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
         """Write all files but the manifest.
 
         Returns the trainer whose model it is, and the manifest.
@@ -176,7 +176,7 @@ class JobFinalizer:
         shards = require_all_shards(self._state)
         # The ledger's file must have everything that the checkpoint has.
         await self._server.store.flush()
-        part = WriteCheckpoint(str(directory), self._model.origin)
+        part = WriteCheckpoint(directory, self._model.origin)
         saver, written = await self._save_model(trainers, part)
         syncs = self._present("sync", self._outcome.syncs)
         others = [*(trainer for trainer in trainers if trainer is not saver), *syncs]
@@ -191,7 +191,7 @@ class JobFinalizer:
         if missing:
             raise checkpoint_failed(missing, "its part", self._server.unmet)
         files = [file for reply in (written, *by_name.values()) for file in reply.files]
-        files += await asyncio.to_thread(snapshot.ledger.write, directory)
+        files += await asyncio.to_thread(snapshot.ledger.write, part_target(directory))
         return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
     async def _save_model(

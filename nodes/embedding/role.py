@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from pathlib import Path
 from typing import Any, ClassVar
 
-from ...pipeline.checkpoint.manifest import has_checkpoint, open_checkpoint
+from ...pipeline.checkpoint.saved import open_saved, own_checkpoint
 from ...pipeline.checkpoint.saved_ledger import SavedLedger
+from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.storage.applied import AppliedBatches
 from ...pipeline.embedding.storage.saved_tables import SavedTables
@@ -88,24 +88,23 @@ class EmbeddingRole(ServingRole[ShardService]):
             memory_fraction=self._job.embedding.memory_fraction,
         )
         start = self._job.start
-        own = Path(node.folder)
         # A replacement starts from this run's own checkpoint, if there is one.
-        resumes_own = node.late and has_checkpoint(own)
-        if not resumes_own and not start.checkpoint:
+        own = own_checkpoint(self._job.run.storage, node.folder) if node.late else None
+        if own is None and not start.checkpoint:
             return store, AppliedBatches(), [], ""
-        which = "last" if resumes_own else start.which
-        folder, manifest = open_checkpoint(own if resumes_own else Path(start.checkpoint), which=which)
+        which = start.which if own is None else "last"
+        folder, manifest = open_saved(start.checkpoint if own is None else own, which=which)
         saved = SavedTables(folder, manifest)
         absent = store.restore(saved)
         applied = AppliedBatches()
-        if start.resume or resumes_own:
+        if start.resume or own is not None:
             if saved.placement_digest == plan.placement_digest:
                 applied = saved.applied(index)
             else:
                 # The saved nodes had applied different batches; all of them had those of the ledger.
                 ledger = SavedLedger.read(folder, manifest.files)
                 applied = AppliedBatches.from_array(ledger.applied_ranges())
-        if resumes_own and open_checkpoint(own)[1].digest != manifest.digest:
+        if own is not None and open_saved(own)[1].digest != manifest.digest:
             # Rows and applied batches would be from two moments.
             remedy = "start the node again"
             raise CheckpointError("was replaced while it was read", where=str(folder), remedy=remedy)
@@ -122,7 +121,7 @@ class EmbeddingRole(ServingRole[ShardService]):
             service, ranges = self.service, request.ranges
             return await service.run(lambda: self._lacking(service.applied, ranges))
         if isinstance(request, WriteCheckpoint):
-            return await self._checkpoint(Path(request.directory), running=request.running)
+            return await self._checkpoint(request.directory, running=request.running)
         if isinstance(request, NodeLost):
             service, token = self.service, request.token
             service.call(lambda: service.lose(token))
@@ -143,7 +142,7 @@ class EmbeddingRole(ServingRole[ShardService]):
             found += [(epoch, span, *run) for run in runs]
         return LackingBatches(tuple(found), len(ranges))
 
-    async def _checkpoint(self, directory: Path, *, running: bool) -> WriteCheckpointReply:
+    async def _checkpoint(self, directory: str, *, running: bool) -> WriteCheckpointReply:
         """Write the rows of one moment and the batches applied to them.
 
         Unless `running`, writes all rows on the service thread, which then serves nothing.
@@ -153,7 +152,9 @@ class EmbeddingRole(ServingRole[ShardService]):
         else:
             began = time.monotonic()
             service = self.service
-            work = service.run(lambda: ShardPart.of(service.store, service.applied).write(directory))
+            work = service.run(
+                lambda: ShardPart.of(service.store, service.applied).write(part_target(directory))
+            )
             files, pause_seconds = tuple(await work), time.monotonic() - began
         log.info("wrote %d files; pushes waited for at most %.3f s", len(files), pause_seconds)
         return WriteCheckpointReply(files, pause_seconds=pause_seconds)

@@ -2,8 +2,8 @@
 
 A part with all rows is copied and written a few MB at a time, between pushes. Rows that change meanwhile are
 written again at the end, all at one moment. Later parts have only the rows that changed since the previous
-part, and keep its files by hard links. So lookups and pushes wait only while changed rows are copied, and the
-memory never holds a second copy of the shard.
+part, and keep its files: by hard links in a folder, by their names in a storage. So lookups and pushes wait
+only while changed rows are copied, and the memory never holds a second copy of the shard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from ...pipeline.atomic_file import sync_directory, unwritable
 from ...pipeline.checkpoint.files import FileEntry
-from ...pipeline.checkpoint.manifest import open_checkpoint
+from ...pipeline.checkpoint.saved import Place, open_saved
+from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.embedding.storage.saved_tables import applied_name
 from ...pipeline.embedding.storage.store import ChangedRows
 from ...pipeline.errors import CheckpointError, ResourceError
@@ -80,14 +81,14 @@ class ShardCheckpoints:
         self._links = True
         self._longest_seconds = 0.0
 
-    async def write(self, directory: Path) -> tuple[tuple[FileEntry, ...], float]:
+    async def write(self, directory: str) -> tuple[tuple[FileEntry, ...], float]:
         """Write a part while the shard serves.
 
         Returns its files, and the longest pause in seconds. Raises ResourceError if there is no memory for a
         copy of the changed rows, or a file cannot be written, and JobFileError for non-finite rows.
         """
         self._longest_seconds = 0.0
-        last = await asyncio.to_thread(self._last_committed, directory.parent)
+        last = await asyncio.to_thread(self._last_committed, directory.rpartition("/")[0])
         part = None if last is None else await self._write_changes(directory, *last)
         if part is None or last is None:
             part = await self._write_whole(directory)
@@ -96,12 +97,12 @@ class ShardCheckpoints:
             self._written = [last[1], part]
         return part.files, self._longest_seconds
 
-    def _last_committed(self, run: Path) -> tuple[Path, WrittenPart] | None:
+    def _last_committed(self, run: str) -> tuple[Place, WrittenPart] | None:
         """Return the run's checkpoint and the newest part that is wholly in it."""
         if not self._written or not self._links:
             return None
         try:
-            folder, manifest = open_checkpoint(run)
+            folder, manifest = open_saved(run)
         except CheckpointError:
             return None
         files = set(manifest.files)
@@ -109,7 +110,7 @@ class ShardCheckpoints:
             ((folder, part) for part in reversed(self._written) if files.issuperset(part.files)), None
         )
 
-    async def _write_changes(self, directory: Path, folder: Path, before: WrittenPart) -> WrittenPart | None:
+    async def _write_changes(self, directory: str, folder: Place, before: WrittenPart) -> WrittenPart | None:
         """Write the changes since `before`, which is in `folder`.
 
         Returns None if all rows must be written instead.
@@ -119,9 +120,12 @@ class ShardCheckpoints:
             return None
         changes, kept, change_epoch = taken
         entries = replace(before, changes=kept).files
-        if not await asyncio.to_thread(self._link, folder, directory, entries):
-            return None
-        files = await asyncio.to_thread(changes.write, directory)
+        # In a storage, the manifest names the earlier files where they are.
+        if isinstance(folder, Path):
+            linked = await asyncio.to_thread(self._link, folder, Path(directory), entries)
+            if not linked:
+                return None
+        files = await asyncio.to_thread(changes.write, part_target(directory))
         parts = (*kept, tuple(files))
         return WrittenPart(before.whole, parts, changes.changes, before.whole_change_epoch, change_epoch)
 
@@ -163,15 +167,16 @@ class ShardCheckpoints:
             return False
         return True
 
-    async def _write_whole(self, directory: Path) -> WrittenPart:
+    async def _write_whole(self, directory: str) -> WrittenPart:
         # The change epochs of earlier parts may be forgotten from here on.
         self._written.clear()
         part, began = await self._paused(self._begin_whole)
-        files = tuple(await asyncio.to_thread(part.write, directory))
+        target = part_target(directory)
+        files = tuple(await asyncio.to_thread(part.write, target))
         if applied_name(part.node) in part.tensors:
             return WrittenPart(files, (), 0, began, began)
         changes, change_epoch = await self._paused(lambda: self._take_changes_of_writing(began))
-        changed = tuple(await asyncio.to_thread(changes.write, directory))
+        changed = tuple(await asyncio.to_thread(changes.write, target))
         return WrittenPart(files, (changed,), 1, began, change_epoch)
 
     def _begin_whole(self) -> tuple[ShardPart, int]:

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
+from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.embedding.storage.applied import AppliedBatches
 from ...pipeline.embedding.storage.bf16_rows import WidenedRows
 from ...pipeline.embedding.storage.saved_changes import CHANGED_ROWS, part_role
@@ -80,10 +81,10 @@ class ShardPart:
         tensors = {name: values.copy() for name, values in self.tensors.items()}
         return ShardPart(self.node, self.placement_digest, tensors, self.first_rows)
 
-    def write(self, directory: Path) -> list[FileEntry]:
-        """Write its files into a checkpoint's folder.
+    def write(self, directory: Path | PartTarget) -> list[FileEntry]:
+        """Write its files into a checkpoint's folder or prefix.
 
-        Raises ResourceError, and JobFileError for non-finite rows.
+        Raises ResourceError, StorageError, and JobFileError for non-finite rows.
         """
         role = part_role(self.node, self.changes)
         metadata = {"role": role, PLACEMENT_KEY: self.placement_digest}

@@ -12,8 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ...pipeline.checkpoint.manifest import open_checkpoint
+from ...pipeline.checkpoint.saved import open_saved, storage_of
 from ...pipeline.config.job import Job
+from ...pipeline.config.storage_url import is_url
 from ...pipeline.errors import CheckpointError, ExitCode, ShadowSyncError
 from ...pipeline.jobfile.load import job_of_tree, load_job, without_removed_keys
 from ...pipeline.report.model import Report
@@ -162,16 +163,25 @@ def _supervise(job: Job, caller: _Caller) -> RunResult:
                 caller.interrupt()
 
 
-def resumed_job(run_folder: Path, overrides: Iterable[str], which: Literal["last", "best"]) -> Job:
+def resumed_job(location: str, overrides: Iterable[str], which: Literal["last", "best"]) -> Job:
     """Make the job that resumes a run from its last or best checkpoint.
 
-    Its run folder is beside the resumed one.
+    `location` is the run's folder, and the new one is beside it; or the URL of a storage, or of a checkpoint
+    in it, where the job goes on writing.
 
-    Raises CheckpointError if the folder is no run's or has no such checkpoint, JobFileError for overrides
-    that cannot be used. What else may differ is checked by the coordinator, see `RestoredRun`.
+    Raises CheckpointError if the folder is no run's or there is no such checkpoint, StorageError,
+    JobFileError for overrides that cannot be used. What else may differ is checked by the coordinator, see
+    `RestoredRun`.
     """
-    folder = run_folder.resolve()
-    open_checkpoint(folder, which=which)
+    if storage_of(location):
+        # That one, and no later one, which this job itself will write.
+        place, manifest = open_saved(location, which=which)
+        start = {"start.checkpoint": str(place)}
+        if not is_url(location):
+            start["run.directory"] = str(Path(location).resolve().parent)
+        return _resumed(dict(manifest.job), start, overrides)
+    folder = Path(location).resolve()
+    open_saved(folder, which=which)
     try:
         tree = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -179,6 +189,10 @@ def resumed_job(run_folder: Path, overrides: Iterable[str], which: Literal["last
             f"its job.json cannot be read ({error})", where=str(folder), remedy="give the folder of a run"
         ) from error
     resumed = {"run.directory": str(folder.parent), "start.checkpoint": str(folder), "start.which": which}
+    return _resumed(tree, resumed, overrides)
+
+
+def _resumed(tree: dict[str, Any], resumed: dict[str, str], overrides: Iterable[str]) -> Job:
     tree = without_removed_keys(tree)
     tree.pop("start", None)
     settings = [f"{key}={json.dumps(value)}" for key, value in resumed.items()]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
+from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed
@@ -106,7 +106,7 @@ class SyncRole(ServingRole[CenterService]):
         if isinstance(request, Drain):
             return DrainReply(self.metrics(), {})
         if isinstance(request, WriteCheckpoint):
-            return await self._checkpoint(service, Path(request.directory))
+            return await self._checkpoint(service, request.directory)
         if isinstance(request, NodeLost):
             token = request.token
             service.call(lambda: self._forget(service, token))
@@ -135,13 +135,13 @@ class SyncRole(ServingRole[CenterService]):
     def _forget(self, service: CenterService, token: str) -> None:
         self._orphaned_slices += service.state.forget(token)
 
-    async def _checkpoint(self, service: CenterService, directory: Path) -> WriteCheckpointReply:
+    async def _checkpoint(self, service: CenterService, directory: str) -> WriteCheckpointReply:
         values = await service.run(service.state.copy_values)
         if values is None:
             return WriteCheckpointReply(())
         name = f"sync-{self._index}"
         metadata = {"role": name, "start": str(service.state.start), "stop": str(service.state.stop)}
         entries: list[FileEntry] = await asyncio.to_thread(
-            write_tensors, directory, name, {"center": values}, metadata
+            lambda: write_tensors(part_target(directory), name, {"center": values}, metadata)
         )
         return WriteCheckpointReply(tuple(entries))

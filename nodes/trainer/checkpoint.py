@@ -13,6 +13,9 @@ import torch
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.reader import TensorReader
+from ...pipeline.checkpoint.saved import Place, parts_place
+from ...pipeline.checkpoint.store.addresses import part_target
+from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.errors import CheckpointError, JobFileError
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.types import Float32Array
@@ -64,7 +67,7 @@ class TrainerSnapshot:
         return models.get(origin)
 
 
-def write_trainer(directory: Path, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
+def write_trainer(directory: Path | PartTarget, index: int, snapshot: TrainerSnapshot) -> list[FileEntry]:
     """Write trainer `index`'s replica and optimizer state.
 
     Any thread may call; raises ResourceError.
@@ -76,7 +79,7 @@ def write_trainer(directory: Path, index: int, snapshot: TrainerSnapshot) -> lis
     return write_tensors(directory, name, tensors, metadata)
 
 
-def write_algorithm(directory: Path, state: AlgorithmState) -> list[FileEntry]:
+def write_algorithm(directory: Path | PartTarget, state: AlgorithmState) -> list[FileEntry]:
     """Write the algorithm's state, if it has any.
 
     Any thread may call; raises ResourceError.
@@ -88,7 +91,9 @@ def write_algorithm(directory: Path, state: AlgorithmState) -> list[FileEntry]:
     return write_tensors(directory, "algorithm", tensors, metadata)
 
 
-def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin: str) -> list[FileEntry]:
+def write_dense(
+    directory: PartTarget, layout: FlatLayout, dense: torch.Tensor, origin: str
+) -> list[FileEntry]:
     """Write the final model, `dense` float32 [numel], by parameter name.
 
     `origin` is part of the file's name, since a second model may be requested while the first is still being
@@ -98,7 +103,7 @@ def write_dense(directory: Path, layout: FlatLayout, dense: torch.Tensor, origin
     return write_tensors(directory, f"dense-{origin}", named, {"role": "dense"})
 
 
-def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
+def compose_model(directory: Place, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
     """Compose the model, float32 [numel], from the files of an unfinished checkpoint.
 
     The model is joined from the slices of the center, or is the mean of the replicas. So it matches exactly
@@ -115,7 +120,7 @@ def compose_model(directory: Path, entries: Iterable[FileEntry], origin: str, nu
     return torch.from_numpy(parts)
 
 
-def _center(directory: Path, files: list[FileEntry], numel: int) -> Float32Array:
+def _center(directory: Place, files: list[FileEntry], numel: int) -> Float32Array:
     whole, covered = np.empty(numel, np.float32), 0
     for role in sorted({entry.role for entry in files if entry.role.startswith("sync-")}):
         own_files = [entry for entry in files if entry.role == role]
@@ -127,7 +132,7 @@ def _center(directory: Path, files: list[FileEntry], numel: int) -> Float32Array
     return whole if covered == numel else whole[:covered]
 
 
-def _mean(directory: Path, files: list[FileEntry], numel: int) -> Float32Array:
+def _mean(directory: Place, files: list[FileEntry], numel: int) -> Float32Array:
     roles = sorted({entry.role for entry in files if entry.role.startswith("trainer-")})
     if not roles:
         raise CheckpointError("no replica was saved, so there is no mean", where=str(directory))
@@ -174,7 +179,7 @@ class TrainerCheckpoint:
         JobFileError for non-finite values, so that they replace no good checkpoint. If the final model is
         finite, only this trainer's part is omitted. The reply's `ready` says whether the model was available.
         """
-        directory, origin, running, dense = Path(request.directory), request.model, request.running, None
+        origin, running, dense = request.model, request.running, None
         if request.dense and not running:
             dense = await self._model(origin)
             if dense is None:
@@ -189,6 +194,7 @@ class TrainerCheckpoint:
             raise self._not_finite_error("the model")
 
         def write() -> list[FileEntry]:
+            directory = part_target(request.directory)
             entries = write_trainer(directory, self._index, snapshot) if finite else []
             if dense is not None:
                 # The replica itself may be on a device.
@@ -208,14 +214,14 @@ class TrainerCheckpoint:
 
     async def compose(self, request: ComposeModel) -> WriteCheckpointReply:
         """Write the single model composed of the `files` in `directory`; see `compose_model`."""
-        directory, origin, given = Path(request.directory), request.model, list(request.files)
+        origin, given = request.model, list(request.files)
 
         def write() -> list[FileEntry]:
             layout, synchronized = self._context.layout, self._context.replica.numel
             # A center may hold the optimizer's state after the weights.
             numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
-            flat = compose_model(directory, given, origin, numel)
-            return write_dense(directory, layout, flat[: layout.numel], origin)
+            flat = compose_model(parts_place(request.directory), given, origin, numel)
+            return write_dense(part_target(request.directory), layout, flat[: layout.numel], origin)
 
         return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 

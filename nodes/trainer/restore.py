@@ -7,13 +7,13 @@ history would take far too large steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from ...pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
+from ...pipeline.checkpoint.manifest import CheckpointManifest
 from ...pipeline.checkpoint.reader import TensorReader
+from ...pipeline.checkpoint.saved import Place, open_saved
 from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError
 from ...sync_algos.base import AlgorithmState
@@ -54,7 +54,7 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     job = context.job
     if not job.start.checkpoint:
         return None
-    folder, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
+    folder, manifest = open_saved(job.start.checkpoint, which=job.start.which)
     saved = SavedTrainers(folder, manifest)
     if not job.start.resume:
         return _warm_start(context, saved)
@@ -107,7 +107,7 @@ def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTra
 class SavedTrainers:
     """The dense part of a checkpoint: model, trainers' files, algorithm's state."""
 
-    def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
+    def __init__(self, folder: Place, manifest: CheckpointManifest) -> None:
         self._folder = folder
         self._manifest = manifest
         self._roles = {entry.role for entry in manifest.files}

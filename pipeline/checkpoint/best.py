@@ -8,32 +8,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from ..atomic_file import atomic_file, sync_directory, unwritable
+from .best_note import BestNote
 from .manifest import MANIFEST_NAME, put_in_place
 
 CANDIDATE: Final = "best.candidate"
 BEST: Final = "best"
 NOTE_NAME: Final = "validation.json"
-
-
-@dataclass(frozen=True)
-class BestNote:
-    """The reason why a checkpoint is the best.
-
-    Attributes:
-        metric, value: the metric of validation, and its value.
-        examples: number of examples that were trained.
-        input_digest: digest of the validation data; values on other data cannot be compared.
-    """
-
-    metric: str
-    value: float
-    examples: int
-    input_digest: str
 
 
 def read_note(folder: Path) -> BestNote | None:

@@ -6,7 +6,6 @@ write them, because it cannot stream pieces with a running checksum.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import struct
@@ -19,19 +18,24 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..atomic_file import atomic_file
 from ..errors import JobFileError
 from ..types import is_finite
+from .store.contract import PartTarget
+from .store.local import LocalStore
 
 ROWS_KEY: Final = "shadowsync.rows"
 DEFAULT_LIMIT_BYTES: Final = 256 << 20
 _PIECE_BYTES: Final = 4 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+PARTS: Final = re.compile(r"parts-(\d{6,12})-[0-9a-f]{8}")
+"""A prefix for the files of one checkpoint in a storage; in a folder they have none."""
+
+_NAME: Final = re.compile(rf"(?:{PARTS.pattern}/)?[A-Za-z0-9][A-Za-z0-9._-]{{0,199}}")
 # Names of types in the safetensors format, which is little-endian throughout.
 TYPES: Final = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16",
     "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
+DTYPES: Final = {stored: np.dtype(name) for name, stored in TYPES.items()}
 
 
 class TensorView(Protocol):
@@ -69,8 +73,8 @@ Tensor: TypeAlias = NDArray[Any] | TensorView
 class FileEntry:
     """One file of a checkpoint: name, size, SHA-256, role.
 
-    Raises ValueError for a name with a path, so that no manifest can point outside its folder, and for an
-    invalid size or SHA-256.
+    Raises ValueError for a name with a path, so that no manifest can point outside its folder or store, and
+    for an invalid size or SHA-256.
     """
 
     name: str
@@ -108,7 +112,7 @@ class _Part:
 
 
 def write_tensors(
-    directory: Path,
+    directory: Path | PartTarget,
     stem: str,
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str],
@@ -128,10 +132,11 @@ def write_tensors(
     or not at all, and replaces a file of the same name. Without tensors there is one file with the metadata
     only.
 
-    Any thread may call. If another thread changes a tensor meanwhile, old and new values are written mixed,
+    `directory` is a folder, or a prefix of a store, which the names of the entries then have. Any thread may
+    call. If another thread changes a tensor meanwhile, old and new values are written mixed,
     with a checksum that matches them. Raises ResourceError if a file cannot be written (its partial file is
     removed, the files before it stay), ValueError for a type or name that cannot be stored and for a limit
-    below one row, and with `finite` JobFileError for a number that is not finite. Format:
+    below one row, StorageError, and with `finite` JobFileError for a number that is not finite. Format:
     https://huggingface.co/docs/safetensors.
     """
     if ROWS_KEY in metadata:
@@ -140,11 +145,12 @@ def write_tensors(
         if values.dtype.name not in TYPES or not values.dtype.isnative:
             raise ValueError(f"tensor {name}: {values.dtype} cannot be stored")
     role = metadata.get("role", stem)
+    target = directory if isinstance(directory, PartTarget) else PartTarget(LocalStore(directory))
     entries = []
     for number, parts in enumerate(_pack(tensors, _room(metadata, limit_bytes), first_rows or {})):
         name = f"{stem}-{number:05d}.safetensors"
-        size, digest = _write_file(directory / name, parts, metadata, finite=finite)
-        entries.append(FileEntry(name, size, digest, role))
+        stored = target.put(name, _content(parts, metadata, finite=finite))
+        entries.append(FileEntry(stored.name, stored.bytes, stored.sha256, role))
     return entries
 
 
@@ -190,19 +196,12 @@ def _cut(name: str, values: Tensor, room_bytes: int, first_row: int | None) -> I
         yield _Part(name, values[start : start + rows], first + start, split=True, follows=start > 0)
 
 
-def _write_file(
-    path: Path, parts: list[_Part], metadata: Mapping[str, str], *, finite: bool
-) -> tuple[int, str]:
+def _content(parts: list[_Part], metadata: Mapping[str, str], *, finite: bool) -> Iterator[bytes]:
+    """Yield the bytes of a file, a few MB at a time."""
     # The widest types come first, so that every tensor is aligned. The safetensors library does the same.
     ordered = sorted(parts, key=lambda part: (-part.values.itemsize, part.name))
-    digest, size = hashlib.sha256(), 0
-    with atomic_file(path) as file:
-        tensors = chain.from_iterable(_pieces(part, finite=finite) for part in ordered)
-        for piece in chain((_header(ordered, metadata),), tensors):
-            digest.update(piece)
-            file.write(piece)
-            size += len(piece)
-    return size, digest.hexdigest()
+    tensors = chain.from_iterable(_pieces(part, finite=finite) for part in ordered)
+    return chain((_header(ordered, metadata),), tensors)
 
 
 def _header(parts: list[_Part], metadata: Mapping[str, str]) -> bytes:

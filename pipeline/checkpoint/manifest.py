@@ -17,6 +17,7 @@ from ..atomic_file import UNFINISHED, atomic_file, sha256_of, sync_directory, un
 from ..errors import CheckpointError
 from ..types import first_fault
 from .files import FileEntry
+from .stored_files import StoredFiles
 
 FORMAT_VERSION: Final = 3
 # In format 2 embedding nodes wrote all their rows each time, which the reader of format 3 can read.
@@ -27,7 +28,7 @@ _FOLDERS: Final[dict[str, str]] = {"last": "checkpoint", "best": "best"}
 _PARTIAL: Final = "checkpoint.partial-"
 _GONE: Final = ".gone"
 _OLD: Final = ".old"
-_MANIFEST_LIMIT_BYTES: Final = 256 << 20
+MANIFEST_LIMIT_BYTES: Final = 256 << 20
 _MOST_READS: Final = 8
 _REMEDY = "use another checkpoint, or train again"
 T = TypeVar("T")
@@ -117,10 +118,8 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
     """
     current = partial.parent / "checkpoint"
     check_files(partial, manifest.files)
-    body = manifest.model_dump(mode="json")
-    text = json.dumps({"sha256": _digest(body), **body}, indent=1, allow_nan=False)
     with atomic_file(partial / MANIFEST_NAME) as file:
-        file.write(text.encode())
+        file.write(manifest_content(manifest))
     try:
         for leftover in partial.glob(f"*{UNFINISHED}*"):
             leftover.unlink()
@@ -128,6 +127,12 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
         raise unwritable(current, error) from error
     put_in_place(partial, current)
     return current
+
+
+def manifest_content(manifest: CheckpointManifest) -> bytes:
+    """Return what is written of a manifest: JSON, with its own SHA-256."""
+    body = manifest.model_dump(mode="json")
+    return json.dumps({"sha256": _digest(body), **body}, indent=1, allow_nan=False).encode()
 
 
 def put_in_place(folder: Path, current: Path) -> None:
@@ -232,35 +237,48 @@ def _locate(path: Path, which: Which) -> Path:
 
 def _parse(path: Path) -> CheckpointManifest:
     try:
-        if path.stat().st_size > _MANIFEST_LIMIT_BYTES:
+        if path.stat().st_size > MANIFEST_LIMIT_BYTES:
             raise CheckpointError("the manifest is too large to be one", where=str(path), remedy=_REMEDY)
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"the manifest cannot be read ({error})", where=str(path), remedy=_REMEDY
-        ) from error
+        return parse_manifest(path.read_bytes(), str(path))
+    except OSError as error:
+        raise _unreadable(error, str(path)) from error
+
+
+def _unreadable(error: Exception, where: str) -> CheckpointError:
+    return CheckpointError(f"the manifest cannot be read ({error})", where=where, remedy=_REMEDY)
+
+
+def parse_manifest(content: bytes, where: str) -> CheckpointManifest:
+    """Parse what `manifest_content` returned, also of an earlier version.
+
+    `where` is its place, for errors. Raises CheckpointError for one that was altered or has another format.
+    """
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error, where) from error
     if not isinstance(body, dict):
-        raise CheckpointError("the manifest is not a JSON object", where=str(path), remedy=_REMEDY)
+        raise CheckpointError("the manifest is not a JSON object", where=where, remedy=_REMEDY)
     version = body.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise CheckpointError(
             f"the checkpoint has format {version}, this program knows formats up to {FORMAT_VERSION}",
-            where=str(path),
+            where=where,
             remedy="use a newer shadowsync",
         )
     if isinstance(version, int) and version < _OLDEST_FORMAT_VERSION:
         raise CheckpointError(
             f"the checkpoint has format {version}, this program reads formats"
             f" {_OLDEST_FORMAT_VERSION} to {FORMAT_VERSION}",
-            where=str(path),
+            where=where,
             remedy="train again, or use the shadowsync that wrote it",
         )
     if body.pop("sha256", None) != _digest(body):
-        raise CheckpointError("the manifest was altered", where=str(path), remedy=_REMEDY)
+        raise CheckpointError("the manifest was altered", where=where, remedy=_REMEDY)
     try:
         return CheckpointManifest.model_validate(body)
     except ValidationError as error:
-        raise CheckpointError(f"manifest: {first_fault(error)}", where=str(path), remedy=_REMEDY) from error
+        raise CheckpointError(f"manifest: {first_fault(error)}", where=where, remedy=_REMEDY) from error
 
 
 def _digest(body: dict[str, Any]) -> str:
@@ -268,11 +286,14 @@ def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def check_files(folder: Path, files: Iterable[FileEntry], *, verify: bool = False) -> None:
+def check_files(folder: Path | StoredFiles, files: Iterable[FileEntry], *, verify: bool = False) -> None:
     """Raise CheckpointError for a file that is missing or has another size.
 
-    With `verify`, also for one with another SHA-256.
+    With `verify`, also for one with another SHA-256; one in a store is checked when it is fetched.
     """
+    if isinstance(folder, StoredFiles):
+        folder.check(files)
+        return
     for entry in files:
         path = folder / entry.name
         try:

@@ -14,15 +14,40 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ..errors import CheckpointError
-from .files import ROWS_KEY, TYPES, FileEntry
+from .files import DTYPES, ROWS_KEY, FileEntry
+from .stored_files import StoredFiles, TensorForm
 
-_DTYPES = {stored: np.dtype(name) for name, stored in TYPES.items()}
 _REMEDY = "restore the file, or use another checkpoint"
 
 
 @dataclass(frozen=True)
+class _File:
+    """One file, in a folder or in a store."""
+
+    place: Path | StoredFiles
+    entry: FileEntry
+
+    def header(self) -> tuple[dict[str, str], dict[str, TensorForm]]:
+        """Read the metadata, and the tensors by name."""
+        if isinstance(self.place, StoredFiles):
+            return self.place.header(self.entry)
+        return _header_of(self.place / self.entry.name)
+
+    def array(self, dtype: np.dtype[Any], count: int, offset: int) -> NDArray[Any]:
+        """Read numbers from an offset; there may be fewer."""
+        if isinstance(self.place, StoredFiles):
+            return self.place.read(self.entry, dtype, count, offset)
+        return np.fromfile(self.place / self.entry.name, dtype, count, offset=offset)
+
+    def error(self, what: str) -> CheckpointError:
+        if isinstance(self.place, StoredFiles):
+            return self.place.error(self.entry, what)
+        return CheckpointError(what, where=str(self.place / self.entry.name), remedy=_REMEDY)
+
+
+@dataclass(frozen=True)
 class _FilePiece:
-    path: Path
+    file: _File
     start: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -39,17 +64,18 @@ class TensorReader:
 
     The constructor reads the headers only. It raises CheckpointError, which names the file, for a file that
     is missing, truncated or not a safetensors file, and for a tensor whose parts overlap or leave a gap. No
-    file is kept open; several threads may call.
+    file of a folder is kept open; several threads may call. `directory` is a folder or its like in a store,
+    which also raises StorageError.
 
     Attributes:
         metadata: metadata given to `write_tensors`, by file name.
     """
 
-    def __init__(self, directory: Path, entries: Iterable[FileEntry]) -> None:
+    def __init__(self, directory: Path | StoredFiles, entries: Iterable[FileEntry]) -> None:
         self._pieces: dict[str, list[_FilePiece]] = {}
         self.metadata: dict[str, dict[str, str]] = {}
         for entry in entries:
-            self._index(directory / entry.name)
+            self._index(_File(directory, entry))
         for name, pieces in self._pieces.items():
             pieces.sort(key=lambda piece: piece.start)
             self._check(name, pieces)
@@ -72,7 +98,7 @@ class TensorReader:
 
         Raises CheckpointError if there is no tensor of that name.
         """
-        return [(piece.path.name, piece.start, piece.stop) for piece in self._find(name)]
+        return [(piece.file.entry.name, piece.start, piece.stop) for piece in self._find(name)]
 
     def read(self, name: str) -> NDArray[Any]:
         """Read the whole tensor into a new array.
@@ -112,25 +138,19 @@ class TensorReader:
             )
         return self._pieces[name]
 
-    def _index(self, path: Path) -> None:
+    def _index(self, file: _File) -> None:
+        metadata, forms = file.header()
         try:
-            with safe_open(path, framework="numpy") as file:
-                metadata: dict[str, str] = file.metadata() or {}
-                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-                forms = {name: (tuple(s.get_shape()), _DTYPES[s.get_dtype()]) for name, s in slices.items()}
-            offsets = _offsets_of(path)
             ranges = json.loads(metadata.pop(ROWS_KEY, "{}"))
-            for name, (shape, dtype) in forms.items():
-                start, stop = ranges.get(name, (0, shape[0] if shape else 1))
-                piece = _FilePiece(path, int(start), shape, dtype, name in ranges, offsets[name])
+            for name, form in forms.items():
+                start, stop = ranges.get(name, (0, form.shape[0] if form.shape else 1))
+                piece = _FilePiece(file, int(start), form.shape, form.dtype, name in ranges, form.offset)
                 if piece.stop != stop:
                     raise ValueError(f"tensor {name} does not have the rows that its file states")
                 self._pieces.setdefault(name, []).append(piece)
-        except FileNotFoundError as error:
-            raise CheckpointError("the file is missing", where=str(path), remedy=_REMEDY) from error
-        except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _unreadable(path, error) from error
-        self.metadata[path.name] = metadata
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _unreadable(file, error) from error
+        self.metadata[file.entry.name] = metadata
 
     @staticmethod
     def _check(name: str, pieces: list[_FilePiece]) -> None:
@@ -139,10 +159,8 @@ class TensorReader:
             whole = piece.split or len(pieces) == 1
             alike = piece.shape[1:] == pieces[0].shape[1:] and piece.dtype == pieces[0].dtype
             if not (whole and alike and piece.start == expected):
-                raise CheckpointError(
-                    f"the parts of tensor {name} do not fit together (row {expected} is next)",
-                    where=str(piece.path),
-                    remedy=_REMEDY,
+                raise piece.file.error(
+                    f"the parts of tensor {name} do not fit together (row {expected} is next)"
                 )
             expected = piece.stop
 
@@ -155,12 +173,28 @@ def _read_piece(piece: _FilePiece, name: str, rows: slice | None) -> NDArray[Any
     offset = piece.offset + first * math.prod(piece.shape[1:]) * piece.dtype.itemsize
     count = math.prod(shape)
     try:
-        values: NDArray[Any] = np.fromfile(piece.path, piece.dtype, count, offset=offset)
+        values = piece.file.array(piece.dtype, count, offset)
     except OSError as error:
-        raise _unreadable(piece.path, error) from error
+        raise _unreadable(piece.file, error) from error
     if len(values) != count:
-        raise _unreadable(piece.path, ValueError(f"it ends within tensor {name}"))
+        raise _unreadable(piece.file, ValueError(f"it ends within tensor {name}"))
     return values.reshape(shape)
+
+
+def _header_of(path: Path) -> tuple[dict[str, str], dict[str, TensorForm]]:
+    """Read the header of a file in a folder."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            forms = {name: (tuple(s.get_shape()), DTYPES[s.get_dtype()]) for name, s in slices.items()}
+        offsets = _offsets_of(path)
+        return metadata, {name: TensorForm(*form, offsets[name]) for name, form in forms.items()}
+    except FileNotFoundError as error:
+        raise CheckpointError("the file is missing", where=str(path), remedy=_REMEDY) from error
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        what = f"the file cannot be read ({error})"
+        raise CheckpointError(what, where=str(path), remedy=_REMEDY) from error
 
 
 def _offsets_of(path: Path) -> dict[str, int]:
@@ -172,5 +206,5 @@ def _offsets_of(path: Path) -> dict[str, int]:
     return {name: begin + at["data_offsets"][0] for name, at in header.items() if name != "__metadata__"}
 
 
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"the file cannot be read ({error})", where=str(path), remedy=_REMEDY)
+def _unreadable(file: _File, error: Exception) -> CheckpointError:
+    return file.error(f"the file cannot be read ({error})")

@@ -17,6 +17,8 @@ from ..data.span import to_runs
 from ..errors import CheckpointError
 from .files import FileEntry, write_tensors
 from .reader import TensorReader
+from .store.contract import PartTarget
+from .stored_files import StoredFiles
 
 ROLE: Final = "ledger"
 _REMEDY = "use another checkpoint, or train again"
@@ -98,10 +100,10 @@ class SavedLedger:
         rows = [(epoch, span, self.seed, start, stop) for epoch, span, start, stop in sorted(ranges)]
         return np.array(rows, np.int64).reshape(-1, 5)
 
-    def write(self, directory: Path) -> list[FileEntry]:
+    def write(self, directory: Path | PartTarget) -> list[FileEntry]:
         """Write the ledger as one file of a checkpoint.
 
-        Any thread may call. Raises ResourceError.
+        Any thread may call. Raises ResourceError, StorageError.
         """
         complete = [(*key, s.batches, s.examples, s.bad_rows) for key, s in sorted(self.complete.items())]
         tensors = {
@@ -112,7 +114,7 @@ class SavedLedger:
         return write_tensors(directory, ROLE, tensors, {"role": ROLE, "seed": str(self.seed)})
 
     @classmethod
-    def read(cls, directory: Path, entries: Iterable[FileEntry]) -> SavedLedger:
+    def read(cls, directory: Path | StoredFiles, entries: Iterable[FileEntry]) -> SavedLedger:
         """Read the ledger from a checkpoint's folder and files.
 
         Raises CheckpointError if it is missing or cannot be read.

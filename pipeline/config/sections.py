@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from ..types import MAX_PORT
+from .storage_url import storage_fault
 
 # Strict types, frozen, no unknown keys. An option that is inf must reach the other nodes as inf; pydantic
 # would write null.
@@ -53,6 +54,12 @@ class RunSection(Section):
     directory: str = Field(
         default="runs", description="Parent of the run folders, relative to the working directory."
     )
+    storage: str = Field(
+        default="",
+        description="URL of the checkpoints, s3://BUCKET/PREFIX, gs://, az:// or file:///FOLDER, where each"
+        " node writes its own part (docs/storage.md). Empty: in the run folder, on a file system that all"
+        " nodes share.",
+    )
     node_timeout_seconds: Seconds = Field(
         default=15.0, description="A node that sends nothing for this long is declared dead."
     )
@@ -69,6 +76,13 @@ class RunSection(Section):
         " joins, before it stops.",
     )
 
+    @field_validator("storage")
+    @classmethod
+    def _storage_url(cls, url: str) -> str:
+        if url and (fault := storage_fault(url)):
+            raise ValueError(f"run.storage: {url!r} given; {fault}")
+        return url
+
 
 class StartSection(BaseModel):
     """The start of a run: initial values, or another run's checkpoint."""
@@ -78,7 +92,7 @@ class StartSection(BaseModel):
     checkpoint: str = Field(
         default="",
         description="Folder of the run or of the checkpoint to start from, relative to the folder of the job"
-        " file. Empty: start from initial values.",
+        " file, or the URL of a storage or of a checkpoint in it. Empty: start from initial values.",
     )
     which: Literal["last", "best"] = Field(
         default="last",

@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from ..config.job import Job
 from ..config.kafka import PATH_SETTINGS
+from ..config.storage_url import is_url
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
@@ -278,8 +279,9 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
             if colon and (file.endswith(".py") or "/" in file):
                 keys[key] = f"{(base / file).resolve()}:{name}"
     start = tree.get("start")
-    if isinstance(start, dict) and isinstance(start.get("checkpoint"), str) and start["checkpoint"]:
-        start["checkpoint"] = str((base / start["checkpoint"]).resolve())
+    given = start.get("checkpoint") if isinstance(start, dict) else None
+    if isinstance(start, dict) and isinstance(given, str) and given and not is_url(given):
+        start["checkpoint"] = str((base / given).resolve())
     data = tree.get("data")
     if not isinstance(data, dict):
         return

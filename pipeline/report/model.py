@@ -238,6 +238,7 @@ class Report(ResultModel):
         outcome: one of `OUTCOMES`, or "stopped: " or "finished early: " and the reason.
         started_at: ISO 8601 time.
         model_saved: which model was saved, in words.
+        storage: URL of its checkpoints; "" if they are in the run's folder.
         eval_best: quality of the best checkpoint, if that is not the last one.
         resumed_from: the run that this one continued.
         restored_examples: number of examples that run had trained; `examples` does not include them.
@@ -256,6 +257,7 @@ class Report(ResultModel):
     seed: NonNegativeInt
     job_digest: str
     model_saved: str | None
+    storage: str = ""
     examples: ExampleCounts
     throughput: Throughput
     train: Train

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from ..atomic_file import unwritable
-from ..checkpoint.manifest import open_checkpoint
-from ..errors import CheckpointError, JobFileError
+from ..checkpoint.saved import open_saved
+from ..errors import JobFileError, ShadowSyncError
 
 LATEST: Final = "latest"
 
@@ -71,13 +71,13 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def resume_hint(run_folder: Path) -> str:
+def resume_hint(run_folder: Path, storage: str = "") -> str:
     """Say how to resume a stopped run; "" if it has no checkpoint.
 
     The text begins with "; ", to be appended to a sentence.
     """
     try:
-        open_checkpoint(run_folder)
-    except CheckpointError:
+        open_saved(storage or run_folder)
+    except ShadowSyncError:
         return ""
-    return f"; continue from its last checkpoint with `shadowsync resume {shown(run_folder)}`"
+    return f"; continue from its last checkpoint with `shadowsync resume {storage or shown(run_folder)}`"

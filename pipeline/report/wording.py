@@ -165,7 +165,7 @@ def saved(report: Report) -> str:
     """Say which model the checkpoint holds."""
     if report.model_saved is None:
         return "No model was saved."
-    return f"Saved in checkpoint/: {report.model_saved}."
+    return f"Saved in {report.storage or 'checkpoint/'}: {report.model_saved}."
 
 
 def checkpoints(report: Report) -> list[str]:
@@ -176,7 +176,11 @@ def checkpoints(report: Report) -> list[str]:
         found.append(f"It resumed {report.resumed_from}, which had trained {restored} examples.")
     validation = report.validation
     if validation is not None and validation.best is not None:
-        where = "also the last one" if validation.best_is_last else f"kept in {validation.folder}/"
+        where = (
+            "also the last one"
+            if validation.best_is_last
+            else f"kept in {report.storage or f'{validation.folder}/'}"
+        )
         found.append(
             f"Validated {counted(validation.count, 'time')}: best {metric_name(validation.metric)}"
             f" {number(validation.best)} after {count(validation.best_examples)} examples, {where}."

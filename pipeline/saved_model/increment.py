@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..atomic_file import atomic_folder
+from ..checkpoint.saved import Place
 from ..errors import DataError, JobFileError
 from .exported import EXPORT_MANIFEST, Export, write_export_manifest
 from .table_files import TableRows, write_tables
@@ -89,7 +90,7 @@ def merged_tables(chain: list[Export]) -> dict[str, TableRows]:
     return tables
 
 
-def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Path) -> None:
+def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Place) -> None:
     """Raise JobFileError unless an export's manifest describes the same inputs and tables as `base`."""
     for key in _SAME:
         if base.manifest[key] != manifest[key]:
@@ -103,7 +104,7 @@ def require_same_model(base: Export, manifest: Mapping[str, Any], folder: Path) 
         raise _of_another(base, "its tables differ", folder)
 
 
-def _of_another(base: Export, how: str, folder: Path) -> JobFileError:
+def _of_another(base: Export, how: str, folder: Place) -> JobFileError:
     return JobFileError(
         f"is an export of another model: {how} from {folder}",
         where=str(base.folder),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,9 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..checkpoint.best import read_note
-from ..checkpoint.manifest import CheckpointManifest, Which, check_files, read_checkpoint
+from ..checkpoint.manifest import CheckpointManifest, Which, check_files
 from ..checkpoint.reader import TensorReader
+from ..checkpoint.saved import Place, note_of, read_saved
+from ..checkpoint.stored_files import StoredFiles
 from ..config.job import Job
 from ..data.batch import Batch
 from ..data.parquet import IdClass
@@ -32,7 +32,7 @@ from .table import Table
 REMEDY = "use the code of the model that it was trained with, or another checkpoint"
 
 
-def load_dense(folder: Path, manifest: CheckpointManifest, job: Job) -> nn.Module:
+def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Module:
     """Load the dense module with the saved weights.
 
     The module is on the CPU, in evaluation mode, without gradients. Raises CheckpointError if the
@@ -61,7 +61,7 @@ class SavedModel:
     Immutable, so any thread may use it.
 
     Attributes:
-        folder: folder of the checkpoint.
+        folder: folder of the checkpoint, or its place in a storage.
         manifest: the checkpoint's manifest; `manifest.model` says which model this is (a center, a mean, a
             replica).
         job: the job that trained it.
@@ -73,7 +73,7 @@ class SavedModel:
         id_classes: whether training read texts or integers as the ids of each column, if it read any.
     """
 
-    folder: Path
+    folder: Place
     manifest: CheckpointManifest
     job: Job
     dense: nn.Module
@@ -84,18 +84,19 @@ class SavedModel:
 
     @classmethod
     def open(cls, path: str | PathLike[str], which: Which = "auto") -> SavedModel:
-        """Open the model in a run's or a checkpoint's folder.
+        """Open the model in a run's or a checkpoint's folder, or in a storage.
 
         Args:
-            path: folder of a run, for example "runs/latest", or of a checkpoint.
+            path: folder of a run, for example "runs/latest", or of a checkpoint; or the URL of a storage, or
+                of a checkpoint in it, whose files are fetched for as long as this takes.
             which: the "last" checkpoint of the run, or the "best" one by validation; "auto" is the best one
                 if there is one, otherwise the last.
 
         Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
-        its job; ResourceError if its tables do not fit into memory; JobFileError if its model's code cannot
-        be imported.
+        its job; StorageError if a storage does not answer; ResourceError if its tables do not fit into
+        memory; JobFileError if its model's code cannot be imported, or a URL cannot be used.
         """
-        return read_checkpoint(Path(path), cls._read, which=which)
+        return read_saved(path, cls._read, which=which)
 
     def newer(self, path: str | PathLike[str], which: Which = "auto") -> SavedModel:
         """Open a later checkpoint of the run that this model is of.
@@ -103,19 +104,20 @@ class SavedModel:
         Where it says which rows changed, only those are read and checked; otherwise it is opened whole. This
         model stays as it is: memory for two models is needed meanwhile. Raises as `open`.
         """
-        return read_checkpoint(Path(path), self._read_newer, which=which)
+        return read_saved(path, self._read_newer, which=which)
 
     @classmethod
-    def _read(cls, folder: Path, manifest: CheckpointManifest) -> SavedModel:
+    def _read(cls, folder: Place, manifest: CheckpointManifest) -> SavedModel:
         check_files(folder, manifest.files, verify=True)
         job = validate_saved_job(manifest.job, where=str(folder))
         dense = load_dense(folder, manifest, job)
         saved = SavedTables(folder, manifest)
         loaded = LoadedTables(saved, job.tables, job.run.seed)
         classes = _id_classes(manifest, job)
+        _release(folder)
         return cls(folder, manifest, job, dense, _tables_of(job, loaded, classes), classes, loaded, saved)
 
-    def _read_newer(self, folder: Path, manifest: CheckpointManifest) -> SavedModel:
+    def _read_newer(self, folder: Place, manifest: CheckpointManifest) -> SavedModel:
         check_files(folder, manifest.files)
         saved = SavedTables(folder, manifest)
         since = None
@@ -127,6 +129,7 @@ class SavedModel:
         check_files(folder, [*dense_files, *since.files], verify=True)
         dense, loaded = load_dense(folder, manifest, self.job), self._loaded.with_changes(since.changes)
         tables = _tables_of(self.job, loaded, self.id_classes)
+        _release(folder)
         return SavedModel(folder, manifest, self.job, dense, tables, self.id_classes, loaded, saved)
 
     def __repr__(self) -> str:
@@ -143,7 +146,7 @@ class SavedModel:
     def description(self) -> str:
         """Describe which model this is: the best by validation, or the last."""
         trained = f"after {self.manifest.examples_trained:,} examples"
-        note = read_note(self.folder)
+        note = note_of(self.folder)
         if note is None:
             return f"{self.manifest.model}, {trained}"
         return f"{self.manifest.model}, {trained}, the best by validation ({note.metric} {note.value:.4f})"
@@ -189,7 +192,13 @@ def load(path: str | PathLike[str], which: Which = "auto") -> SavedModel:
     return SavedModel.open(path, which)
 
 
-def _check_names(folder: Path, saved: set[str], wanted: set[str]) -> None:
+def _release(place: Place) -> None:
+    """Give back the space of files that were fetched, since all that is needed is in memory."""
+    if isinstance(place, StoredFiles):
+        place.release()
+
+
+def _check_names(folder: Place, saved: set[str], wanted: set[str]) -> None:
     for names, which in ((wanted - saved, "it has no"), (saved - wanted, "the model has no")):
         if names:
             some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")

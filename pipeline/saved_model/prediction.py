@@ -13,6 +13,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ..atomic_file import atomic_file
+from ..checkpoint.saved import Place
 from ..config.job import Job
 from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
@@ -32,8 +33,8 @@ class ScoringModel(Protocol):
     """A model that scores rows, such as `SavedModel`."""
 
     @property
-    def folder(self) -> Path:
-        """Folder of the checkpoint."""
+    def folder(self) -> Place:
+        """Folder of the checkpoint, or its place in a storage."""
 
     @property
     def job(self) -> Job:

@@ -64,10 +64,10 @@ def test_the_job_is_read_without_keys_that_are_gone(place: Path) -> None:
     written = json.loads((place / "run" / "job.json").read_text("utf-8"))
     assert "cache_rows" in written["trainer"], "which a job file of today may not have"
     assert load_resolved(place / "run" / "job.json").trainer.batch == 32
-    job = resumed_job(place / "run", ["data.epochs=9"], "last")
+    job = resumed_job(str(place / "run"), ["data.epochs=9"], "last")
     assert (job.data.epochs, job.start.resume) == (9, True)
     with pytest.raises(JobFileError, match=r"trainer\.cache_rows: was removed in 0\.2: delete the key"):
-        resumed_job(place / "run", ["trainer.cache_rows=100"], "last")
+        resumed_job(str(place / "run"), ["trainer.cache_rows=100"], "last")
 
 
 def test_no_coordinator_takes_over_from_a_ledger_without_a_journal(place: Path) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from ....pipeline.checkpoint.best import BEST, BestNote, adopt_best, drop, drop_all, pin, promote
+from ....pipeline.checkpoint.best import BEST
+from ....pipeline.checkpoint.best_note import BestNote
 from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ShadowSyncError
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 class CheckpointManager:
     """Take and validate checkpoints when they are due. Runs on the coordinator's loop.
 
-    Each new checkpoint to validate is pinned by hard links, so that it stays. One validation runs at a time,
+    Each new checkpoint to validate is pinned, so that it stays. One validation runs at a time,
     in a process of its own; the others wait. If one fails, this is an event, and training continues.
 
     Args:
@@ -83,13 +83,14 @@ class CheckpointManager:
         self._server = server
         self._state = server.state
         self._spans = spans
+        self._checkpoints = server.state.checkpoints
         self._taker = RunningCheckpoint(server, model)
         job = server.state.job
         self._checkpoint_due = IntervalTrigger(job.checkpoint.every_examples, job.checkpoint.every_seconds)
         self._validated_examples = -1
         every = job.validation
         self._validation_due = IntervalTrigger(every.every_examples, every.every_seconds, every.every_epochs)
-        self._waiting: deque[Path] = deque()
+        self._waiting: deque[str] = deque()
         self._pinned = 0
         self._scorer = CheckpointScorer()
         self._scoring: asyncio.Task[Any] | None = None
@@ -129,7 +130,7 @@ class CheckpointManager:
             await self._server.unless_stopped(self._wait())
         if self._state.stop is None:
             before = self.validation.best
-            await self._pin(self._state.folder / "checkpoint")
+            await self._pin()
             await self._server.unless_stopped(self._score_waiting())
             self.best_is_last = self.validation.best is not before
 
@@ -139,11 +140,12 @@ class CheckpointManager:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
         await self._scorer.close()
-        await run_in_thread_uncancellable(drop_all, self._state.folder)
+        await run_in_thread_uncancellable(self._checkpoints.drop_all)
 
     async def score_best(self, spans: Sequence[Span]) -> CheckpointScore:
         """Score the best checkpoint on other spans, once training has ended; raises as `CheckpointScorer`."""
-        return await self._scorer.score(self._state.folder / BEST, spans)
+        best = await asyncio.to_thread(lambda: self._checkpoints.best)
+        return await self._scorer.score(best, spans)
 
     @property
     def _validates(self) -> bool:
@@ -151,7 +153,7 @@ class CheckpointManager:
 
     async def _adopt(self) -> None:
         """Take over the resumed run's best checkpoint; remove pins of a dead coordinator."""
-        await run_in_thread_uncancellable(drop_all, self._state.folder)
+        await run_in_thread_uncancellable(self._checkpoints.drop_all)
         start = self._state.job.start
         if not (start.resume and self._validates):
             return
@@ -159,7 +161,7 @@ class CheckpointManager:
         try:
             digest = await asyncio.to_thread(input_digest, self._spans)
             note = await run_in_thread_uncancellable(
-                adopt_best, Path(start.checkpoint), self._state.folder, metric, digest
+                self._checkpoints.adopt_best, start.checkpoint, metric, digest
             )
         except ShadowSyncError as error:
             self._server.event(
@@ -229,7 +231,7 @@ class CheckpointManager:
         manifest = await self._take()
         if manifest is None or not validate:
             return
-        await self._pin(self._state.folder / "checkpoint")
+        await self._pin()
         if self.ended_early:
             await self._skip_waiting()
         elif self._scoring is None or self._scoring.done():
@@ -251,11 +253,11 @@ class CheckpointManager:
             self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
             return None
 
-    async def _pin(self, checkpoint: Path) -> None:
-        """Have a checkpoint wait for its validation."""
+    async def _pin(self) -> None:
+        """Have the last checkpoint wait for its validation."""
         self._pinned += 1
         try:
-            self._waiting.append(await run_in_thread_uncancellable(pin, checkpoint, self._pinned))
+            self._waiting.append(await run_in_thread_uncancellable(self._checkpoints.pin, self._pinned))
         except ShadowSyncError as error:
             self._server.event("coordinator", f"a checkpoint could not be validated: {error}")
             self.validation.fail()
@@ -273,9 +275,9 @@ class CheckpointManager:
         """
         while self._waiting:
             self.validation.skip()
-            await run_in_thread_uncancellable(drop, self._waiting.popleft())
+            await run_in_thread_uncancellable(self._checkpoints.drop, self._waiting.popleft())
 
-    async def _validate(self, candidate: Path) -> None:
+    async def _validate(self, candidate: str) -> None:
         """Score a pinned checkpoint; keep it if it is the best."""
         try:
             score = await self._scorer.score(candidate, self._spans)
@@ -292,15 +294,15 @@ class CheckpointManager:
         except ShadowSyncError as error:
             self._fail(str(error))
         finally:
-            await run_in_thread_uncancellable(drop, candidate)
+            await run_in_thread_uncancellable(self._checkpoints.drop, candidate)
 
-    async def _judge(self, candidate: Path, scored: Scored) -> None:
+    async def _judge(self, candidate: str, scored: Scored) -> None:
         if self.validation.improves(scored.value):
             digest = await asyncio.to_thread(input_digest, self._spans)
             note = BestNote(self.validation.settings.metric, scored.value, scored.examples, digest)
             # Promote it before it counts as the best: if that fails, the best so far stays.
             try:
-                await run_in_thread_uncancellable(promote, candidate, note)
+                await run_in_thread_uncancellable(self._checkpoints.promote, candidate, note)
             except asyncio.CancelledError as cancelled:
                 if cancelled.__cause__ is None:
                     # The folder has it by now, so the report must have it, too.

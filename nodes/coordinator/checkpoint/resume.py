@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ....pipeline.checkpoint.manifest import CheckpointManifest, open_checkpoint
+from ....pipeline.checkpoint.manifest import CheckpointManifest
+from ....pipeline.checkpoint.saved import Place, open_saved
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.config.job import Job
 from ....pipeline.data.span import Span
@@ -49,7 +49,7 @@ class RestoredRun:
             whose shard had them before.
     """
 
-    folder: Path
+    folder: Place
     manifest: CheckpointManifest
     ledger: SavedLedger
     applied_before: dict[str, frozenset[BatchId]]
@@ -66,7 +66,7 @@ class RestoredRun:
         """
         if not job.start.checkpoint:
             return None
-        folder, manifest = open_checkpoint(Path(job.start.checkpoint), verify=True, which=job.start.which)
+        folder, manifest = open_saved(job.start.checkpoint, verify=True, which=job.start.which)
         if not job.start.resume:
             return None
         _require_same_job(job, validate_saved_job(manifest.job, where=str(folder)))
@@ -166,7 +166,7 @@ def known_input(job: Job) -> KnownInput | None:
     """
     if not (job.start.resume and job.start.checkpoint):
         return None
-    folder, manifest = open_checkpoint(Path(job.start.checkpoint), which=job.start.which)
+    folder, manifest = open_saved(job.start.checkpoint, which=job.start.which)
     known = manifest.ledger["input"].get("known")
     if known is None:
         # The same files give the same spans.
@@ -196,7 +196,7 @@ def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> 
 
 
 def _applied_early(
-    folder: Path, manifest: CheckpointManifest, ledger: SavedLedger
+    folder: Place, manifest: CheckpointManifest, ledger: SavedLedger
 ) -> dict[str, frozenset[BatchId]]:
     """Return, by embedding node, the batches that it had applied but the ledger lacks."""
     saved = SavedTables(folder, manifest)

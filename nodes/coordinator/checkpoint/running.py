@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ....pipeline.checkpoint.files import FileEntry
-from ....pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, sweep
+from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
+from ....pipeline.checkpoint.store.addresses import part_target
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError, ResourceError
 from ....pipeline.text.format import data_size, duration
@@ -214,6 +215,7 @@ class RunningCheckpoint:
     def __init__(self, server: CoordinatorServer, model: FinalModel) -> None:
         self._server = server
         self._state = server.state
+        self._checkpoints = server.state.checkpoints
         self._model = model
         self._files: frozenset[FileEntry] = frozenset()
         self._new_bytes = 0
@@ -227,10 +229,10 @@ class RunningCheckpoint:
         """
         began = time.monotonic()
         try:
-            # Nodes may have another working directory.
-            partial = await run_in_thread_uncancellable(begin, self._state.absolute_folder)
+            partial = await run_in_thread_uncancellable(self._checkpoints.begin)
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
-            await run_in_thread_uncancellable(require_room, partial, max(estimate, self._new_bytes))
+            if (folder := self._checkpoints.folder) is not None:
+                await run_in_thread_uncancellable(require_room, folder, max(estimate, self._new_bytes))
             manifest = await self._write(partial)
             # A replacement node may be reading the checkpoint that this one would replace.
             require_all_shards(self._state)
@@ -238,7 +240,7 @@ class RunningCheckpoint:
         except BaseException:
             # Frees the disk of a failed checkpoint, which matters most if it is full. After success there is
             # nothing to remove.
-            await run_in_thread_uncancellable(sweep, self._state.folder)
+            await run_in_thread_uncancellable(self._checkpoints.sweep)
             raise
         log.info(
             "wrote a checkpoint at %d examples in %.2f s, %s of it new",
@@ -248,8 +250,8 @@ class RunningCheckpoint:
         )
         return manifest
 
-    def _commit(self, partial: Path, manifest: CheckpointManifest) -> None:
-        commit(partial, manifest)
+    def _commit(self, partial: str, manifest: CheckpointManifest) -> None:
+        self._checkpoints.commit(partial, manifest)
         self._new_bytes = sum(entry.bytes for entry in manifest.files if entry not in self._files)
         self._files = frozenset(manifest.files)
         # Counted here, since the coroutine that awaits this thread may be cancelled.
@@ -259,14 +261,14 @@ class RunningCheckpoint:
         self._state.checkpoint_written()
         self._server.journal.decided(CheckpointWritten())
 
-    async def _write(self, partial: Path) -> CheckpointManifest:
+    async def _write(self, partial: str) -> CheckpointManifest:
         snapshot = LedgerSnapshot.of(self._state)
         # At the same moment as the ledger: a later replacement shard would lack its batches.
         shards = require_all_shards(self._state)
         # The ledger's file must have everything that the checkpoint has.
         await self._server.store.flush()
-        part = WriteCheckpoint(str(partial), self._model.origin, running=True)
-        files = await asyncio.to_thread(snapshot.ledger.write, partial)
+        part = WriteCheckpoint(partial, self._model.origin, running=True)
+        files = await asyncio.to_thread(snapshot.ledger.write, part_target(partial))
         files += await self._parts([(shard, part) for shard in shards])
         trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
         if not trainers:

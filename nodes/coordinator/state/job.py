@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from ....pipeline.checkpoint.run_checkpoints import FolderCheckpoints, RunCheckpoints
 from ....pipeline.config.job import Job
 from ....pipeline.data.parquet import IdClass
 from ....pipeline.data.span import Span
@@ -52,6 +53,7 @@ class JobState:
     Args:
         absolute_folder: the run's folder for nodes, which may have another working directory; by default
             `folder`, which is then absolute.
+        checkpoints: where the run has its checkpoints; by default in its folder.
         input_facts: facts of the input; by default none is known.
         origin: the origin of a resumed run; by default the run is new.
         clock: returns seconds that never decrease.
@@ -65,6 +67,7 @@ class JobState:
         placement: TablePlacement,
         *,
         absolute_folder: Path | None = None,
+        checkpoints: RunCheckpoints | None = None,
         input_facts: InputFacts | None = None,
         origin: Origin | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -72,6 +75,7 @@ class JobState:
         self.job = job
         self.folder = folder
         self.absolute_folder = absolute_folder or folder
+        self.checkpoints = checkpoints or FolderCheckpoints(self.absolute_folder)
         self.ledger = ledger
         self.placement = placement
         self.input = input_facts or InputFacts(InputSize.unknown())

@@ -1,8 +1,8 @@
 """The process that scores checkpoints beside a running job, one after the other.
 
-A request is a line of JSON on standard input: `checkpoint` (the folder) and `spans`. The reply is a line of
-JSON on standard output: the score, or `error`. When standard input closes, the coordinator is gone, and this
-process ends at once.
+A request is a line of JSON on standard input: `checkpoint` (its folder or URL) and `spans`. The reply is a
+line of JSON on standard output: the score, or `error`. When standard input closes, the coordinator is gone,
+and this process ends at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import queue
 import sys
 import threading
-from pathlib import Path
 from typing import Any, Final
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
@@ -46,7 +45,7 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
     from ....pipeline.wire.field_checks import record_of
 
     torch.set_num_threads(1)
-    model = SavedModel.open(Path(request["checkpoint"]))
+    model = SavedModel.open(request["checkpoint"])
     scores = score_spans(model, [record_of(Span, values) for values in request["spans"]])
     sums = scores.sums
     return {

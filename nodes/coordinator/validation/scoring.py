@@ -8,11 +8,12 @@ import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from os import fspath
 from typing import Any, Final
 
 import numpy as np
 
+from ....pipeline.checkpoint.saved import Location
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError
 from ....pipeline.metrics.quality import QualitySums
@@ -46,13 +47,15 @@ class CheckpointScorer:
         self._process: Process | None = None
         self._errors: asyncio.Task[str] | None = None
 
-    async def score(self, checkpoint: Path, spans: Sequence[Span]) -> CheckpointScore:
-        """Score every example of the spans with the model in a checkpoint's folder.
+    async def score(self, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
+        """Score every example of the spans with the model of a checkpoint.
+
+        `checkpoint` is its folder or URL.
 
         If this coroutine is cancelled, the process is killed first. Raises ClusterError with the reason if it
         fails; the next score may start another process.
         """
-        request = {"checkpoint": str(checkpoint), "spans": [values_of(span) for span in spans]}
+        request = {"checkpoint": fspath(checkpoint), "spans": [values_of(span) for span in spans]}
         process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None

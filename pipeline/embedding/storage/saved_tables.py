@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from ...checkpoint.files import FileEntry
 from ...checkpoint.manifest import CheckpointManifest
 from ...checkpoint.reader import TensorReader
+from ...checkpoint.saved import Place
 from ...config.row_bytes import row_states
 from ...config.tables import TableSettings
 from ...data.hashing import table_rows_of
@@ -79,10 +79,10 @@ class SavedSince:
 class SavedTables:
     """Read the requested rows and state of tables from a checkpoint.
 
-    No file is kept open; several threads may call.
+    No file of a folder is kept open; several threads may call.
 
     Args:
-        folder: folder of the checkpoint.
+        folder: folder of the checkpoint, or its place in a storage.
         manifest: its manifest; the caller has checked sizes and checksums.
 
     Raises:
@@ -96,7 +96,7 @@ class SavedTables:
             "" if the files do not agree on one.
     """
 
-    def __init__(self, folder: Path, manifest: CheckpointManifest) -> None:
+    def __init__(self, folder: Place, manifest: CheckpointManifest) -> None:
         self._where = str(folder)
         self._parts = parts = _parts_of(manifest.files)
         whole = [entry for (_, changes), entries in parts.items() if not changes for entry in entries]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.pipeline.checkpoint.best import BestNote, adopt_best, drop, pin, promote
+from shadowsync.pipeline.checkpoint.best import adopt_best, drop, pin, promote
+from shadowsync.pipeline.checkpoint.best_note import BestNote
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from shadowsync.pipeline.atomic_file import atomic_file
-from shadowsync.pipeline.checkpoint import files
 from shadowsync.pipeline.checkpoint.files import TYPES, FileEntry, write_tensors
 from shadowsync.pipeline.checkpoint.reader import TensorReader
+from shadowsync.pipeline.checkpoint.store import local
 from shadowsync.pipeline.errors import CheckpointError, JobFileError, ResourceError
 
 LIMIT_BYTES = 4096
@@ -180,7 +180,7 @@ def test_writing_takes_a_few_megabytes_however_large_a_tensor_is(
         with atomic_file(path) as file:
             yield Counting(file)
 
-    monkeypatch.setattr(files, "atomic_file", counted)
+    monkeypatch.setattr(local, "atomic_file", counted)
     for rows in (4 << 10, 64 << 10):
         table = Table(0, rows, [])
         written.clear()

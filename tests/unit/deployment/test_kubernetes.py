@@ -197,6 +197,36 @@ def test_a_name_that_pods_cannot_have_is_refused(name: str) -> None:
     assert require_name("day-1") == "day-1"
 
 
+def test_with_a_storage_no_pod_shares_a_claim() -> None:
+    def volumes(job: Job, **changes: str) -> dict[str, dict[str, Any]]:
+        manifests = kubernetes_manifests(job, replace(OPTIONS, **changes))
+        for role, spec in indexed_jobs(manifests):
+            check_schema({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": role}, "spec": spec})
+        return {
+            role: next(v for v in spec["template"]["spec"]["volumes"] if v["name"] == "runs")
+            for role, spec in indexed_jobs(manifests)
+        }
+
+    stored = job_of(run={"storage": "s3://bucket/clicks"})
+    claimed = {"name": "runs", "persistentVolumeClaim": {"claimName": "runs"}}
+    own = {"name": "runs", "emptyDir": {}}
+    without = volumes(stored, runs_claim="", storage_secret="bucket")
+    assert set(map(str, without.values())) == {str(own)}
+    kept = volumes(stored)
+    assert kept.pop("coordinator") == claimed
+    assert set(map(str, kept.values())) == {str(own)}
+    assert set(map(str, volumes(job_of()).values())) == {str(claimed)}, "the control"
+    for secret in ("", "bucket"):
+        for container in containers(
+            kubernetes_manifests(stored, replace(OPTIONS, storage_secret=secret))
+        ).values():
+            assert container.get("envFrom") == ([{"secretRef": {"name": secret}}] if secret else None)
+    with pytest.raises(JobFileError, match="--runs-claim: no place for checkpoints"):
+        kubernetes_manifests(job_of(), replace(OPTIONS, runs_claim=""))
+    with pytest.raises(JobFileError, match="is another folder in each pod"):
+        kubernetes_manifests(job_of(run={"storage": "file:///runs/x"}), OPTIONS)
+
+
 def test_the_command_prints_them(tmp_path: Path) -> None:
     job_file = tmp_path / "clicks.toml"
     job_file.write_text('[data]\nformat = "parquet"\npath = "/data/*.parquet"\n[model]\ntable_rows = 100\n')

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.coordinator.checkpoint import running as checkpoint_room
-from shadowsync.nodes.coordinator.checkpoint import running as running_checkpoint
 from shadowsync.nodes.coordinator.checkpoint.running import RESERVE_BYTES, RunningCheckpoint
 from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
+from shadowsync.pipeline.checkpoint import run_checkpoints
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ResourceError
 from shadowsync.pipeline.text.format import data_size
@@ -63,7 +63,7 @@ def test_cancelled_while_it_is_put_in_place_it_is_whole(
         c = job(tmp_path)
         keeps = taker(c)
         await keeps.take()
-        monkeypatch.setattr(running_checkpoint, "commit", slow)
+        monkeypatch.setattr(run_checkpoints, "commit", slow)
         c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
         task = asyncio.ensure_future(keeps.take())
         await asyncio.to_thread(begun.wait, 60.0)

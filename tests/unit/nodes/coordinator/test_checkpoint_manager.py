@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import manager as checkpoint_manager
 from shadowsync.nodes.coordinator.checkpoint.manager import MOST_WAITING, CheckpointManager
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
-from shadowsync.pipeline.checkpoint.best import CANDIDATE, BestNote, promote, read_note
+from shadowsync.pipeline.checkpoint import run_checkpoints
+from shadowsync.pipeline.checkpoint.best import CANDIDATE, promote, read_note
+from shadowsync.pipeline.checkpoint.best_note import BestNote
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
@@ -108,7 +109,7 @@ def test_one_that_cannot_be_kept_leaves_the_best_as_it_is(
         def full(candidate: Path, note: BestNote) -> Path:
             raise ResourceError(f"{candidate.name} of {note.examples} cannot be written")
 
-        monkeypatch.setattr(checkpoint_manager, "promote", full)
+        monkeypatch.setattr(run_checkpoints, "promote", full)
         await validated(c, manager, 2)
         assert manager.validation.best is best
         assert manager.validation.failed == 1
@@ -134,8 +135,8 @@ def test_those_that_are_due_while_one_is_scored_wait_for_it(
     async def body() -> tuple[CheckpointManager, list[str]]:
         go_on = asyncio.Event()
 
-        async def score_when_ordered(_: CheckpointScorer, candidate: Path, __: list[Span]) -> CheckpointScore:
-            examples = open_checkpoint(candidate)[1].examples_trained
+        async def score_when_ordered(_: CheckpointScorer, candidate: str, __: list[Span]) -> CheckpointScore:
+            examples = open_checkpoint(Path(candidate))[1].examples_trained
             begun.append(examples)
             await go_on.wait()
             return replace(score(BETTER if examples == 40 else GOOD), examples_trained=examples)
@@ -191,7 +192,7 @@ def test_cancelled_while_it_keeps_the_best_it_is_whole(
         clock = Clock()
         c = job(tmp_path, clock)
         manager = manager_of(c)
-        monkeypatch.setattr(checkpoint_manager, "promote", slow)
+        monkeypatch.setattr(run_checkpoints, "promote", slow)
         running = await started(clock, manager)
         c.state.ledger.acknowledge("trainer-0", batch_id(1), 10)
         await asyncio.to_thread(begun.wait, 60.0)

@@ -1,0 +1,69 @@
+"""The claim of a job to its storage, before anything starts.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from ....pipeline.checkpoint.run_checkpoints import StoredCheckpoints
+from ....pipeline.checkpoint.storage import CheckpointStorage, Owner, split_address
+from ....pipeline.checkpoint.store.contract import StorageError
+from ....pipeline.config.job import Job
+from ....pipeline.errors import JobFileError, ResourceError
+from .resume import RestoredRun
+
+_ACCESS = (
+    "check that the bucket is there and may be written to, and the endpoint, region and credentials in the"
+    " environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for s3)"
+)
+
+
+def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints | None:
+    """Make a job the owner of its storage; None if it has none.
+
+    Writes to the storage, so that one that cannot be written is found now. Raises JobFileError for a storage
+    that cannot be used, or that has checkpoints of another run than the one that the job resumes.
+    """
+    if not job.run.storage:
+        return None
+    storage = CheckpointStorage.open(job.run.storage)
+    try:
+        numbers = storage.numbers()
+        owner = Owner(job.run.name, job.digest, max(numbers, default=0) + 1)
+        if restored is not None and (start := _start_in(storage, restored)) is not None:
+            storage.pass_to(owner)
+            return StoredCheckpoints(storage, start)
+        if numbers:
+            raise _taken(storage.url, storage.owner(), numbers)
+        if not storage.claim(owner):
+            before = storage.owner()
+            if before is None or before.job_digest != job.digest:
+                raise _taken(storage.url, before, numbers)
+            # The same job, which ended before its first checkpoint.
+            storage.pass_to(owner)
+    except (StorageError, ResourceError) as error:
+        raise JobFileError(
+            f"the storage cannot be used: {error.what}", where=f"run.storage, {error.where}", remedy=_ACCESS
+        ) from error
+    return StoredCheckpoints(storage)
+
+
+def take_over_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints | None:
+    """Return the storage of a job whose coordinator died; None if it has none."""
+    if not job.run.storage:
+        return None
+    storage = CheckpointStorage.open(job.run.storage)
+    return StoredCheckpoints(storage, None if restored is None else _start_in(storage, restored))
+
+
+def _start_in(storage: CheckpointStorage, restored: RestoredRun) -> int | None:
+    """Return the number of the resumed checkpoint, if it is in this storage."""
+    root, number = split_address(str(restored.folder))
+    return number if root == storage.url else None
+
+
+def _taken(url: str, owner: Owner | None, numbers: list[int]) -> JobFileError:
+    whose = f"of the run {owner.run}" if owner is not None else "of another run"
+    what = f"has checkpoints {whose}" if numbers else f"is in use by another job, {whose}"
+    resume = f", or continue that run with `shadowsync resume {url}`" if numbers else ", or remove this one"
+    return JobFileError(what, where=f"run.storage, {url}", remedy=f"give the job a prefix of its own{resume}")

@@ -1,0 +1,222 @@
+"""Where a run's coordinator has its checkpoints: in the run's folder, or in a storage."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Final
+
+from ..errors import CheckpointError
+from .best import BEST, adopt_best, drop, drop_all, pin, promote
+from .best_note import BestNote
+from .manifest import CheckpointManifest, begin, commit, sweep
+from .saved import best_note_at
+from .storage import CheckpointStorage, split_address
+
+REPORT_FILES: Final = ("report.md", "report.json", "job.json")
+
+
+class RunCheckpoints(ABC):
+    """The checkpoints of one run, for its coordinator.
+
+    One thread at a time may call `begin`, `commit` and `sweep`, and one the others. All raise ResourceError
+    or StorageError.
+
+    Attributes:
+        folder: the folder on this machine that has them; None if there is none.
+    """
+
+    folder: Path | None = None
+
+    @property
+    @abstractmethod
+    def best(self) -> str:
+        """Location of the best checkpoint."""
+
+    @abstractmethod
+    def begin(self) -> str:
+        """Return where the nodes write their parts of the next one: a folder or a URL."""
+
+    @abstractmethod
+    def commit(self, directory: str, manifest: CheckpointManifest) -> None:
+        """Make the parts in the place of `begin` the last checkpoint; the one before goes then.
+
+        Raises CheckpointError if a file of the manifest is missing.
+        """
+
+    @abstractmethod
+    def sweep(self) -> None:
+        """Abandon what was begun and not committed."""
+
+    @abstractmethod
+    def pin(self, number: int) -> str:
+        """Have the last checkpoint stay until it is promoted or dropped; return its location."""
+
+    @abstractmethod
+    def promote(self, candidate: str, note: BestNote) -> None:
+        """Make a pinned checkpoint the best one."""
+
+    @abstractmethod
+    def drop(self, candidate: str) -> None:
+        """Unpin a checkpoint."""
+
+    @abstractmethod
+    def drop_all(self) -> None:
+        """Unpin all."""
+
+    @abstractmethod
+    def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
+        """Take over the best checkpoint of the resumed run at `start`.
+
+        Only if the same metric on the same data chose it. Returns why it is the best, or None. Raises
+        CheckpointError if it cannot be taken over from there.
+        """
+
+    def end(self) -> None:
+        """Sweep at the end of the job."""
+        self.sweep()
+
+    def keep_report(self, folder: Path) -> None:  # noqa: B027
+        """Copy the report in the run's folder to where the checkpoints are, if that is elsewhere."""
+
+
+class FolderCheckpoints(RunCheckpoints):
+    """Checkpoints in the run's folder; see `manifest` and `best`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder: Path = folder
+
+    @property
+    def best(self) -> str:
+        """The folder of the best checkpoint."""
+        return str(self.folder / BEST)
+
+    def begin(self) -> str:
+        """Make an empty folder for the nodes."""
+        return str(begin(self.folder))
+
+    def commit(self, directory: str, manifest: CheckpointManifest) -> None:
+        """Write the manifest, and put the folder in place."""
+        commit(Path(directory), manifest)
+
+    def sweep(self) -> None:
+        """Remove the folders that were not committed."""
+        sweep(self.folder)
+
+    def pin(self, number: int) -> str:
+        """Link the last checkpoint to a folder of its own."""
+        return str(pin(self.folder / "checkpoint", number))
+
+    def promote(self, candidate: str, note: BestNote) -> None:
+        """Rename the folder to that of the best one."""
+        promote(Path(candidate), note)
+
+    def drop(self, candidate: str) -> None:
+        """Remove the folder."""
+        drop(Path(candidate))
+
+    def drop_all(self) -> None:
+        """Remove all such folders."""
+        drop_all(self.folder)
+
+    def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
+        """Link or copy it."""
+        if "://" in start:
+            # Nothing can be linked from there; the folder gets a best one with the next validation.
+            _refuse_to_move(start, metric, input_digest)
+            return None
+        return adopt_best(Path(start), self.folder, metric, input_digest)
+
+
+class StoredCheckpoints(RunCheckpoints):
+    """Checkpoints in a storage. Pinning and promoting copy nothing.
+
+    Args:
+        storage: the storage.
+        start: number of the checkpoint in it that the job resumes, which stays until the job ends.
+    """
+
+    def __init__(self, storage: CheckpointStorage, start: int | None = None) -> None:
+        self._storage = storage
+        self._start = start
+        self._last = 0
+        self._pinned: dict[str, int] = {}
+        # Pins come and go while another thread commits.
+        self._lock = threading.Lock()
+
+    @property
+    def best(self) -> str:
+        """The URL of the best checkpoint."""
+        found = self._storage.best()
+        return self._storage.url if found is None else self._storage.address(found[0])
+
+    def begin(self) -> str:
+        """Return the URL of a new prefix."""
+        return f"{self._storage.url}/{self._storage.begin()}"
+
+    def commit(self, directory: str, manifest: CheckpointManifest) -> None:
+        """Write the manifest, and sweep."""
+        self._last = self._storage.commit(directory.rpartition("/")[2], manifest)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what no checkpoint needs that stays."""
+        with self._lock:
+            kept = {*self._pinned.values()}
+        self._storage.sweep(kept if self._start is None else {*kept, self._start})
+
+    def pin(self, number: int) -> str:  # noqa: ARG002
+        """Keep the last checkpoint."""
+        last = self._last or max(self._storage.numbers(), default=0)
+        address = self._storage.address(last)
+        with self._lock:
+            self._pinned[address] = last
+        return address
+
+    def promote(self, candidate: str, note: BestNote) -> None:
+        """Point to it."""
+        with self._lock:
+            number = self._pinned[candidate]
+        self._storage.set_best(number, note)
+
+    def drop(self, candidate: str) -> None:
+        """Let the next sweep have it."""
+        with self._lock:
+            self._pinned.pop(candidate, None)
+
+    def drop_all(self) -> None:
+        """Let the next sweep have them all."""
+        with self._lock:
+            self._pinned.clear()
+
+    def adopt_best(self, start: str, metric: str, input_digest: str) -> BestNote | None:
+        """Leave the pointer as it is, or remove it."""
+        if "://" not in start or split_address(start)[0] != self._storage.url:
+            _refuse_to_move(start, metric, input_digest)
+            return None
+        found = self._storage.best()
+        if found is None or (found[1].metric, found[1].input_digest) == (metric, input_digest):
+            return None if found is None else found[1]
+        # Its value cannot be compared with those of this run.
+        self._storage.clear_best()
+        return None
+
+    def end(self) -> None:
+        """Let go of what was resumed, too."""
+        self._start = None
+        self.drop_all()
+        self.sweep()
+
+    def keep_report(self, folder: Path) -> None:
+        """Write the report and the job as `run/NAME`; failures are logged."""
+        self._storage.keep_run_files(folder / name for name in REPORT_FILES)
+
+
+def _refuse_to_move(start: str, metric: str, input_digest: str) -> None:
+    """Raise CheckpointError if there is a best checkpoint at `start` that would be taken over."""
+    note = best_note_at(start)
+    if note is not None and (note.metric, note.input_digest) == (metric, input_digest):
+        raise CheckpointError(
+            "it stays where it is, and is not copied from one kind of place to the other", where=start
+        )

@@ -1,0 +1,1 @@
+"""Stores of checkpoints: a folder, or a bucket of objects."""

@@ -1,0 +1,43 @@
+"""Stores by their addresses: the URLs that a job file and the commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ...config.storage_url import is_url, storage_fault
+from ...errors import JobFileError
+from ...jobfile.extras import require_extra
+from .contract import PartTarget, Store
+from .local import LocalStore
+from .objects import ObjectStore, connect
+
+
+def root_of(url: str) -> str:
+    """Return a URL in the one form in which it is compared: without slashes at its end."""
+    return url.rstrip("/")
+
+
+def open_store(url: str) -> Store:
+    """Open the store at a URL; sends nothing yet.
+
+    Raises JobFileError for a URL that cannot be used, and if the extra is missing; StorageError.
+    """
+    if fault := storage_fault(url):
+        raise JobFileError("cannot be used as a storage", where=url, remedy=fault)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return LocalStore(Path(unquote(parts.path)), makes_folder=True)
+    require_extra(f"a storage at {parts.scheme}://", "storage")
+    return ObjectStore(connect(root_of(url)), root_of(url))
+
+
+def part_target(directory: str) -> PartTarget:
+    """Return where a node writes: a folder by its path, or a prefix of a store by its URL.
+
+    The last part of the URL is the prefix. Raises as `open_store`.
+    """
+    if not is_url(directory):
+        return PartTarget(LocalStore(Path(directory)))
+    root, _, prefix = directory.rpartition("/")
+    return PartTarget(open_store(root), prefix)

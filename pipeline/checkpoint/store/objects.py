@@ -1,0 +1,159 @@
+"""A bucket of objects as a store of checkpoints, by the library obstore (extra `storage`).
+
+Endpoint, region and credentials come from the environment, as with other programs of the provider: AWS_* of
+s3, GOOGLE_* of gs, AZURE_STORAGE_* of az.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, Final
+
+from .contract import Hashing, ObjectMissing, StorageError, Store, Stored
+
+CHUNK_BYTES: Final = 8 << 20
+"""Size of the parts of an upload."""
+
+_UPLOADS_AT_ONCE: Final = 4
+# A server that is gone is noticed within seconds, since a checkpoint that fails is tried again anyway.
+_RETRIES: Final = 3
+_CONNECT_TIMEOUT: Final = "5s"
+_TIMEOUT: Final = "60s"
+_LONGEST_REASON: Final = 240
+_HTTP_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+def connect(url: str) -> Any:
+    """Make obstore's store of a URL; sends nothing. Raises StorageError for one that it does not take."""
+    from obstore.exceptions import BaseError
+    from obstore.store import from_url
+
+    client: Any = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": _TIMEOUT, "allow_http": _allows_http()}
+    try:
+        return from_url(url, client_options=client, retry_config={"max_retries": _RETRIES})
+    except (BaseError, ValueError, OSError) as error:
+        raise StorageError(f"cannot be used ({reason_of(error)})", where=url) from error
+
+
+def _allows_http() -> bool:
+    """Return whether the environment names an endpoint without TLS.
+
+    obstore takes AWS_ALLOW_HTTP itself, but not beside other options of the client.
+    """
+    endpoint = next((os.environ[name] for name in _HTTP_ENDPOINTS if os.environ.get(name)), "")
+    return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") or endpoint.startswith("http://")
+
+
+class ObjectStore(Store):
+    """Objects of a bucket, below a prefix; see `Store`.
+
+    Args:
+        objects: obstore's store, for example of `connect`.
+        where: its URL, for errors.
+    """
+
+    def __init__(self, objects: Any, where: str) -> None:
+        # Imported by the nodes that use it, since it starts threads.
+        import obstore
+
+        self._obstore = obstore
+        self._objects = objects
+        self.where = where
+
+    def put(self, name: str, pieces: Iterable[bytes]) -> Stored:
+        """Upload an object, in parts of CHUNK_BYTES if it is larger."""
+        hashing = Hashing(pieces)
+        upload, first = iter(hashing), bytearray()
+        while len(first) < CHUNK_BYTES and (piece := next(upload, None)) is not None:
+            first += piece
+        with self._named(name):
+            if len(first) < CHUNK_BYTES:
+                self._obstore.put(self._objects, name, bytes(first), use_multipart=False)
+            else:
+                self._obstore.put(
+                    self._objects,
+                    name,
+                    chain((bytes(first),), upload),
+                    use_multipart=True,
+                    chunk_size=CHUNK_BYTES,
+                    max_concurrency=_UPLOADS_AT_ONCE,
+                )
+        return hashing.stored(name)
+
+    def put_if_absent(self, name: str, content: bytes) -> bool:
+        """Upload an object on the condition that there is none."""
+        try:
+            with self._named(name):
+                self._obstore.put(self._objects, name, content, mode="create", use_multipart=False)
+        except _AlreadyThere:
+            # A first try whose answer was lost may have written it.
+            return self.get(name) == content
+        return True
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """Download an object piece by piece."""
+        with self._named(name):
+            for piece in self._obstore.get(self._objects, name).stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(piece)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """Download a range of an object."""
+        with self._named(name):
+            return bytes(self._obstore.get_range(self._objects, name, start=start, length=length))
+
+    def list(self) -> dict[str, int]:
+        """Return the objects' sizes."""
+        with self._named(""):
+            found = {
+                str(one["path"]): int(one["size"])
+                for page in self._obstore.list(self._objects)
+                for one in page
+            }
+        return dict(sorted(found.items()))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects, many with each request."""
+        doomed = list(names)
+        if not doomed:
+            return
+        try:
+            with self._named(""):
+                self._obstore.delete(self._objects, doomed)
+        except ObjectMissing:
+            # Some stores say so of an object, and leave the rest: one by one then.
+            for name in doomed if len(doomed) > 1 else ():
+                self.delete([name])
+
+    @contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Raise what obstore raises as an error that names the object."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+        where = f"{self.where}/{name}" if name else self.where
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise _AlreadyThere("exists already", where=where) from error
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"cannot be found ({reason_of(error)})", where=where) from error
+        except BaseError as error:
+            raise StorageError(
+                f"the storage refuses or does not answer ({reason_of(error)})", where=where
+            ) from error
+
+
+class _AlreadyThere(StorageError):
+    """A conditional write found an object."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a request failed: the provider's code and message, or the first line of the error."""
+    text = str(error)
+    code, message = (re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message"))
+    if code is not None:
+        return f"{code[1]}: {message[1]}"[:_LONGEST_REASON] if message is not None else code[1]
+    return text.strip().partition("\n")[0][:_LONGEST_REASON]
