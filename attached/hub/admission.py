@@ -14,6 +14,7 @@ from ...pipeline.wire.control.orders import (
     MemberInfo,
     NodeLost,
     ReadReplica,
+    SetGroup,
     TrainerJoined,
     WriteReplica,
 )
@@ -80,10 +81,12 @@ class HubAdmission:
         for info in infos:
             await self._tell_if_lost(member, info)
         await self._order(member, Begin(), "did not begin")
+        if not first and facts.needs_peers:
+            # All have the group before anyone counts on the new loop.
+            group = SetGroup(state.return_to_group(member))
+            await self._server.call_all([*state.loops, member], group, REQUEST_SECONDS)
         state.begin(member)
         log.info("%s joined%s", member.info.name, "" if first else " late")
-        if not first and facts.needs_peers:
-            self._server.broadcast_group(state.return_to_group(member))
 
     async def _copy_weights(self, member: Member) -> None:
         """Copy the weights of another loop."""

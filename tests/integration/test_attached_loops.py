@@ -8,6 +8,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,12 +51,11 @@ def distance(replicas: list[torch.Tensor]) -> float:
 def test_the_loss_falls_and_replicas_stay_together(algorithm: str, count: int) -> None:
     """The control: as many loops without synchronization end far apart."""
 
-    def loop(address: str, index: int) -> tuple[float, float, torch.Tensor, dict[str, float]]:
+    def loop(address: str, index: int, rounds: float) -> tuple[float, float, torch.Tensor, dict[str, float]]:
         model, task = small_model(), Task(index)
         optimizer = sgd(model)
         with shadowsync.attach(model, optimizer, join=address, wait_for=count) as sync:
             first = task.step(model, optimizer)
-            rounds = 0.0 if algorithm == "none" else 12.0
             train_until(
                 sync,
                 lambda: task.step(model, optimizer),
@@ -68,7 +68,8 @@ def test_the_loss_falls_and_replicas_stay_together(algorithm: str, count: int) -
     apart = []
     for name in (algorithm, "none"):
         with hub(sync__algorithm=name) as own:
-            found = in_threads(*(lambda at=at: loop(own.endpoint, at) for at in range(count)))  # type: ignore[misc]
+            rounds = 0.0 if name == "none" else 12.0
+            found = in_threads(*(partial(loop, own.endpoint, at, rounds) for at in range(count)))
         assert all(last < first / 3 for first, last, _, _ in found)
         apart.append(distance([weights for _, _, weights, _ in found]))
         assert own.book is not None
@@ -83,10 +84,38 @@ def test_the_loss_falls_and_replicas_stay_together(algorithm: str, count: int) -
     assert apart[0] < apart[1] / 2
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
-def test_fixed_rate_rounds_have_the_closed_form(algorithm: str) -> None:
-    """Two loops that wait for each other's rounds, against the formula computed beside them."""
-    rate, every, rounds = 0.5, 2, 3
+def test_rounds_with_a_center_have_the_closed_form() -> None:
+    """A loop at a fixed rate, and a twin that computes EASGD: d = a (w - c), c += d, w -= (1 - a) d."""
+    rate, every, steps = 0.25, 2, 6
+    model, twin = small_model(), small_model()
+    optimizer, other = sgd(model), sgd(twin)
+    task, same = Task(0), Task(0)
+    center = weights_of(twin)
+    settings: dict[str, Any] = {"sync__mode": "fixed", "sync__every": every}
+    settings["sync__options"] = {"elastic_rate": rate}
+    apart = []
+    with (
+        hub(**settings) as own,
+        shadowsync.attach(model, optimizer, join=own.endpoint, mode="fixed", every=every) as sync,
+    ):
+        for step in range(1, steps + 1):
+            task.step(model, optimizer)
+            same.step(twin, other)
+            if step % every == 0:
+                # Without the round they differ, the control.
+                apart.append(float((weights_of(model) - weights_of(twin)).abs().max()))
+                delta = rate * (weights_of(twin) - center)
+                center += delta
+                moved = weights_of(twin) - (1 - rate) * delta
+                torch.nn.utils.vector_to_parameters(moved, twin.parameters())
+            assert torch.allclose(weights_of(model), weights_of(twin), atol=1e-6)
+        assert sync.metrics()["rounds"] == steps // every
+        assert torch.allclose(weights_of(sync.model("center")), center, atol=1e-6)
+    assert min(apart) > 1e-4
+
+
+def test_fixed_rate_rounds_of_two_loops_make_them_equal() -> None:
+    every, rounds = 2, 3
 
     def loop(address: str, index: int) -> list[torch.Tensor]:
         model, task = small_model(), Task(index)
@@ -99,16 +128,14 @@ def test_fixed_rate_rounds_have_the_closed_form(algorithm: str) -> None:
                 own.append(weights_of(model))
         return own
 
-    settings: dict[str, Any] = {"sync__mode": "fixed", "sync__every": every, "sync__algorithm": algorithm}
-    settings["sync__options"] = {"elastic_rate": 1.0} if algorithm == "ma" else {"elastic_rate": rate}
+    settings: dict[str, Any] = {"sync__mode": "fixed", "sync__every": every, "sync__algorithm": "ma"}
+    settings["sync__options"] = {"elastic_rate": 1.0}
     with hub(**settings) as own:
-        first, second = in_threads(*(lambda at=at: loop(own.endpoint, at) for at in range(2)))  # type: ignore[misc]
-    after = range(every - 1, every * rounds, every)
-    if algorithm == "ma":
-        for at in after:
-            assert torch.equal(first[at], second[at])
+        first, second = in_threads(*(partial(loop, own.endpoint, at) for at in range(2)))
+    apart = [float((one - other).abs().max()) for one, other in zip(first, second, strict=True)]
+    assert max(apart[every - 1 :: every]) < 1e-6
     # The control: between rounds they differ.
-    assert not any(torch.equal(first[at], second[at]) for at in range(0, every * rounds, every))
+    assert min(apart[::every]) > 1e-4
 
 
 def test_a_loop_that_joins_late_takes_the_weights_of_the_others() -> None:
