@@ -21,7 +21,7 @@ from .checks import check_model
 from .errors import AttachError
 from .job import loop_job
 from .loop import AttachedLoop
-from .node_thread import NodeThread
+from .node_thread import NodeThread, await_first
 from .role import LoopRole
 from .torchrun import ENV, Joining, join_by_environment
 from .views import ParameterViews
@@ -139,7 +139,7 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
 
 def _await_begin(thread: NodeThread[LoopRole], role: LoopRole) -> None:
     """Return when the loop may train; raises what prevents it."""
-    concurrent.futures.wait((role.begun, thread.ended), return_when=concurrent.futures.FIRST_COMPLETED)
+    await_first(role.begun, thread.ended)
     if role.begun.done():
         return
     code, text = thread.ended.result()

@@ -13,7 +13,7 @@ from .errors import AttachError
 
 SECTIONS: Final = ("run", "sync", "codecs", "watch")
 # Loops have their own data and models: no node of a hub reads these sections, which a job must have.
-_UNREAD: Final = {
+_UNREAD: Final[dict[str, dict[str, Any]]] = {
     "data": {"format": "criteo_tsv", "path": ["-"], "dense_features": 0, "categorical_features": 1},
     "trainer": {"workers": 1},
 }

@@ -19,7 +19,7 @@ from ..pipeline.errors import ClusterError
 from ..pipeline.wire.control.base import ReplyType, Request
 from ..sync_algos.base import ModelOrigin
 from .errors import AttachError
-from .node_thread import NodeThread
+from .node_thread import NodeThread, await_first
 from .role import LoopRole
 from .sampler import SharedSampler
 from .views import ParameterViews
@@ -301,7 +301,7 @@ class AttachedLoop:
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the control thread; raises CancelledError if that has ended."""
         future = self._thread.submit(work)
-        concurrent.futures.wait((future, self._thread.ended), return_when=concurrent.futures.FIRST_COMPLETED)
+        await_first(future, self._thread.ended)
         if not future.done():
             raise concurrent.futures.CancelledError
         return future.result()

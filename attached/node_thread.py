@@ -20,6 +20,11 @@ R = TypeVar("R", bound=Role)
 T = TypeVar("T")
 
 
+def await_first(*futures: concurrent.futures.Future[Any]) -> None:
+    """Return when one of these is done; not for the thread of a loop."""
+    concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
+
+
 class ThreadHooks(ProcessHooks):
     """Hooks of a node that shares its process: signals and logs are the user's."""
 
@@ -67,7 +72,7 @@ class NodeThread(Generic[R]):
     def start(self) -> R:
         """Start the node; return its role once the loop runs. Raises what the role raises."""
         self._thread.start()
-        concurrent.futures.wait((self._started, self.ended), return_when=concurrent.futures.FIRST_COMPLETED)
+        await_first(self._started, self.ended)
         if not self._started.done():
             self.ended.result()
         return self._started.result()[2]

@@ -54,7 +54,11 @@ def join_by_environment(settings: Mapping[str, Any], timeout_seconds: float) -> 
     hub = HubThread(node, until_empty=True)
     endpoint = hub.start()
     store.set(key, endpoint)
-    return Joining(endpoint, lambda: hub.join() and None)
+
+    def wait() -> None:
+        hub.join()
+
+    return Joining(endpoint, wait)
 
 
 _attaches = 0
@@ -69,7 +73,7 @@ def _next_attach() -> int:
 
 def _store(timeout_seconds: float) -> Any:
     """Return the store at MASTER_ADDR; torchrun's agent has it, else rank 0 does."""
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return TCPStore(

@@ -24,6 +24,7 @@ from ...pipeline.wire.control.loops import (
 )
 from ...pipeline.wire.control.messages import Hello, NodeFacts
 from ...pipeline.wire.control.orders import GroupView, MemberInfo
+from ...pipeline.wire.field_checks import Counts
 from .samples import SampleStream
 
 LOOP, SYNC = "trainer", "sync"
@@ -158,7 +159,7 @@ class HubState:
         if member.info.role == LOOP:
             self.begun = True
 
-    def heartbeat(self, member: Member, counts: dict[str, int | float]) -> None:
+    def heartbeat(self, member: Member, counts: Counts) -> None:
         """Record a member's counts."""
         member.record_heartbeat(counts)
         for name, stream in self._streams.items():

@@ -1,12 +1,13 @@
-"""Attached loops as processes of their own: one is killed, the others go on, and the book adds up."""
+"""Attached loops as processes: at a hub, where one is killed, and as torchrun starts them."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from shadowsync.tests.support import attached_script
-from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.tests.support.processes import Starter, free_ports, wait_until
 
 SCRIPT = Path(attached_script.__file__)
 LOOPS = 3
@@ -58,3 +59,22 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
     missing = set(range(size)) - set(survivors)
     assert len(missing) <= 6 * attached_script.BATCH
     assert "not synchronized" in hub.text()
+
+
+def test_processes_that_torchrun_started_need_no_hub(starter: Starter, tmp_path: Path) -> None:
+    """Rank 0 hosts it, and ends when the other one has left; each example is in one of the two."""
+    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    variables["MASTER_PORT"] = str(free_ports(1))
+    loops = [
+        starter.fork(
+            *("env://", str(at), "2", str(tmp_path)),
+            script=SCRIPT,
+            environment=variables | {"RANK": str(at)},
+        )
+        for at in range(2)
+    ]
+    for loop in loops:
+        assert loop.wait(300.0) == 0, loop.text()
+    seen = [Counter((tmp_path / f"seen-{at}.txt").read_text().split()) for at in range(2)]
+    assert all(seen)
+    assert sum(seen, Counter()) == Counter(map(str, range(attached_script.EXAMPLES)))

@@ -116,6 +116,7 @@ def test_rounds_with_a_center_have_the_closed_form() -> None:
 
 def test_fixed_rate_rounds_of_two_loops_make_them_equal() -> None:
     every, rounds = 2, 3
+    both = threading.Barrier(2)
 
     def loop(address: str, index: int) -> list[torch.Tensor]:
         model, task = small_model(), Task(index)
@@ -123,6 +124,8 @@ def test_fixed_rate_rounds_of_two_loops_make_them_equal() -> None:
         own = []
         with shadowsync.attach(model, optimizer, join=address, wait_for=2) as sync:
             assert sync.metrics()["members"] == 2
+            # Rounds do not wait for a loop that has not begun.
+            both.wait(60)
             for _ in range(every * rounds):
                 task.step(model, optimizer)
                 own.append(weights_of(model))

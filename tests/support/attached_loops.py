@@ -41,7 +41,7 @@ class Task:
         x, y = self.batch()
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return float(loss.detach())
 

@@ -12,6 +12,7 @@ from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.pipeline.wire.control.loops import ParameterShape
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
+from shadowsync.pipeline.wire.field_checks import Counts
 
 LAYOUT = (ParameterShape("a", (2, 3)), ParameterShape("b", (3,)))
 
@@ -102,9 +103,10 @@ def test_the_first_parameter_that_differs_is_named(
 def test_the_book_says_what_was_synchronized_and_what_died() -> None:
     own = state()
     first, second, third = (begun(own, token) for token in "123")
-    counts = {"iterations": 10, "synced_iterations": 10, "rounds": 4}
+    counts: Counts = {"iterations": 10, "synced_iterations": 10, "rounds": 4}
+    fewer: Counts = {"synced_iterations": 7}
     own.heartbeat(first, counts)
-    own.heartbeat(second, counts | {"synced_iterations": 7})
+    own.heartbeat(second, counts | fewer)
     own.heartbeat(third, {"iterations": 3})
     own.lose(first, "")
     own.lose(second, "was silent for 15 s")
