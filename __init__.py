@@ -1,6 +1,7 @@
 """ShadowSync: background synchronization for training recommendation models (arXiv 2003.03477).
 
-In Python, `run` trains a job on this machine and returns its report; `load` opens the model that a run saved.
+In Python, `run` trains a job on this machine and returns its report; `load` opens the model that a run saved;
+`attach` synchronizes any torch loop with others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .attached.attach import attach
+    from .attached.errors import AttachError
     from .nodes.supervisor.run import RunFailed, run
     from .pipeline.config.job import Job
     from .pipeline.errors import ShadowSyncError
@@ -20,24 +23,28 @@ __version__ = "0.1.0"
 
 # Imported when they are first used: the command line's --help, and nodes that know no torch, import this too.
 _PLACES = {
+    "AttachError": "attached.errors",
     "PROTOCOL_VERSION": "pipeline.wire.frames",
     "Job": "pipeline.config.job",
     "Report": "pipeline.report.model",
     "RunFailed": "nodes.supervisor.run",
     "SavedModel": "pipeline.saved_model.model",
     "ShadowSyncError": "pipeline.errors",
+    "attach": "attached.attach",
     "load": "pipeline.saved_model.model",
     "run": "nodes.supervisor.run",
 }
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "AttachError",
     "Job",
     "Report",
     "RunFailed",
     "SavedModel",
     "ShadowSyncError",
     "__version__",
+    "attach",
     "load",
     "run",
 ]

@@ -16,6 +16,7 @@ from .commands.evaluate import evaluate
 from .commands.export import export
 from .commands.generate import generate
 from .commands.health import health
+from .commands.hub import hub
 from .commands.init import init
 from .commands.key import key, security_options
 from .commands.merge import merge
@@ -129,7 +130,7 @@ def profile(
 
 
 COMMANDS = (
-    *(algos, chaos, compare, evaluate, export, generate, health, init, key),
+    *(algos, chaos, compare, evaluate, export, generate, health, hub, init, key),
     *(merge, predict, prepare, render, resume, scale, serve, stop, top),
     *(coordinator, embedding, reader, sync, trainer),
 )

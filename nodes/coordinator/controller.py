@@ -179,7 +179,8 @@ class JobController:
 
     async def _follow_training(self, manager: CheckpointManager) -> None:
         """Take checkpoints and samples until the job is trained, ends early, or stops."""
-        sampling = self._server.spawn(ReplicaSampler(self._server).run(self._model.dense_elements))
+        sampler = ReplicaSampler(self._server, self._state)
+        sampling = self._server.spawn(sampler.run(self._model.dense_elements))
         checkpointing = self._server.spawn(manager.run())
         following = self._server.spawn(InputFollower(self._server).run())
         profiling = self._server.spawn(self._profile())

@@ -8,16 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import zmq
-import zmq.asyncio
-
-from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
+from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.text.format import duration
-from ...pipeline.wire.control.base import Reply, ReplyType, Request
+from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.orders import (
     DivideBatches,
     Finish,
@@ -27,26 +23,18 @@ from ...pipeline.wire.control.orders import (
     NodeLost,
     SetGroup,
 )
-from ...pipeline.wire.control.verbs import CONTROL_VERBS
-from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.field_checks import Counts
-from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
-from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply, RequestMessage
-from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
+from ...pipeline.wire.messages import Heartbeat, HeartbeatReply
 from ...pipeline.wire.retransmission import REISSUE
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
-from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import bind, configure_socket, send_now
-from ...pipeline.wire.tasks import TaskSet
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..runtime.health import Health, coordinator_health, health_path, serve_health
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
-from ..runtime.tracing import TRACER
 from .audit import lost_batches
+from .control_server import ControlServer
 from .journal import JobJournal
 from .ledger.store import LedgerWriter
-from .sessions import END_NOTICE_SECONDS, REQUESTS_OF_ONE, JobWaits, SessionRegistry
+from .sessions import END_NOTICE_SECONDS, REQUESTS_OF_ONE
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, Member
@@ -63,7 +51,7 @@ HURRY_SECONDS = 2.5
 HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 
 
-class CoordinatorServer(JobWaits):
+class CoordinatorServer(ControlServer):
     """The socket of a job's coordinator, and its sessions with nodes and watchers.
 
     The server applies what happens to the job's state; the controller decides the order of the phases. All of
@@ -77,42 +65,15 @@ class CoordinatorServer(JobWaits):
         store: LedgerWriter,
         process: ProcessHooks | None = None,
     ) -> None:
-        self.settings = settings
-        self._process = process or ProcessHooks()
+        super().__init__(settings, process)
         self.state = state
         self.store = store
         self.journal = JobJournal(state, store, self._failed)
-        self.sessions = SessionRegistry()
-        super().__init__()
         if state.stop is not None:
             # The dead coordinator was about to stop the job.
             self._stopped.set()
-        # Why a node refused its last request, by its name; others only read it.
-        self.unmet: dict[str, ShadowSyncError] = {}
-        self._refusals = Refusals(log)
-        self._unsent = CountedLog(log)
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
-        self._tasks = TaskSet(self._failed)
-        # Set by `listen`; `bound` is the address.
-        self.bound = ""
-        self._socket: zmq.asyncio.Socket | None = None
-        self._authenticator: ZapAuthenticator | None = None
-
-    def listen(self, bound: str = "") -> str:
-        """Bind, and return the endpoint that nodes join at; raises ClusterError.
-
-        `bound` is the address of a dead coordinator, where its nodes look for the new one.
-        """
-        self._context = self._process.zmq_context()
-        self._authenticator = start_authenticator(self._context, self.state.count_refused_connection)
-        self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
-        configure_socket(socket)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.bound = bound = bind(socket, bound or self.settings.listen_at())
-        host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
-        return advertised(bound, self.settings.bind, host)
 
     def start(
         self,
@@ -154,16 +115,25 @@ class CoordinatorServer(JobWaits):
         try:
             await asyncio.gather(*notices, return_exceptions=True)
         finally:
-            try:
-                await self._tasks.close()
-            finally:
-                # Even if cancelled meanwhile: a context with an open socket cannot be terminated.
-                if self._socket is not None:
-                    close_listening(self._socket)
-                if self._authenticator is not None:
-                    self._authenticator.close()
-                if self._socket is not None:
-                    self._context.term()
+            await super().close()
+
+    async def answer(self, token: str, request: Request[Any], number: int) -> Reply:
+        """See `ControlServer`."""
+        assert self._handle is not None
+        return await self._handle(token, request, number)
+
+    def count_refused(self, token: str) -> None:
+        """See `ControlServer`."""
+        self.state.count_refused(token)
+
+    def count_refused_connection(self) -> None:
+        """See `ControlServer`."""
+        self.state.count_refused_connection()
+
+    @property
+    def first_number(self) -> int:
+        """See `ControlServer`: above those of the coordinators before."""
+        return self.state.takeovers * REQUESTS_OF_ONE + 1
 
     def request_stop(self, stop: Stop) -> None:
         """Stop the job; the first reason counts."""
@@ -177,35 +147,6 @@ class CoordinatorServer(JobWaits):
         log.warning("%s: %s", node, what)
         seconds = self.state.add_event(node, what)
         self.store.event(seconds, node, what)
-
-    async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """Send one node a request; return None if it is lost or refuses."""
-        session = self.sessions.of(member.info.token.encode())
-        if session is None or not member.alive:
-            return None
-        self.unmet.pop(member.info.name, None)
-        try:
-            return await session.call(request, timeout_seconds=seconds)
-        except (ConnectionLost, RemoteError) as error:
-            log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, error)
-            if isinstance(error, RemoteError):
-                self.unmet[member.info.name] = error
-            return None
-
-    async def call_or_raise(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType:
-        """Send a request that must be answered.
-
-        Raises ClusterError with the reason if it is not.
-        """
-        session = self.sessions.of(member.info.token.encode())
-        if session is None or not member.alive:
-            raise ClusterError(f"{member.info.name} is lost")
-        try:
-            return await session.call(request, timeout_seconds=seconds)
-        except (ConnectionLost, RemoteError) as error:
-            unmet = ClusterError(f"{member.info.name}: {error}")
-            unmet.exit_code = error.exit_code if isinstance(error, RemoteError) else unmet.exit_code
-            raise unmet from error
 
     async def call_until_answered(
         self, member: Member, request: Request[Any], unable: str, wanted: Callable[[], bool]
@@ -223,14 +164,6 @@ class CoordinatorServer(JobWaits):
                 if isinstance(error.__cause__, RemoteError):
                     self.mark_dead(member.info.token, unable)
             await asyncio.sleep(REISSUE.interval_seconds)
-
-    async def call_all(
-        self, members: Iterable[Member], request: Request[ReplyType], seconds: float
-    ) -> dict[str, ReplyType]:
-        """Send several nodes a request at once; return the replies by name."""
-        targets = list(members)
-        replies = await asyncio.gather(*(self.call(member, request, seconds) for member in targets))
-        return {m.info.name: a for m, a in zip(targets, replies, strict=True) if a is not None}
 
     def mark_dead(self, token: str, why: str) -> None:
         """Mark a node as dead: end its session and notify the others.
@@ -287,63 +220,8 @@ class CoordinatorServer(JobWaits):
             self.spawn(self._notice(other, info))
         self.broadcast_group(self.state.group.view)
 
-    async def _receive(self) -> None:
-        while True:
-            assert self._socket is not None
-            parts = await self._socket.recv_multipart(copy=False)
-            identity = parts[0].bytes
-            token = identity.decode("ascii", "replace")
-            try:
-                message = decode([part.buffer for part in parts[1:]])
-            except ProtocolError as error:
-                self._refuse(token, str(error))
-                self._send(identity, Failure(request=0, what=str(error)))
-                continue
-            self.sessions.record_seen(identity, asyncio.get_running_loop().time())
-            if isinstance(message, Heartbeat):
-                self._heartbeat(identity, token, message)
-                continue
-            session = self.sessions.of(identity)
-            if session is None:
-                if not isinstance(message, RequestMessage):
-                    continue
-                session = self._new_session(identity, token, {})
-                self.sessions.begin(identity, session)
-                self.spawn(self.notify())
-            session.receive(message)
-
-    def _new_session(self, identity: bytes, token: str, replies: Mapping[int, Reply]) -> RpcChannel:
-        async def handle(request: Request[Any], number: int) -> Reply:
-            assert self._handle is not None
-            began = time.monotonic()
-            try:
-                return await self._handle(token, request, number)
-            finally:
-                if TRACER.on:
-                    TRACER.note(CONTROL_VERBS.name_of(request), began, time.monotonic() - began)
-
-        def send(message: Message) -> None:
-            self._send(identity, message)
-
-        return RpcChannel(
-            token,
-            send,
-            handle,
-            refused=lambda why: self._refuse(token, why),
-            first_number=self.state.takeovers * REQUESTS_OF_ONE + 1,
-            replies=replies,
-        )
-
-    def _refuse(self, token: str, why: str) -> None:
-        self.state.count_refused(token)
-        self._refusals.add("refused a message from %r: %s", token, why)
-
-    def _send(self, identity: bytes, message: Message) -> None:
-        assert self._socket is not None
-        if not send_now(self._socket, [identity, *encode(message)]):
-            self._unsent.add(UNSENT, message.KIND, identity)
-
-    def _heartbeat(self, identity: bytes, token: str, message: Heartbeat) -> None:
+    def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
+        """See `ControlServer`."""
         member = self.state.members.find(token)
         # A leaving node is being told to end, as long as it has a session.
         leaves = member is not None and member.left and self.sessions.of(identity) is not None
@@ -388,10 +266,6 @@ class CoordinatorServer(JobWaits):
         if view is not None and self.state.members.started:
             for trainer in self.state.members.alive("trainer"):
                 self.spawn(self.call(trainer, SetGroup(view), REQUEST_SECONDS))
-
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine in the background; its exception stops the job."""
-        return self._tasks.start(work)
 
     def _failed(self, error: BaseException) -> None:
         if self.state.stop is None:

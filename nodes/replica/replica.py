@@ -93,7 +93,25 @@ def find_precision(setting: Literal["auto", "float32", "bfloat16"], device: torc
 
 
 @dataclass(frozen=True)
-class TrainerContext:
+class ReplicaContext:
+    """What the synchronization of a replica needs, whoever trains it.
+
+    Attributes:
+        iterations: steps of each thread that trains, int64 [workers], written by that thread only.
+    """
+
+    job: Job
+    layout: FlatLayout
+    replica: FlatReplica
+    iterations: Int64Array
+
+    def total_iterations(self) -> int:
+        """Return the steps of all workers so far."""
+        return int(self.iterations.sum())
+
+
+@dataclass(frozen=True)
+class TrainerContext(ReplicaContext):
     """The state that all threads of one trainer share.
 
     With `trainer.worker_kind = "process"`, its worker processes share it, too.
@@ -110,15 +128,11 @@ class TrainerContext:
         pause: whether workers wait before their next batch.
     """
 
-    job: Job
     device: Device
     precision: Precision
     template: nn.Module
-    layout: FlatLayout
-    replica: FlatReplica
     optimizer: SharedOptimizer
     router: ShardRouter
-    iterations: Int64Array
     updates: Int64Array
     examples: Int64Array
     count: ExampleCount
@@ -171,10 +185,6 @@ class TrainerContext:
             micro_batches=MicroBatchSetting(memory.counters(MicroBatchSetting.SIZE)),
             pause=TrainingPause(memory.counters(TrainingPause.SIZE)),
         )
-
-    def total_iterations(self) -> int:
-        """Return the steps of all workers so far."""
-        return int(self.iterations.sum())
 
     def total_updates(self) -> int:
         """Return the dense updates of all workers so far."""

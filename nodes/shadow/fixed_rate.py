@@ -28,7 +28,7 @@ from ...pipeline.wire.worker_messages import (
     WorkerHeartbeat,
     WorkerReport,
 )
-from ..replica.replica import TrainerContext
+from ..replica.replica import ReplicaContext
 from .center_client import CenterClient
 from .rounds import RoundCounter, RoundGate
 from .zmq_peers import ConnectionConfig, ZmqPeers
@@ -117,7 +117,7 @@ class CenterRounds(FixedRate):
     """
 
     def __init__(
-        self, index: int, context: TrainerContext, connection_config: ConnectionConfig, rounds: RoundLog
+        self, index: int, context: ReplicaContext, connection_config: ConnectionConfig, rounds: RoundLog
     ) -> None:
         self._index = index
         self._context = context
@@ -246,7 +246,7 @@ class RemoteRoundLog:
     Called by the worker's thread.
     """
 
-    def __init__(self, context: TrainerContext, report: SendReport) -> None:
+    def __init__(self, context: ReplicaContext, report: SendReport) -> None:
         self._context = context
         self._report = report
 

@@ -17,7 +17,7 @@ from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...pipeline.wire.tasks import TaskSet, post
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
 from ..allreduce.sockets import PeerListener
-from ..replica.replica import TrainerContext
+from ..replica.replica import ReplicaContext
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
 from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
@@ -60,7 +60,7 @@ class Synchronizer:
 
     def __init__(
         self,
-        context: TrainerContext,
+        context: ReplicaContext,
         algorithm: Algorithm,
         node: NodeContext,
         members: Sequence[MemberInfo],
@@ -120,6 +120,18 @@ class Synchronizer:
     async def wait_idle(self) -> None:
         """Return when no round is under way."""
         await self._shadow.run_with_peers(lambda _: self._shadow.wait_idle())
+
+    async def hold(self) -> None:
+        """Return when no round is under way, and let none begin before `release`."""
+        await self._shadow.run_with_peers(lambda _: self._shadow.hold())
+
+    async def release(self) -> None:
+        """Let rounds begin again, after `hold`."""
+        await self._shadow.run_with_peers(lambda _: self._shadow.release())
+
+    async def read_center(self) -> torch.Tensor:
+        """Return the center, float32 [numel of the replica]; raises PeerLost."""
+        return await self._shadow.run_with_peers(lambda peers: peers.center.read_all())
 
     def mark_lost(self, token: str) -> None:
         """Mark a sync node as lost."""
@@ -193,7 +205,7 @@ class Synchronizer:
         origin = self._algorithm.model
         if self._model is None and origin is ModelOrigin.CENTER:
             try:
-                center = await self._shadow.run_with_peers(lambda peers: peers.center.read_all())
+                center = await self.read_center()
                 self._model = center[: self._context.layout.numel]
             except PeerLost as error:
                 log.warning("the center cannot be read: %s", error)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...sync_algos.base import Algorithm
-from ..replica.replica import TrainerContext
+from ..replica.replica import ReplicaContext
 from ..runtime.loops import LoopThread
 from ..runtime.tracing import TRACER
 from .rounds import RoundCounter, RoundGate
@@ -42,7 +42,7 @@ class ShadowThread(LoopThread):
 
     def __init__(
         self,
-        context: TrainerContext,
+        context: ReplicaContext,
         algorithm: Algorithm,
         open_peers: Callable[[], ZmqPeers],
         rounds: RoundCounter,
@@ -147,6 +147,14 @@ class ShadowThread(LoopThread):
             else:
                 self._rounds.incomplete()
             return complete
+
+    async def hold(self) -> None:
+        """Return when no round is under way, and let none begin before `release`."""
+        await self.round_lock.acquire()
+
+    async def release(self) -> None:
+        """Let rounds begin again, after `hold`."""
+        self.round_lock.release()
 
     async def wait_idle(self) -> None:
         """Return when no round is under way."""

@@ -12,7 +12,7 @@ from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
 from ..allreduce.sockets import PeerListener
 from ..allreduce.transport import AllReduceTransport
-from ..replica.replica import TrainerContext
+from ..replica.replica import ReplicaContext
 from ..runtime.members import summed
 from .center_client import CenterClient
 
@@ -106,7 +106,7 @@ class ConnectionConfig:
     index: int
     token: str
 
-    def open_center(self, context: TrainerContext, thread: str) -> CenterClient | None:
+    def open_center(self, context: ReplicaContext, thread: str) -> CenterClient | None:
         """Open a client of the sync nodes on this thread's loop, if needed."""
         if not self.algorithm.needs_center:
             return None
@@ -126,7 +126,7 @@ class ConnectionConfig:
 
     def open(
         self,
-        context: TrainerContext,
+        context: ReplicaContext,
         thread: str,
         socket: PeerListener | None,
         view: GroupView,

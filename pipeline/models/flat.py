@@ -37,14 +37,19 @@ class FlatLayout:
 
     Parameters are in the order of `named_parameters`, each aligned to 16 elements. The gaps between them stay
     zero, because their gradients are zero. Raises TypeError for a parameter that is not float32.
+
+    Args:
+        trainable: whether only parameters that require a gradient have a place.
     """
 
     ALIGNMENT = 16
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, trainable: bool = False) -> None:
         self.spans: list[ParameterSlice] = []
         at = 0
         for name, parameter in module.named_parameters():
+            if trainable and not parameter.requires_grad:
+                continue
             if parameter.dtype != torch.float32:
                 raise TypeError(f"parameter {name} is {parameter.dtype}; a flat replica holds float32 only")
             self.spans.append(ParameterSlice(name, at, tuple(parameter.shape)))

@@ -18,13 +18,15 @@ ROOT = Path(shadowsync.__file__).resolve().parent
 
 # cli -> lab -> nodes -> {pipeline, sync_algos}: what each part may import of the package.
 ALLOWED = {
-    "shadowsync": {"shadowsync", "nodes", "pipeline"},
+    "shadowsync": {"shadowsync", "attached", "nodes", "pipeline"},
+    "attached": {"attached", "nodes", "pipeline", "sync_algos"},
     # Loads models for pipeline and algorithms for sync_algos, neither of which may import the other.
     "class_loader": {"class_loader"},
     "__main__": {"cli"},
     "cli": {"shadowsync", "commands", "lab", "nodes", "pipeline", "serving", "sync_algos", "watch"},
     "commands": {
         "shadowsync",
+        "attached",
         "commands",
         "deployment",
         "lab",

@@ -28,6 +28,7 @@ def test_commands() -> None:
     other = [
         "export",
         "health",
+        "hub",
         "init",
         "key",
         "merge",

@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 import numpy as np
 
 from ....pipeline.wire.control.orders import SampleReplica, SetSync
 from ..control.divergence import SAMPLED_ELEMENTS, Divergence
-from ..control.sync_control import ReplicaPoint
+from ..control.sync_control import ReplicaPoint, SyncControl
 from ..control.sync_law import SyncSettings
-from ..server import CoordinatorServer
+from ..control_server import ControlServer
+from ..state.membership import Member
+from ..state.progress import DivergenceCurve
 
 REQUEST_SECONDS = 10.0
 # Time between checks for a second trainer.
 IDLE_SECONDS = 1.0
+
+
+class LivingMembers(Protocol):
+    """The members of a job, or of a hub."""
+
+    def alive(self, role: str | None = None) -> list[Member]:
+        """Return active living members, by role and index."""
+        ...
+
+
+class SampledState(Protocol):
+    """What a sampler reads and adds to: `JobState`, or the state of a hub."""
+
+    @property
+    def members(self) -> LivingMembers:
+        """The members."""
+        ...
+
+    @property
+    def divergence(self) -> DivergenceCurve:
+        """The curve that points are added to."""
+        ...
+
+    @property
+    def control(self) -> SyncControl | None:
+        """The controller; None if there is none."""
+        ...
+
+    def seconds(self) -> float:
+        """Return the seconds since the start."""
+        ...
 
 
 class ReplicaSampler:
@@ -24,9 +58,9 @@ class ReplicaSampler:
     Runs on the coordinator's loop.
     """
 
-    def __init__(self, server: CoordinatorServer) -> None:
+    def __init__(self, server: ControlServer, state: SampledState) -> None:
         self._server = server
-        self._state = server.state
+        self._state = state
         # Confirmed settings by node name; None while an order is unconfirmed, which is then repeated.
         self._confirmed: dict[str, SyncSettings | None] = {}
         self._first = self._state.control.settings if self._state.control is not None else None

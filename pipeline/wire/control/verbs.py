@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from .base import Done, Verb, VerbTable
+from .loops import (
+    EndSamples,
+    GetLoops,
+    JoinLoops,
+    JoinLoopsReply,
+    LoopsReply,
+    PauseLoop,
+    SamplesReply,
+    TakeSamples,
+)
 from .messages import (
     ChildExited,
     ChildExitedReply,
@@ -70,6 +80,7 @@ from .orders import (
 from .profile import Measure, MeasureReply, Trace, TraceReply
 
 _COORDINATOR: Final = frozenset({"coordinator"})
+_HUB: Final = frozenset({"hub"})
 _READER: Final = frozenset({"reader"})
 _TRAINER: Final = frozenset({"trainer"})
 _NODE: Final = frozenset({"reader", "trainer", "embedding", "sync"})
@@ -95,6 +106,11 @@ CONTROL_VERBS: Final = VerbTable(
         ),
         "scale": Verb(Scale, ScaleReply, _WATCHER, _COORDINATOR),
         "end_input": Verb(EndInput, Done, _WATCHER, _COORDINATOR),
+        "join_loops": Verb(JoinLoops, JoinLoopsReply, _TRAINER, _HUB),
+        "pause_loop": Verb(PauseLoop, Done, _TRAINER, _HUB),
+        "get_loops": Verb(GetLoops, LoopsReply, frozenset({"trainer", "watcher"}), _HUB, repeatable=True),
+        "take_samples": Verb(TakeSamples, SamplesReply, _TRAINER, _HUB),
+        "end_samples": Verb(EndSamples, Done, _TRAINER, _HUB),
         "connect_peers": Verb(ConnectPeers, Done, _COORDINATOR, _NODE),
         "begin": Verb(Begin, Done, _COORDINATOR, _NODE),
         "node_lost": Verb(NodeLost, Done, _COORDINATOR, _NODE),

@@ -1,0 +1,1 @@
+"""Loops of users that synchronize in the background: `shadowsync.attach`, and their hub."""

@@ -1,0 +1,163 @@
+"""`shadowsync.attach`: any torch loop synchronizes in the background."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import torch
+from torch import nn
+
+from ..nodes.runtime.settings import NodeSettings
+from ..pipeline.errors import ClusterError, ExitCode
+from ..pipeline.text.format import duration
+from ..pipeline.wire.endpoints import AUTO, host_of, is_loopback_host
+from ..pipeline.wire.keys.job_key import KEY_VARIABLE, job_key
+from .checks import check_model
+from .errors import AttachError
+from .job import loop_job
+from .loop import AttachedLoop
+from .node_thread import NodeThread, await_first
+from .role import LoopRole
+from .torchrun import ENV, Joining, join_by_environment
+from .views import ParameterViews
+
+JOIN_VARIABLE: Final = "SHADOWSYNC_JOIN"
+
+
+def attach(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    join: str | None = None,
+    key: str | PathLike[str] | None = None,
+    algorithm: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    mode: Literal["shadow", "fixed"] | None = None,
+    every: int | None = None,
+    gap: int | None = None,
+    duty: float | None = None,
+    codecs: Mapping[str, str] | None = None,
+    start: Literal["cluster", "mine"] = "cluster",
+    wait_for: int = 1,
+    on_lost: Literal["go_on", "raise"] = "go_on",
+    bind: str = "",
+    advertise: str = "",
+    timeout_seconds: float = 60.0,
+) -> AttachedLoop:
+    """Synchronize the module's trainable parameters with other loops, in the background.
+
+    Use the result in a `with` block around the unchanged loop. The trainable parameters become views of one
+    float32 buffer, which a shadow thread synchronizes. On leaving the block the closing round is made, and
+    the parameters are plain tensors again. Call it on the loop's thread, after the optimizer was made.
+
+    Args:
+        module: any torch module; what is frozen stays as it is, and is never sent.
+        optimizer: all optimizers that step the module. Steps of the first one count.
+        join: a hub's `tcp://HOST:PORT`; "env://" for processes that torchrun started; by default
+            $SHADOWSYNC_JOIN, else "env://".
+        key: the job's key file; by default $SHADOWSYNC_KEY_FILE.
+        algorithm, options, mode, every, gap, duty, codecs: `[sync]` and `[codecs]` of a job file. The hub has
+            them; those that are given here must be the same. With "env://" they are the hub's.
+        start: "cluster": a loop that joins late takes the others' weights; "mine": it keeps its own.
+        wait_for: return only when so many loops train.
+        on_lost: without the hub the loop goes on alone, which is logged, or raises ClusterError.
+        bind, advertise: host to listen on for other loops, and the host that they connect to; by default
+            chosen by the hub's address.
+        timeout_seconds: how long to wait for the hub, and for `wait_for`.
+
+    Raises:
+        AttachError: the model, optimizer or a setting cannot be attached; nothing was changed.
+        ClusterError: there is no such hub, or the other loops have another model; nothing was changed.
+    """
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    check_model(module, optimizers)
+    wanted = _settings(algorithm, options, mode, every, gap, duty, codecs)
+    if key is not None:
+        os.environ[KEY_VARIABLE] = str(Path(key).absolute())
+        job_key()
+    address = join or os.environ.get(JOIN_VARIABLE) or ENV
+    if address != ENV and not address.startswith("tcp://"):
+        raise AttachError(f"{address!r} given", where="join", remedy='give tcp://HOST:PORT or "env://"')
+    views = ParameterViews(module)
+    views.claim()
+    try:
+        joining = (
+            join_by_environment(wanted, timeout_seconds) if address == ENV else Joining(address, lambda: None)
+        )
+        settings = _node_settings(joining.endpoint, bind, advertise, timeout_seconds)
+        thread = NodeThread(lambda: LoopRole(views, wanted, start), settings, "attached loop")
+        role = thread.start()
+        try:
+            _await_begin(thread, role)
+            _await_others(thread, role, wait_for, timeout_seconds)
+            return AttachedLoop(
+                views, optimizers, thread, role, raise_if_lost=on_lost == "raise", at_end=joining.at_end
+            )
+        except BaseException:
+            thread.fail(ClusterError("the loop was not attached"))
+            thread.join(timeout_seconds)
+            raise
+    except BaseException:
+        views.detach()
+        raise
+
+
+def _settings(
+    algorithm: str | None,
+    options: Mapping[str, Any] | None,
+    mode: str | None,
+    every: int | None,
+    gap: int | None,
+    duty: float | None,
+    codecs: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    given = {
+        "sync.algorithm": algorithm,
+        "sync.options": None if options is None else dict(options),
+        "sync.mode": mode,
+        "sync.every": every,
+        "sync.gap": gap,
+        "sync.duty": duty,
+    }
+    wanted = {name: value for name, value in given.items() if value is not None}
+    return wanted | {f"codecs.{name}": value for name, value in (codecs or {}).items()}
+
+
+def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: float) -> NodeSettings:
+    """Return the settings of the loop's node; the hub says later what it synchronizes."""
+    if not bind:
+        near = is_loopback_host(host_of(endpoint))
+        bind, advertise = ("127.0.0.1", advertise) if near else ("0.0.0.0", advertise or AUTO)
+    job = loop_job({"run.start_timeout_seconds": timeout_seconds})
+    return NodeSettings(job, join=endpoint, bind=bind, advertise=advertise)
+
+
+def _await_begin(thread: NodeThread[LoopRole], role: LoopRole) -> None:
+    """Return when the loop may train; raises what prevents it."""
+    await_first(role.begun, thread.ended)
+    if role.begun.done():
+        return
+    code, text = thread.ended.result()
+    error = AttachError if code == ExitCode.USAGE else ClusterError
+    raise error(text or "the hub ended before the loop began")
+
+
+def _await_others(
+    thread: NodeThread[LoopRole], role: LoopRole, wait_for: int, timeout_seconds: float
+) -> None:
+    """Return when enough loops train."""
+    if wait_for < 2:
+        return
+    try:
+        thread.submit(lambda: role.await_loops(wait_for)).result(timeout_seconds)
+    except (TimeoutError, concurrent.futures.CancelledError) as error:
+        raise ClusterError(
+            f"fewer than {wait_for} loops began within {duration(timeout_seconds)}",
+            where="wait_for",
+            remedy="start the others, or wait for fewer",
+        ) from error

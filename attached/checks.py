@@ -1,0 +1,147 @@
+"""What is refused before a model is attached; nothing is changed here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from .errors import AttachError
+
+_DEVICES = ("cpu", "cuda")
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
+
+
+def check_model(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raise AttachError, which names the parameter, unless the model can be attached."""
+    if not isinstance(module, nn.Module):
+        raise AttachError(f"a {type(module).__name__} given; give the torch module that the loop trains")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise AttachError(
+                f"a {type(optimizer).__name__} given as optimizer; give a torch.optim.Optimizer"
+            )
+    if not optimizers:
+        raise AttachError("no optimizer given", remedy="give the one that the loop steps")
+    _check_wrappers(module)
+    _check_lazy(module)
+    trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if not trainable:
+        raise AttachError("no parameter requires a gradient, so there is nothing to synchronize")
+    for name, parameter in trainable:
+        _check_kind(name, parameter)
+    _check_devices(trainable)
+    _check_optimizers(trainable, optimizers)
+    _check_tables(module, trainable)
+
+
+def _check_wrappers(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        kind = type(part)
+        if kind.__module__.startswith("torch.nn.parallel"):
+            raise AttachError(
+                f"{kind.__name__} given; it already makes its replicas equal in every step",
+                where=name,
+                remedy="attach the module itself, and let each process have its own",
+            )
+        if kind.__module__.startswith("torch.distributed.fsdp"):
+            raise AttachError(
+                f"{kind.__name__} given; sharded parameters cannot be attached yet",
+                where=name,
+                remedy="use a process for each replica, with the whole model in it",
+            )
+
+
+def _check_lazy(module: nn.Module) -> None:
+    tensors: Iterator[tuple[str, object]] = iter([*module.named_parameters(), *module.named_buffers()])
+    for name, tensor in tensors:
+        if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
+            raise AttachError(
+                "is lazy, and has no shape yet",
+                where=name,
+                remedy="run the model once on a batch, then attach",
+            )
+
+
+def _check_kind(name: str, parameter: nn.Parameter) -> None:
+    kind = type(parameter.data)
+    if kind.__name__ == "DTensor":
+        raise AttachError(
+            "is sharded (a DTensor), which cannot be attached yet",
+            where=name,
+            remedy="use a process for each replica, with the whole model in it",
+        )
+    if parameter.is_quantized or kind is not torch.Tensor:
+        raise AttachError(
+            f"is quantized, or another kind of tensor ({kind.__name__}); only plain float32 is synchronized",
+            where=name,
+            remedy="freeze it (requires_grad_(False)), then it is never sent",
+        )
+    if parameter.is_meta:
+        raise AttachError("is on the meta device, and has no values", where=name, remedy="load it first")
+    if parameter.dtype != torch.float32:
+        raise AttachError(
+            f"is {str(parameter.dtype).removeprefix('torch.')}; only float32 is synchronized yet",
+            where=name,
+            remedy="keep float32 parameters and use torch.autocast, or freeze it",
+        )
+    if parameter.layout != torch.strided:
+        raise AttachError(
+            f"is {str(parameter.layout).removeprefix('torch.')}; only dense parameters are synchronized",
+            where=name,
+        )
+
+
+def _check_devices(trainable: Sequence[tuple[str, nn.Parameter]]) -> None:
+    first, parameter = trainable[0]
+    device = parameter.device
+    if device.type not in _DEVICES:
+        raise AttachError(f"is on {device}; only the CPU and CUDA can be attached yet", where=first)
+    for name, other in trainable:
+        if other.device != device:
+            raise AttachError(
+                f"is on {other.device}, and {first} on {device}; several devices cannot be attached",
+                where=name,
+                remedy="move the whole model to one device before attach",
+            )
+
+
+def _check_optimizers(
+    trainable: Sequence[tuple[str, nn.Parameter]], optimizers: Sequence[torch.optim.Optimizer]
+) -> None:
+    stepped = [p for one in optimizers for group in one.param_groups for p in group["params"]]
+    ours, theirs = {id(p) for _, p in trainable}, {id(p) for p in stepped}
+    for name, parameter in trainable:
+        if id(parameter) not in theirs:
+            raise AttachError(
+                "is trainable and in no optimizer that was given",
+                where=name,
+                remedy="give all optimizers as a list, or freeze it",
+            )
+    for parameter in stepped:
+        if parameter.requires_grad and id(parameter) not in ours:
+            raise AttachError(
+                f"an optimizer has a parameter of shape {tuple(parameter.shape)} that is not in the module,"
+                " and would not be synchronized",
+                remedy="attach a module that contains it",
+            )
+
+
+def _check_tables(module: nn.Module, trainable: Sequence[tuple[str, nn.Parameter]]) -> None:
+    names = {id(parameter): name for name, parameter in trainable}
+    tables = {
+        names[id(part.weight)]: part.weight.numel()
+        for part in module.modules()
+        if isinstance(part, _TABLES) and id(part.weight) in names
+    }
+    total = sum(parameter.numel() for _, parameter in trainable)
+    if 2 * sum(tables.values()) > total:
+        raise AttachError(
+            f"embedding tables are {100 * sum(tables.values()) / total:.0f}% of the trainable bytes, which"
+            " each round would send",
+            where=", ".join(list(tables)[:3]),
+            remedy="freeze them, or train them on embedding nodes in a job; shadowsync.Embeddings, which"
+            " does so for any loop, is planned",
+        )

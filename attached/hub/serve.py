@@ -1,0 +1,133 @@
+"""A hub from its address to its end: the server, and its sync nodes as threads."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import uuid4
+
+from ...nodes.launch import make_role
+from ...nodes.runtime.main_loop import run_pause_aware
+from ...nodes.runtime.process import ProcessHooks
+from ...nodes.runtime.role import Role
+from ...nodes.runtime.settings import NodeSettings
+from ...pipeline.wire.control.loops import LoopsReply
+from ...pipeline.wire.endpoints import WILDCARDS, host_of
+from ..node_thread import NodeThread, ThreadHooks
+from .server import HubServer
+
+END_SECONDS = 10.0
+
+
+async def serve_hub(
+    settings: NodeSettings,
+    announce: Callable[[str], None],
+    *,
+    until_empty: bool = False,
+    process: ProcessHooks | None = None,
+) -> LoopsReply:
+    """Serve loops until an interrupt, or with `until_empty` until the last one has left; return the book.
+
+    `announce` is called with the address to join. Raises ClusterError for an address that cannot be used,
+    and the error of a sync node that failed.
+    """
+    server = HubServer(settings, until_empty=until_empty, process=process)
+    nodes: list[NodeThread[Role]] = []
+    try:
+        endpoint = server.listen()
+        server.start()
+        for index in range(settings.job.sync_nodes):
+            nodes.append(_sync_node(settings, server.bound, index))
+            await asyncio.to_thread(nodes[-1].start)
+        announce(endpoint)
+        await server.over()
+    finally:
+        if server.bound:
+            await server.finish()
+        await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in nodes))
+        await server.close()
+    return server.state.book()
+
+
+def _sync_node(settings: NodeSettings, bound: str, index: int) -> NodeThread[Role]:
+    """Make a sync node that joins the hub of this process, and listens at the hub's host."""
+    host = host_of(settings.bind)
+    join = bound
+    if host in WILDCARDS:
+        join = f"tcp://127.0.0.1:{bound.rpartition(':')[2]}"
+    own = replace(settings, join=join, bind=host, token=uuid4().hex)
+    return NodeThread(lambda: make_role("sync", settings.job), own, f"sync-{index} control")
+
+
+class HubThread:
+    """A hub as a thread of this process.
+
+    Attributes:
+        endpoint: the address to join, once `start` has returned.
+        book: the book of steps, once it has ended.
+    """
+
+    def __init__(self, settings: NodeSettings, *, until_empty: bool = False) -> None:
+        self._settings, self._until_empty = settings, until_empty
+        self._announced: concurrent.futures.Future[str] = concurrent.futures.Future()
+        self._hooks = _StoppableHooks()
+        self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
+        self.endpoint = ""
+        self.book: LoopsReply | None = None
+
+    def start(self) -> str:
+        """Start the hub; return the address to join. Raises what `serve_hub` raises."""
+        self._thread.start()
+        self.endpoint = self._announced.result()
+        return self.endpoint
+
+    def stop(self) -> None:
+        """End the hub; any thread may call."""
+        self._hooks.interrupt()
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Wait for the end; return whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.book = run_pause_aware(
+                serve_hub(
+                    self._settings,
+                    self._announced.set_result,
+                    until_empty=self._until_empty,
+                    process=self._hooks,
+                )
+            )
+        except BaseException as error:
+            if self._announced.done():
+                raise
+            self._announced.set_exception(error)
+
+
+class _StoppableHooks(ThreadHooks):
+    """Hooks of a hub that another thread interrupts."""
+
+    def __init__(self) -> None:
+        self._interrupt: Callable[[], None] = lambda: None
+
+    def on_interrupt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interrupted: Callable[[], None],
+        terminated: Callable[[], None] | None = None,  # noqa: ARG002
+    ) -> None:
+        """See `ProcessHooks`."""
+
+        def interrupt() -> None:
+            loop.call_soon_threadsafe(interrupted)
+
+        self._interrupt = interrupt
+
+    def interrupt(self) -> None:
+        """Interrupt the hub; any thread may call."""
+        self._interrupt()

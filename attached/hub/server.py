@@ -1,0 +1,254 @@
+"""The hub's server: sessions with loops, sync nodes and watchers, heartbeats, deaths.
+
+Imports no torch. Loops go on training without it, but do not synchronize.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ...nodes.coordinator.control_server import ControlServer
+from ...nodes.coordinator.monitoring.replica_sampler import ReplicaSampler
+from ...nodes.coordinator.state.membership import Member
+from ...nodes.runtime.process import ProcessHooks
+from ...nodes.runtime.settings import NodeSettings
+from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
+from ...pipeline.text.format import duration
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.loops import (
+    EndSamples,
+    GetLoops,
+    JoinLoops,
+    JoinLoopsReply,
+    PauseLoop,
+    TakeSamples,
+)
+from ...pipeline.wire.control.messages import (
+    Hello,
+    HelloReply,
+    Interrupt,
+    Leave,
+    NodeFailed,
+    Ready,
+    RejoinGroup,
+    ReportSlowPeer,
+)
+from ...pipeline.wire.control.orders import Finish, GroupView, NodeLost, SetGroup
+from ...pipeline.wire.control.verbs import CONTROL_VERBS
+from ...pipeline.wire.messages import Heartbeat, HeartbeatReply
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ..errors import AttachError
+from ..job import require_settings
+from .admission import REQUEST_SECONDS, HubAdmission
+from .state import SYNC, HubState
+
+FINISH_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class HubServer(ControlServer):
+    """The socket of a hub; runs on one asyncio loop.
+
+    Args:
+        until_empty: whether the hub ends when the last loop has gone.
+    """
+
+    def __init__(
+        self, settings: NodeSettings, *, until_empty: bool = False, process: ProcessHooks | None = None
+    ) -> None:
+        super().__init__(settings, process)
+        self.state = HubState(settings.job)
+        self._until_empty = until_empty
+        self._admission = HubAdmission(self)
+        self._plan = TablePlan.make(settings.job.tables, settings.job.embedding.nodes).to_body()
+        self._sampling: asyncio.Task[Any] | None = None
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin to receive and to watch heartbeats; an interrupt ends the hub."""
+        self.spawn(self._receive())
+        self.spawn(self._watch())
+        self._process.on_interrupt(asyncio.get_running_loop(), self._stopped.set)
+
+    async def over(self) -> None:
+        """Return when the hub is to end; raises the error that ended it."""
+        await self._stopped.wait()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the hub."""
+        self._stopped.set()
+
+    async def finish(self) -> None:
+        """Tell every member to end, and take the last counts."""
+        members = self.state.members.living()
+        replies = await self.call_all(members, Finish(ExitCode.OK, "the hub ended"), FINISH_SECONDS)
+        for member in members:
+            if (reply := replies.get(member.info.name)) is not None:
+                self.state.heartbeat(member, reply.counts)
+                self.state.lose(member, "")
+
+    async def answer(self, token: str, request: Request[Any], number: int) -> Reply:  # noqa: ARG002
+        """See `ControlServer`."""
+        if isinstance(request, Hello):
+            return self._hello(token, request)
+        if isinstance(request, GetLoops):
+            return self.state.book()
+        handlers: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
+            JoinLoops: self._join_loops,
+            Ready: self._ready,
+            Leave: self._leave,
+            Interrupt: self._leave,
+            NodeFailed: self._node_failed,
+            PauseLoop: self._pause_loop,
+            ReportSlowPeer: self._report_slow_peer,
+            RejoinGroup: self._rejoin_group,
+            TakeSamples: self._take_samples,
+            EndSamples: self._end_samples,
+        }
+        if type(request) not in handlers:
+            raise ProtocolError(f"a hub does not answer {CONTROL_VERBS.name_of(request)!r}")
+        return await handlers[type(request)](self.state.members.require(token), request)
+
+    def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
+        """See `ControlServer`."""
+        member = self.state.members.find(token)
+        # A leaving loop is being told to end, as long as it has a session.
+        leaves = member is not None and member.left and self.sessions.of(identity) is not None
+        dead = member is not None and not member.alive and not leaves
+        self._send(identity, HeartbeatReply(0, member.lost_because if member is not None and dead else ""))
+        if member is not None and member.alive:
+            self.state.heartbeat(member, message.counts)
+
+    def count_refused(self, token: str) -> None:  # noqa: ARG002
+        """See `ControlServer`."""
+        self.state.refused_messages += 1
+
+    def count_refused_connection(self) -> None:
+        """See `ControlServer`."""
+        self.state.refused_connections += 1
+
+    def mark_dead(self, token: str, why: str) -> None:
+        """Mark a member as dead: end its session and tell the others."""
+        member = self.state.members.find(token)
+        self.sessions.end(token.encode(), why)
+        if member is None or not member.alive:
+            return
+        log.warning("%s: %s", member.info.name, why)
+        self._without(member, self.state.lose(member, why))
+        if member.info.role == SYNC:
+            self._failed(ClusterError(f"{member.info.name}: {why}"))
+
+    def broadcast_group(self, view: GroupView | None) -> None:
+        """Send a new generation to all loops, including those that are not in it."""
+        if view is not None:
+            for loop in self.state.loops:
+                self.spawn(self.call(loop, SetGroup(view), REQUEST_SECONDS))
+
+    def _without(self, gone: Member, view: GroupView | None) -> None:
+        """Tell the others that a member is gone."""
+        info = gone.info
+        for other in self.state.members.alive():
+            self.spawn(self.call(other, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS))
+        self.broadcast_group(view)
+        if self._until_empty and self.state.begun and not self.state.loops:
+            self._stopped.set()
+        self.spawn(self.notify())
+
+    def _hello(self, token: str, hello: Hello) -> HelloReply:
+        if token != hello.token:
+            raise ProtocolError("the token is not that of the connection")
+        member = self.state.members.join(hello)
+        member.say_hello(asyncio.get_running_loop().time())
+        return HelloReply(member.info.name, member.info.index, "", self._plan)
+
+    async def _join_loops(self, member: Member, request: JoinLoops) -> JoinLoopsReply:
+        try:
+            require_settings(self.state.job, request.wanted)
+        except AttachError as error:
+            raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
+        self.state.offer(member, request.parameters)
+        return JoinLoopsReply(self.state.job.model_dump(mode="json"))
+
+    async def _ready(self, member: Member, request: Ready) -> Done:
+        self.state.get_ready(member, request.facts)
+        self.spawn(self._admission.admit(member))
+        if self._sampling is None and request.facts.dense_elements:
+            sampler = ReplicaSampler(self, self.state)
+            self._sampling = self.spawn(sampler.run(request.facts.dense_elements))
+        return Done()
+
+    async def _leave(self, member: Member, request: Leave | Interrupt) -> Done:  # noqa: ARG002
+        if not member.leaves:
+            member.prepare_to_leave()
+            self.spawn(self._dismiss(member))
+        return Done()
+
+    async def _dismiss(self, member: Member) -> None:
+        """End a loop that leaves, with its last counts."""
+        session = self.sessions.of(member.info.token.encode())
+        try:
+            if session is not None:
+                reply = await session.call(Finish(ExitCode.OK, ""), timeout_seconds=FINISH_SECONDS)
+                self.state.heartbeat(member, reply.counts)
+        except (ConnectionLost, RemoteError) as error:
+            log.warning("%s did not confirm its end: %s", member.info.name, error)
+        if member.alive:
+            log.info("%s left", member.info.name)
+            self._without(member, self.state.lose(member, ""))
+        self.sessions.end(member.info.token.encode(), "left")
+
+    async def _node_failed(self, member: Member, request: NodeFailed) -> Done:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.mark_dead, member.info.token, f"failed: {request.what}")
+        return Done()
+
+    async def _pause_loop(self, member: Member, request: PauseLoop) -> Done:
+        self.broadcast_group(self.state.pause(member, paused=request.paused))
+        return Done()
+
+    async def _report_slow_peer(self, member: Member, request: ReportSlowPeer) -> Done:
+        group = self.state.group
+        view = group.late(request.generation, request.index, reported_by=member.info.index)
+        if view is not None:
+            log.warning("loop-%d was removed from the group: %s waited", request.index, member.info.name)
+        # Also without a change: the reporter does not know the current view.
+        self.broadcast_group(view or group.view)
+        return Done()
+
+    async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002
+        if member.begun and not member.leaves and not self.state.is_paused(member):
+            self.broadcast_group(self.state.return_to_group(member))
+        return Done()
+
+    async def _take_samples(self, member: Member, request: TakeSamples) -> Reply:
+        return self.state.take_samples(member, request)
+
+    async def _end_samples(self, member: Member, request: EndSamples) -> Done:
+        self.state.end_samples(member, request)
+        return Done()
+
+    async def _watch(self) -> None:
+        run = self.state.job.run
+        while True:
+            await asyncio.sleep(min(0.5, run.node_timeout_seconds / 4))
+            # The loop's clock: if this process was paused, messages sent meanwhile are still to be received.
+            now = asyncio.get_running_loop().time()
+            for member in self.state.members.living():
+                seen_at = self.sessions.seen_at(member.info.token)
+                # It sends heartbeats from then on.
+                limit = run.node_timeout_seconds if member.ready else run.start_timeout_seconds
+                if seen_at is not None and now - seen_at > limit:
+                    self.mark_dead(member.info.token, f"was silent for {duration(limit)}")
+            self.sessions.forget_silent(now, lambda token: self.state.members.find(token) is not None)
+
+    def _failed(self, error: BaseException) -> None:
+        log.error("the hub failed", exc_info=error)
+        self._error = self._error or error
+        self._stopped.set()

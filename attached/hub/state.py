@@ -1,0 +1,242 @@
+"""The state of a hub, without I/O: loops and sync nodes, the group, the book of steps.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ...nodes.coordinator.control.sync_control import SyncControl, control_of
+from ...nodes.coordinator.state.membership import Member
+from ...nodes.coordinator.state.progress import DivergenceCurve
+from ...nodes.runtime.members import SyncGroup
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ClusterError
+from ...pipeline.wire.control.loops import (
+    EndSamples,
+    LoopRecord,
+    LoopsReply,
+    LoopState,
+    ParameterShape,
+    SamplesReply,
+    TakeSamples,
+)
+from ...pipeline.wire.control.messages import Hello, NodeFacts
+from ...pipeline.wire.control.orders import GroupView, MemberInfo
+from ...pipeline.wire.field_checks import Counts
+from .samples import SampleStream
+
+LOOP, SYNC = "trainer", "sync"
+MAX_STREAMS = 64
+# A count of a heartbeat: examples of this stream that the loop has trained.
+FINISHED_PREFIX = "finished/"
+
+
+class HubMembers:
+    """Loops and sync nodes by token. A loop never gets the index of another, even of a dead one.
+
+    Args:
+        sync_nodes: number of sync nodes.
+    """
+
+    def __init__(self, sync_nodes: int) -> None:
+        self._sync_nodes = sync_nodes
+        self._members: dict[str, Member] = {}
+
+    def join(self, hello: Hello) -> Member:
+        """Admit a loop or a sync node that says hello; raises ClusterError."""
+        known = self._members.get(hello.token)
+        if known is not None and known.alive:
+            return known
+        if known is not None or hello.role not in (LOOP, SYNC):
+            what = "was declared dead" if known is not None else f"a hub has no {hello.role!r}"
+            raise ClusterError(what, remedy="attach again" if known is not None else "join a coordinator")
+        index = len(self.everyone(hello.role))
+        if hello.role == SYNC and index >= self._sync_nodes:
+            raise ClusterError(f"the hub already has its {self._sync_nodes} sync nodes")
+        name = f"{'loop' if hello.role == LOOP else SYNC}-{index}"
+        info = MemberInfo(name, hello.role, index, hello.token, hello.endpoint)
+        self._members[hello.token] = member = Member(info, begun=False)
+        return member
+
+    def find(self, token: str) -> Member | None:
+        """Return the member with this token, dead or alive."""
+        return self._members.get(token)
+
+    def require(self, token: str) -> Member:
+        """Return the living member with this token; raises ClusterError."""
+        member = self._members.get(token)
+        if member is None or not member.alive:
+            why = (
+                f"{member.info.name} was declared dead ({member.lost_because})" if member else "not a member"
+            )
+            raise ClusterError(why, remedy="attach again")
+        return member
+
+    def alive(self, role: str | None = None) -> list[Member]:
+        """Return active living members, by role and index."""
+        return [member for member in self.everyone(role) if member.alive and member.begun]
+
+    def living(self) -> list[Member]:
+        """Return living members, active or not yet."""
+        return [member for member in self.everyone() if member.alive]
+
+    def everyone(self, role: str | None = None) -> list[Member]:
+        """Return all members ever, of one role or of all."""
+        found = [member for member in self._members.values() if role in (None, member.info.role)]
+        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+
+
+class HubState:
+    """What a hub knows; it belongs to the hub's loop.
+
+    Attributes:
+        seeded: whether the center has its first value, or there is no center.
+        begun: whether a loop has ever begun.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.members = HubMembers(job.sync_nodes)
+        self.group = SyncGroup()
+        self.divergence = DivergenceCurve()
+        self.control: SyncControl | None = None
+        self.begun = False
+        self.seeded = False
+        self.refused_messages = 0
+        self.refused_connections = 0
+        self._started_at = time.monotonic()
+        self._layout: tuple[ParameterShape, ...] | None = None
+        self._layout_of = ""
+        self._streams: dict[str, SampleStream] = {}
+        self._paused: set[str] = set()
+
+    def seconds(self) -> float:
+        """Return the seconds since the start."""
+        return time.monotonic() - self._started_at
+
+    @property
+    def has_sync_nodes(self) -> bool:
+        """Whether all sync nodes are there."""
+        return len(self.members.alive(SYNC)) == self.job.sync_nodes
+
+    @property
+    def loops(self) -> list[Member]:
+        """The loops that take part now."""
+        return self.members.alive(LOOP)
+
+    def offer(self, member: Member, parameters: tuple[ParameterShape, ...]) -> None:
+        """Compare a loop's parameters with those of the others; the first loop's hold for all.
+
+        Raises ClusterError, which names the first parameter that differs.
+        """
+        others = any(m.info.token != member.info.token for m in self.members.living() if m.info.role == LOOP)
+        if self._layout is None or not (others or self.seeded):
+            self._layout, self._layout_of = parameters, member.info.name
+        if fault := first_difference(parameters, self._layout):
+            raise ClusterError(
+                f"the trainable parameters differ from those of {self._layout_of}: {fault}",
+                remedy="build the same model in each loop, and freeze the same parameters",
+            )
+
+    def get_ready(self, member: Member, facts: NodeFacts) -> None:
+        """Record that a member can meet the others."""
+        member.get_ready(facts)
+        if member.info.role == LOOP and not self.begun and self.control is None:
+            # It acts once there are two loops.
+            self.control = control_of(self.job.sync, 2, facts.elastic)
+
+    def is_first(self, member: Member) -> bool:
+        """Whether a loop starts from its own weights: there are no others yet, or they are nobody's."""
+        if member.facts.needs_center:
+            return not self.seeded
+        return not member.facts.needs_peers or not self.loops
+
+    def begin(self, member: Member) -> None:
+        """Record that a member takes part from now on."""
+        member.begin()
+        if member.info.role == LOOP:
+            self.begun = True
+
+    def heartbeat(self, member: Member, counts: Counts) -> None:
+        """Record a member's counts."""
+        member.record_heartbeat(counts)
+        for name, stream in self._streams.items():
+            if (finished := member.count(FINISHED_PREFIX + name)) is not None:
+                stream.finish(member.info.token, finished)
+
+    def lose(self, member: Member, why: str) -> GroupView | None:
+        """Record a death, or with `why` "" that a loop left; return the new group, if it changed."""
+        if why:
+            member.die(why)
+        else:
+            member.leave()
+        for stream in self._streams.values():
+            stream.give_back(member.info.token)
+        return self.group.lose(member.info.index) if member.info.role == LOOP else None
+
+    def pause(self, member: Member, *, paused: bool) -> GroupView | None:
+        """Record that a loop pauses its rounds or takes them up; return the new group, if it changed."""
+        token, index = member.info.token, member.info.index
+        if paused:
+            self._paused.add(token)
+            return self.group.lose(index)
+        self._paused.discard(token)
+        return self.group.admit(index) if member.begun and member.facts.needs_peers else None
+
+    def is_paused(self, member: Member) -> bool:
+        """Whether a loop has paused its rounds."""
+        return member.info.token in self._paused
+
+    def return_to_group(self, member: Member) -> GroupView:
+        """Form a group with a loop that was out of it, or that cannot take part in this one."""
+        return self.group.admit(member.info.index) or self.group.form(self.group.view.members)
+
+    def take_samples(self, member: Member, request: TakeSamples) -> SamplesReply:
+        """Give a loop samples; raises ClusterError for another data set than the others have."""
+        if request.stream not in self._streams and len(self._streams) >= MAX_STREAMS:
+            raise ClusterError(f"there are {MAX_STREAMS} streams of samples already")
+        stream = self._streams.setdefault(request.stream, SampleStream(request.stream, request))
+        return stream.take(member.info.token, request)
+
+    def end_samples(self, member: Member, request: EndSamples) -> None:
+        """Take back what a loop has not trained of a pass that it ended."""
+        if (stream := self._streams.get(request.stream)) is not None:
+            stream.finish(member.info.token, request.finished)
+            stream.give_back(member.info.token)
+
+    def book(self) -> LoopsReply:
+        """Return the book of steps, and the samples."""
+        points = self.divergence.points
+        return LoopsReply(
+            tuple(_record(member) for member in self.members.everyone(LOOP)),
+            points[-1][1] if points else None,
+            tuple(stream.record() for stream in self._streams.values()),
+        )
+
+
+def first_difference(own: tuple[ParameterShape, ...], others: tuple[ParameterShape, ...]) -> str:
+    """Describe the first parameter that differs; "" if all are the same."""
+    for mine, theirs in zip(own, others, strict=False):
+        if mine != theirs:
+            return f"{mine.name} {list(mine.shape)} here, {theirs.name} {list(theirs.shape)} there"
+    if len(own) == len(others):
+        return ""
+    longer, where = (own, "here") if len(own) > len(others) else (others, "there")
+    extra = longer[min(len(own), len(others))]
+    return f"{extra.name} {list(extra.shape)} is only {where}"
+
+
+def _record(member: Member) -> LoopRecord:
+    here: LoopState = "training" if member.begun else "joining"
+    gone: LoopState = "left" if member.left else "died"
+    steps = member.count("iterations") or 0
+    return LoopRecord(
+        member.info.name,
+        here if member.alive else gone,
+        steps,
+        min(steps, member.count("synced_iterations") or 0),
+        member.count("rounds") or 0,
+        "" if member.left else member.lost_because,
+    )

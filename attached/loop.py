@@ -1,0 +1,314 @@
+"""An attached loop, as the user's code sees it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import copy
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterator, Sequence, Sized
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+import torch
+from torch import nn
+
+from ..nodes.shadow.fixed_rate import FixedRate, GatedRounds
+from ..pipeline.errors import ClusterError
+from ..pipeline.wire.control.base import ReplyType, Request
+from ..sync_algos.base import ModelOrigin
+from .errors import AttachError
+from .node_thread import NodeThread, await_first
+from .role import LoopRole
+from .sampler import SharedSampler
+from .views import ParameterViews
+
+WhichModel = Literal["center", "mean", "global", "mine"]
+
+_ORIGINS: Final = {
+    ModelOrigin.CENTER: "center",
+    ModelOrigin.MEAN: "mean",
+    ModelOrigin.GLOBAL: "global",
+    ModelOrigin.REPLICAS: "mine",
+}
+END_SECONDS = 15.0
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class AttachedLoop:
+    """A training loop that synchronizes in the background; `attach` makes it.
+
+    All methods are for the loop's thread. A process that was forked from the loop's must not use it: its
+    steps are refused, and leaving the block does nothing there.
+
+    Attributes:
+        name: what the hub calls the loop.
+    """
+
+    def __init__(
+        self,
+        views: ParameterViews,
+        optimizers: Sequence[torch.optim.Optimizer],
+        thread: NodeThread[LoopRole],
+        role: LoopRole,
+        *,
+        raise_if_lost: bool = False,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._views, self._thread, self._role = views, thread, role
+        self._at_end = at_end
+        self._raise_if_lost = raise_if_lost
+        self._pid = os.getpid()
+        self._is_over = False
+        self._is_paused = False
+        self._told_loss = False
+        self._samplers: list[SharedSampler] = []
+        self._fixed: FixedRate | None = role.fixed
+        if self._fixed is not None:
+            self._fixed.before_step()
+        self._hooks = [
+            one.register_step_post_hook(self._after_step if at == 0 else self._check)
+            for at, one in enumerate(optimizers)
+        ]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the first optimizer since the loop was attached."""
+        return int(self._role.iterations[0])
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the hub is gone, or has declared this loop dead; it then trains alone."""
+        return self._role.over and not self._is_over
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if os.getpid() != self._pid:
+            return
+        if error is None:
+            self.finish()
+            return
+        try:
+            self._leave(closing_round=False)
+        except BaseException:
+            # The user's exception is the one to see.
+            log.exception("the loop could not leave its hub cleanly")
+
+    def finish(self) -> None:
+        """Make the closing round and leave; the parameters are plain tensors again.
+
+        A second call does nothing. If the closing round could not be made, that is logged, or with
+        `on_lost="raise"` a ClusterError, after all else is done.
+        """
+        if self._is_over or os.getpid() != self._pid:
+            return
+        if not self._leave(closing_round=True):
+            what = "the closing round could not be made, so the last steps of this loop are not synchronized"
+            if self._raise_if_lost:
+                raise ClusterError(what, remedy="the model has the parameters of this loop")
+            log.error("%s; the model has the parameters of this loop", what)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let nothing but the loop's own thread change the parameters within the block.
+
+        Waits for a round that is under way. The other loops go on without this one meanwhile.
+        """
+        self._require_here()
+        if self._is_paused:
+            raise AttachError("paused() is on already", remedy="do not nest it")
+        if isinstance(self._fixed, GatedRounds):
+            # Rounds of the others do not wait for a loop that evaluates.
+            self._fixed.nothing_to_train()
+        pausing = self._role.pausing()
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            self._run(lambda: pausing.__aenter__())
+        if self._views.device.type == "cuda":
+            torch.cuda.synchronize(self._views.device)
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                self._run(lambda: pausing.__aexit__(None, None, None))
+            if self._fixed is not None and not self._role.over:
+                self._fixed.before_step()
+
+    def model(self, which: WhichModel | None = None) -> nn.Module:
+        """Return a copy of the module with the weights of one model.
+
+        By default it is the one that the algorithm makes of all loops: "center", "mean" or "global". "mine"
+        is this loop's. Buffers are this loop's. After the block it is the model as of the closing round.
+
+        Raises AttachError if the algorithm has no such model, ClusterError if it cannot be had now.
+        """
+        self._require_here()
+        origin = _ORIGINS[self._role.algorithm.model]
+        wanted = origin if which is None else which
+        if wanted not in (origin, "mine"):
+            raise AttachError(
+                f"model({wanted!r}) wanted; {self._role.job.sync.algorithm} makes the model {origin!r}",
+                remedy=f'give "{origin}" or "mine"',
+            )
+        result = copy.deepcopy(self._views.module)
+        if wanted != "mine":
+            flat = self._role.last_model if self._is_over else self._single_model()
+            if flat is None:
+                raise ClusterError(f"the {wanted} cannot be had now: the other nodes do not answer")
+            parameters = dict(result.named_parameters())
+            with torch.no_grad():
+                for span, view in self._views.layout.views(flat):
+                    parameters[span.name].copy_(view)
+        return result
+
+    def metrics(self) -> dict[str, float]:
+        """Return what was measured so far.
+
+        `steps`, `synchronized_steps`, `rounds`, `incomplete_rounds`, `sync_gap_mean` and `sync_gap_max` (in
+        steps), `sent_bytes`, `received_bytes`, `divergence` (NaN if unknown), `members` (loops that train
+        now) and `lost` (1 if the hub is gone). The last three are at most some seconds old.
+        """
+        self._require_here()
+        counts, book = self._role.metrics(), self._role.book
+        rounds = counts.get("rounds", 0)
+        return {
+            "steps": float(self.steps),
+            "synchronized_steps": float(counts.get("synced_iterations", 0)),
+            "rounds": float(rounds),
+            "incomplete_rounds": float(counts.get("incomplete_rounds", 0)),
+            "sync_gap_mean": counts["gap_sum"] / rounds if rounds else float("nan"),
+            "sync_gap_max": float(counts.get("gap_max", 0)),
+            "sent_bytes": float(counts.get("sync_sent_bytes", 0)),
+            "received_bytes": float(counts.get("sync_received_bytes", 0)),
+            "divergence": float("nan") if book.divergence is None else book.divergence,
+            "members": float(sum(loop.state == "training" for loop in book.loops)),
+            "lost": float(self.is_lost),
+        }
+
+    def sampler(
+        self,
+        dataset: Sized,
+        *,
+        examples_per_step: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        epochs: int = 0,
+        span: int = 0,
+        name: str = "train",
+    ) -> SharedSampler:
+        """Return a sampler that shares a data set with the other loops; see `SharedSampler`."""
+        self._require_here()
+        made = SharedSampler(
+            self._call_hub,
+            lambda: self.steps,
+            len(dataset),
+            examples_per_step=examples_per_step,
+            seed=seed if shuffle else None,
+            epochs=epochs,
+            span=span,
+            name=name,
+        )
+        if made.count_name in self._role.finished:
+            raise AttachError(f"there is a sampler {name!r} already", remedy="give another name")
+        self._role.finished[made.count_name] = made.finished
+        self._samplers.append(made)
+        return made
+
+    def _after_step(self, *_: object) -> None:
+        """Count a step of the optimizer, and look whether all is as it was."""
+        self._check()
+        self._role.iterations[0] += 1
+        if self._role.over:
+            self._tell_loss()
+        elif self._fixed is not None and not self._is_paused:
+            self._fixed.after_iteration()
+            self._fixed.before_step()
+
+    def _check(self, *_: object) -> None:
+        if os.getpid() != self._pid:
+            raise AttachError(
+                "this process was forked after attach, and its steps cannot be synchronized",
+                remedy="attach in each process that trains, after it was started",
+            )
+        self._views.check()
+
+    def _tell_loss(self) -> None:
+        """Say once that the loop is no longer synchronized, or raise it."""
+        if self._fixed is not None:
+            # Its sockets belong to this thread, and the node's end waits for them.
+            self._fixed.close()
+            self._fixed = None
+        why = "the hub is gone, or has declared this loop dead; from now on the loop trains alone"
+        if self._raise_if_lost:
+            raise ClusterError(why, remedy="attach again to take part again")
+        if not self._told_loss:
+            self._told_loss = True
+            log.error("%s", why)
+
+    def _single_model(self) -> torch.Tensor | None:
+        if self._is_paused and self._role.algorithm.model is ModelOrigin.MEAN:
+            raise AttachError(
+                "the mean needs a round, and rounds are paused", remedy="call model() before paused()"
+            )
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            return self._run(self._role.single_model)
+        return None
+
+    def _leave(self, *, closing_round: bool) -> bool:
+        """Leave the hub, and give the parameters memory of their own; return whether all is synchronized."""
+        try:
+            if closing_round:
+                self._end_samples()
+            self._is_over = True
+            for hook in self._hooks:
+                hook.remove()
+            if self._fixed is not None:
+                self._fixed.close()
+            with contextlib.suppress(concurrent.futures.CancelledError):
+                self._run(lambda: self._role.leave(closing_round=closing_round))
+        finally:
+            self._is_over = True
+            if not self._thread.join(END_SECONDS):
+                self._thread.fail(ClusterError("the loop left"))
+                self._thread.join(END_SECONDS)
+            self._views.detach()
+            self._at_end()
+        return self._role.is_complete
+
+    def _end_samples(self) -> None:
+        for sampler in self._samplers:
+            try:
+                sampler.finish()
+            except ClusterError as error:
+                log.warning("the hub was not told which samples were trained: %s", error)
+
+    def _call_hub(self, request: Request[ReplyType]) -> ReplyType:
+        self._require_here()
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            if not self._is_over:
+                return self._run(lambda: self._role.call(request))
+        raise ClusterError("the loop is not at its hub any more")
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the control thread; raises CancelledError if that has ended."""
+        future = self._thread.submit(work)
+        await_first(future, self._thread.ended)
+        if not future.done():
+            raise concurrent.futures.CancelledError
+        return future.result()
+
+    def _require_here(self) -> None:
+        if os.getpid() != self._pid:
+            raise AttachError(
+                "this process was forked after attach, and the loop is another process's",
+                remedy="attach in each process that trains, after it was started",
+            )

@@ -1,0 +1,114 @@
+"""A node as a thread of a process that is not the node's own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ..nodes.runtime.main_loop import run_pause_aware
+from ..nodes.runtime.node import Node
+from ..nodes.runtime.process import ProcessHooks
+from ..nodes.runtime.role import Role
+from ..nodes.runtime.settings import NodeSettings
+from ..pipeline.errors import ExitCode
+
+R = TypeVar("R", bound=Role)
+T = TypeVar("T")
+
+
+def await_first(*futures: concurrent.futures.Future[Any]) -> None:
+    """Return when one of these is done; not for the thread of a loop."""
+    concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED)
+
+
+class ThreadHooks(ProcessHooks):
+    """Hooks of a node that shares its process: signals and logs are the user's."""
+
+    def on_interrupt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        interrupted: Callable[[], None],
+        terminated: Callable[[], None] | None = None,
+    ) -> None:
+        """See `ProcessHooks`: the process handles its own signals."""
+
+    def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
+        """See `ProcessHooks`: there is no supervisor."""
+
+    def log_to(self, folder: str | Path, name: str) -> None:
+        """See `ProcessHooks`: log records go where the process sends them."""
+
+
+class NodeThread(Generic[R]):
+    """The control thread of a node, with its loop; it ends with the process.
+
+    Args:
+        make_role: makes the role, on the thread's loop.
+        hooks: hooks into the process.
+
+    Attributes:
+        ended: exit code and text, or the error that ended the node.
+    """
+
+    def __init__(
+        self,
+        make_role: Callable[[], R],
+        settings: NodeSettings,
+        name: str,
+        hooks: ProcessHooks | None = None,
+    ) -> None:
+        self._make_role, self._settings = make_role, settings
+        self._hooks = hooks or ThreadHooks()
+        self._started: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, Node, R]] = (
+            concurrent.futures.Future()
+        )
+        self.ended: concurrent.futures.Future[tuple[ExitCode, str]] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> R:
+        """Start the node; return its role once the loop runs. Raises what the role raises."""
+        self._thread.start()
+        await_first(self._started, self.ended)
+        if not self._started.done():
+            self.ended.result()
+        return self._started.result()[2]
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Run a coroutine on the node's loop; any thread may call.
+
+        The future is cancelled if the loop has ended.
+        """
+        loop = self._started.result()[0]
+        coroutine = work()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError:
+            coroutine.close()
+            gone: concurrent.futures.Future[T] = concurrent.futures.Future()
+            gone.cancel()
+            return gone
+
+    def fail(self, error: BaseException) -> None:
+        """End the node with an error; any thread may call."""
+        self._started.result()[1].fail(error)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread; return whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self.ended.set_result(run_pause_aware(self._main()))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            self.ended.set_exception(error)
+
+    async def _main(self) -> tuple[ExitCode, str]:
+        role = self._make_role()
+        node = Node(role, self._settings, self._hooks)
+        self._started.set_result((asyncio.get_running_loop(), node, role))
+        return await node.run(), node.exit_text

@@ -1,0 +1,332 @@
+"""The control side of an attached loop, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import zmq
+
+from ..nodes.allreduce.sockets import PeerListener
+from ..nodes.replica.replica import ReplicaContext, find_device
+from ..nodes.runtime.role import NodeContext, Role, unexpected_request
+from ..nodes.shadow.fixed_rate import FixedRate
+from ..nodes.shadow.synchronizer import Synchronizer
+from ..pipeline.config.job import Job
+from ..pipeline.errors import ClusterError
+from ..pipeline.jobfile.load import validate_saved_job
+from ..pipeline.wire.control.base import Done, Reply, ReplyType, Request
+from ..pipeline.wire.control.loops import GetLoops, JoinLoops, LoopsReply, PauseLoop
+from ..pipeline.wire.control.messages import Leave, NodeFacts
+from ..pipeline.wire.control.orders import (
+    Begin,
+    ConnectPeers,
+    NodeLost,
+    ReadReplica,
+    ReplicaSample,
+    ReplicaValues,
+    SampleReplica,
+    SetGroup,
+    SetSync,
+    TrainerJoined,
+    WriteReplica,
+)
+from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ..sync_algos.base import Algorithm, PeerLost
+from ..sync_algos.catalog.registry import make_algorithm
+from .views import ParameterViews
+
+Start = Literal["cluster", "mine"]
+
+REQUEST_SECONDS = 30.0
+LEAVE_SECONDS = 5.0
+IDLE_SECONDS = 1.0
+END_SECONDS = 3.0
+# A loop that leaves at the same time ends the others' closing round, which is then made again without it.
+CLOSING_ROUNDS = 3
+BOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class LoopRole(Role):
+    """One attached loop as a node of its hub: a replica, and its shadow thread.
+
+    The hub calls it a trainer. All methods belong to the control thread, unless they say otherwise.
+
+    Args:
+        views: the parameters; placed in the flat buffer when the loop meets the others.
+        wanted: settings that the hub must have.
+        start: whether a late loop takes the weights of the others.
+
+    Attributes:
+        begun: done when the loop may train; it has the error if that failed.
+        over: whether the loop is no longer synchronized; any thread may read it.
+        finished: by count of the heartbeat, functions that give the samples that were trained.
+        book: the book of steps, at most BOOK_SECONDS old.
+        is_complete: whether all steps are synchronized, after `leave`.
+        last_model: the algorithm's single model as of `leave`, float32 [numel]; None if it has none.
+    """
+
+    name: ClassVar[str] = "trainer"
+
+    def __init__(self, views: ParameterViews, wanted: Mapping[str, Any], start: Start) -> None:
+        self._views, self._wanted, self._start = views, dict(wanted), start
+        self._node: NodeContext | None = None
+        self._job: Job | None = None
+        self._algorithm: Algorithm | None = None
+        self._socket: PeerListener | None = None
+        self._sync: Synchronizer | None = None
+        self._is_late = False
+        self._asking: asyncio.Task[None] | None = None
+        self.iterations = np.zeros(1, dtype=np.int64)
+        self.context: ReplicaContext | None = None
+        self.begun: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.over = False
+        self.finished: dict[str, Callable[[], int]] = {}
+        self.book: LoopsReply = LoopsReply(())
+        self.is_complete = False
+        self.last_model: torch.Tensor | None = None
+
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """Bind the socket for other loops; whether it is needed, the hub says later."""
+        self._socket = PeerListener(context, address)
+        return self._socket.endpoint
+
+    async def prepare(self, node: NodeContext) -> NodeFacts:
+        """Ask the hub for its settings, and offer the parameters; changes nothing."""
+        self._node = node
+        request = JoinLoops(self._views.shapes, self._wanted)
+        try:
+            reply = await node.coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
+        except ConnectionLost as error:
+            raise ClusterError(f"the hub did not take the loop: {error}") from error
+        job = self._job = validate_saved_job(reply.job, where="the hub's settings")
+        algorithm = self._algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
+        return NodeFacts(
+            dense_elements=self._views.layout.numel,
+            model_origin=algorithm.model.value,
+            needs_center=algorithm.needs_center,
+            needs_peers=algorithm.needs_peers,
+            elastic=algorithm.elastic,
+        )
+
+    @property
+    def job(self) -> Job:
+        """The hub's job, once the loop has begun."""
+        assert self._job is not None
+        return self._job
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm, once the loop has begun."""
+        assert self._algorithm is not None
+        return self._algorithm
+
+    @property
+    def fixed(self) -> FixedRate | None:
+        """The loop's part in fixed-rate rounds, for the loop's thread; None in shadow mode."""
+        first = self._sync.fixed[0] if self._sync is not None and self._sync.fixed else None
+        return first if isinstance(first, FixedRate) else None
+
+    async def handle(self, request: Request[Any]) -> Reply:
+        """Reply to an order of the hub; raises ProtocolError for those of other roles."""
+        handlers: dict[type[Request[Any]], Callable[[Any], Awaitable[Reply]]] = {
+            ConnectPeers: self._connect_peers,
+            Begin: self._begin,
+            NodeLost: self._node_lost,
+            TrainerJoined: self._loop_joined,
+            SetGroup: self._set_group,
+            SetSync: self._set_sync,
+            ReadReplica: self._read_replica,
+            WriteReplica: self._write_replica,
+            SampleReplica: self._sample_replica,
+        }
+        if type(request) not in handlers:
+            raise unexpected_request(self.name, request)
+        return await handlers[type(request)](request)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the counts so far."""
+        counts: dict[str, Any] = {"iterations": int(self.iterations.sum())}
+        counts |= {name: finished() for name, finished in self.finished.items()}
+        return counts | (self._sync.metrics() if self._sync is not None else {})
+
+    async def leave(self, *, closing_round: bool) -> None:
+        """Make the closing round, keep the single model, and leave."""
+        node, sync = self._node, self._sync
+        assert node is not None
+        if closing_round:
+            self.is_complete = sync is None
+        if sync is not None and closing_round:
+            for _ in range(CLOSING_ROUNDS):
+                # It makes the mean of all loops, too, where that is the model.
+                self.is_complete = (await sync.finalize(closing_round=True)).complete
+                if self.is_complete:
+                    break
+            self.last_model = await sync.model()
+        if sync is not None:
+            sync.pause()
+            # A center does not know the loop any more once it has left.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(sync.wait_idle(), IDLE_SECONDS)
+        with contextlib.suppress(ConnectionLost, RemoteError):
+            self.book = await node.coordinator.call(GetLoops(), timeout_seconds=LEAVE_SECONDS)
+        try:
+            await node.coordinator.call(Leave(), timeout_seconds=LEAVE_SECONDS)
+        except (ConnectionLost, RemoteError) as error:
+            node.fail(ClusterError(f"the hub did not answer: {error}"))
+
+    async def await_loops(self, count: int) -> None:
+        """Return when so many loops have begun, those among them that have left again."""
+        while True:
+            self.book = await self.call(GetLoops())
+            if sum(loop.state != "joining" for loop in self.book.loops) >= count:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def call(self, request: Request[ReplyType]) -> ReplyType:
+        """Send the hub a request; raises ClusterError."""
+        assert self._node is not None
+        try:
+            return await self._node.coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
+        except (ConnectionLost, RemoteError) as error:
+            raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
+
+    async def single_model(self) -> torch.Tensor | None:
+        """Return the weights of the algorithm's single model, float32 [numel]; None if there is none now."""
+        if self._sync is None:
+            return None
+        await self._sync.finalize(closing_round=False)
+        return await self._sync.model()
+
+    @contextlib.asynccontextmanager
+    async def pausing(self) -> AsyncIterator[None]:
+        """Let no round change the replica within the block."""
+        if self._sync is None:
+            yield
+            return
+        if self.algorithm.needs_peers:
+            await self._ask_to_pause(paused=True)
+        await self._sync.hold()
+        try:
+            yield
+        finally:
+            await self._sync.release()
+            if self.algorithm.needs_peers:
+                await self._ask_to_pause(paused=False)
+
+    async def close(self) -> None:
+        """End the shadow thread."""
+        self.over = True
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._sync is not None:
+            self._sync.stop()
+            if not await asyncio.to_thread(self._sync.join, END_SECONDS):
+                log.error("the shadow thread did not end")
+        elif self._socket is not None:
+            self._socket.close()
+
+    async def _connect_peers(self, request: ConnectPeers) -> Done:
+        try:
+            await self._meet(request)
+        except PeerLost as error:
+            raise ClusterError(f"the center cannot be reached: {error}") from error
+        return Done()
+
+    async def _meet(self, request: ConnectPeers) -> None:
+        """Put the parameters into the flat buffer, and open the connections to the others."""
+        node, views = self._node, self._views
+        assert node is not None
+        device = find_device(str(views.device) if views.device.type == "cuda" else "cpu")
+        flat = device.place(torch.zeros(views.layout.numel))
+        views.attach(flat)
+        replica = device.replica(flat, self.iterations)
+        context = self.context = ReplicaContext(self.job, views.layout, replica, self.iterations)
+        self._is_late = request.late
+        algorithm = self.algorithm
+        if not (algorithm.needs_center or algorithm.needs_peers):
+            return
+        socket = self._socket if algorithm.needs_peers else None
+        if socket is None and self._socket is not None:
+            self._socket.close()
+        members = list(request.members)
+        self._sync = Synchronizer(context, algorithm, node, members, socket, request.group)
+        self._sync.start()
+        if not request.late:
+            await self._sync.seed(None)
+        elif algorithm.needs_center and self._start == "cluster":
+            replica.flat.copy_((await self._sync.read_center())[: replica.flat.numel()])
+
+    async def _begin(self, request: Begin) -> Done:  # noqa: ARG002
+        assert self.context is not None
+        if self._sync is not None:
+            if self._is_late:
+                # The replica has changed since the loop met the others.
+                self.algorithm.start(self.context.replica)
+            self._sync.begin()
+        self._asking = asyncio.get_running_loop().create_task(self._ask_for_the_book())
+        self.begun.set_result(None)
+        return Done()
+
+    async def _node_lost(self, lost: NodeLost) -> Done:
+        if lost.role == "sync" and self._sync is not None:
+            self._sync.mark_lost(lost.token)
+        return Done()
+
+    async def _loop_joined(self, request: TrainerJoined) -> Done:
+        if self._sync is not None:
+            await self._sync.connect(request.member)
+        return Done()
+
+    async def _set_group(self, request: SetGroup) -> Done:
+        if self._sync is not None:
+            await self._sync.regroup(request.group)
+        return Done()
+
+    async def _set_sync(self, request: SetSync) -> Done:
+        if self._sync is not None:
+            await self._sync.set_control(request.gap, request.elastic_rate)
+        return Done()
+
+    async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
+        assert self.context is not None
+        values = self.context.replica.read(request.start, request.stop)
+        return ReplicaValues(values.detach().numpy().tobytes())
+
+    async def _write_replica(self, request: WriteReplica) -> Done:
+        assert self.context is not None
+        flat = self.context.replica.flat
+        given = torch.from_numpy(np.frombuffer(request.values, dtype=np.float32).copy())
+        if request.start + len(given) > len(flat):
+            raise ValueError(f"{len(given)} elements from {request.start} given; there are {len(flat)}")
+        if self._start == "cluster" and not self.begun.done():
+            flat[request.start : request.start + len(given)].copy_(given)
+        return Done()
+
+    async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
+        assert self.context is not None
+        iterations = self.context.total_iterations()
+        rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
+        values = self.context.replica.read(stride=request.stride).contiguous().numpy().tobytes()
+        return ReplicaSample(values, iterations, rounds)
+
+    async def _ask_to_pause(self, *, paused: bool) -> None:
+        assert self._node is not None
+        with contextlib.suppress(ConnectionLost, RemoteError):
+            await self._node.coordinator.call(PauseLoop(paused), timeout_seconds=LEAVE_SECONDS)
+
+    async def _ask_for_the_book(self) -> None:
+        assert self._node is not None
+        while True:
+            with contextlib.suppress(ConnectionLost, RemoteError):
+                self.book = await self._node.coordinator.call(GetLoops(), timeout_seconds=REQUEST_SECONDS)
+            await asyncio.sleep(BOOK_SECONDS)

@@ -1,0 +1,139 @@
+"""Requests of loops that users have attached, and their replies by the hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from ..field_checks import Bounds, Count, Items, Real
+from .base import Done, Reply, Request
+
+MAX_PARAMETERS = 1 << 16
+MAX_DIMENSIONS = 32
+MAX_LOOPS = 1 << 14
+
+LoopState: TypeAlias = Literal["joining", "training", "left", "died"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterShape:
+    """Name and shape of a trainable parameter."""
+
+    name: str
+    shape: Annotated[tuple[Count, ...], Items(MAX_DIMENSIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLoops(Request["JoinLoopsReply"]):
+    """A loop asks to synchronize its trainable parameters.
+
+    `wanted` has the settings that the loop was given, by key, such as "sync.algorithm"; the hub's must be
+    the same.
+    """
+
+    parameters: Annotated[tuple[ParameterShape, ...], Items(MAX_PARAMETERS)]
+    wanted: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLoopsReply(Reply):
+    """The job of the hub, resolved: its sections `run`, `sync` and `codecs` hold for the loop."""
+
+    job: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PauseLoop(Request[Done]):
+    """A loop pauses its rounds, or takes them up again; the others go on without it."""
+
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GetLoops(Request["LoopsReply"]):
+    """The book of steps so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRecord:
+    """A loop in the book of steps, by its last counts.
+
+    Attributes:
+        steps: steps of its optimizer.
+        synchronized: those that a complete round has carried to the others.
+        why: why it died.
+    """
+
+    name: str
+    state: LoopState
+    steps: Count
+    synchronized: Count
+    rounds: Count
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesRecord:
+    """The examples of one stream of samples, over all epochs so far.
+
+    `granted` counts what was given out, `finished` what was trained, `returned` what dead and leaving loops
+    had not trained, and `held` the rest, which living loops have.
+    """
+
+    stream: str
+    granted: Count
+    finished: Count
+    returned: Count
+    held: Count
+
+
+@dataclass(frozen=True, slots=True)
+class LoopsReply(Reply):
+    """All loops that were ever there, and the streams of samples."""
+
+    loops: Annotated[tuple[LoopRecord, ...], Items(MAX_LOOPS)]
+    divergence: Real | None = None
+    samples: tuple[SamplesRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSamples(Request["SamplesReply"]):
+    """A loop asks for samples of a data set.
+
+    Attributes:
+        size: number of examples of the data set, the same for all loops.
+        seed: seed of the order of each epoch; None for the order of the data set.
+        epochs: epochs that are given out; 0 for no limit.
+        epoch: the epoch that this pass of the loop is in; None to begin a pass.
+        finished: examples of this stream that the loop has trained so far.
+    """
+
+    stream: str
+    size: Annotated[int, Bounds(1)]
+    span: Annotated[int, Bounds(1)]
+    seed: Count | None
+    epochs: Count
+    epoch: Count | None
+    finished: Count
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesReply(Reply):
+    """Places `start` to `stop` in the order of an epoch; none if the pass is over.
+
+    `epoch` is that of the pass. `of_epoch` is that of the places: an earlier one if another loop had not
+    trained them.
+    """
+
+    epoch: Count
+    of_epoch: Count
+    start: Count
+    stop: Count
+
+
+@dataclass(frozen=True, slots=True)
+class EndSamples(Request[Done]):
+    """A loop ends its pass; what it was given beyond `finished` is given out again."""
+
+    stream: str
+    finished: Count

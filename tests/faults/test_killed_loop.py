@@ -1,0 +1,80 @@
+"""Attached loops as processes: at a hub, where one is killed, and as torchrun starts them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from shadowsync.tests.support import attached_script
+from shadowsync.tests.support.processes import Starter, free_ports, wait_until
+
+SCRIPT = Path(attached_script.__file__)
+LOOPS = 3
+
+
+def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
+    starter: Starter, tmp_path: Path
+) -> None:
+    announce, book = tmp_path / "hub.txt", tmp_path / "book.json"
+    hub = starter.fork(
+        *("hub", "--until-empty", "--announce", str(announce), "--book", str(book)),
+        *("--set", "run.node_timeout_seconds=8", "--set", "sync.duty=0.5"),
+    )
+    wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}")
+    address = announce.read_text()
+    loops = [starter.fork(address, str(at), str(LOOPS), str(tmp_path), script=SCRIPT) for at in range(LOOPS)]
+    progress = tmp_path / "loop-0.txt"
+    wait_until(
+        lambda: progress.exists() and progress.read_text() == "6", f"it trains: {loops[0].text()}", 300.0
+    )
+    loops[0].kill()
+    for loop in loops[1:]:
+        assert loop.wait(300.0) == 0, loop.text()
+    assert hub.wait(120.0) == 0, hub.text()
+
+    found = json.loads(book.read_text())
+    states = [one["state"] for one in found["loops"]]
+    assert sorted(states) == ["died", "left", "left"]
+    for one in found["loops"]:
+        if one["state"] == "left":
+            # Others finished, and all that they trained is synchronized.
+            assert one["synchronized"] == one["steps"] > 0
+            assert one["rounds"] > 0
+        else:
+            # What died with it is in the book: the last of its heartbeats says so.
+            assert "was silent" in one["why"]
+            assert 0 <= one["synchronized"] <= one["steps"] <= 6
+    (samples,) = found["samples"]
+    size = attached_script.EXAMPLES
+    assert samples["returned"] > 0
+    assert samples["finished"] == size
+    assert samples["granted"] == samples["finished"] + samples["returned"]
+    assert samples["held"] == 0
+    survivors = [
+        int(text) for at in range(1, LOOPS) for text in (tmp_path / f"seen-{at}.txt").read_text().split()
+    ]
+    # Each once, but for those that the dead one had finished.
+    assert len(survivors) == len(set(survivors))
+    missing = set(range(size)) - set(survivors)
+    assert len(missing) <= 6 * attached_script.BATCH
+    assert "not synchronized" in hub.text()
+
+
+def test_processes_that_torchrun_started_need_no_hub(starter: Starter, tmp_path: Path) -> None:
+    """Rank 0 hosts it, and ends when the other one has left; each example is in one of the two."""
+    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    variables["MASTER_PORT"] = str(free_ports(1))
+    loops = [
+        starter.fork(
+            *("env://", str(at), "2", str(tmp_path)),
+            script=SCRIPT,
+            environment=variables | {"RANK": str(at)},
+        )
+        for at in range(2)
+    ]
+    for loop in loops:
+        assert loop.wait(300.0) == 0, loop.text()
+    seen = [Counter((tmp_path / f"seen-{at}.txt").read_text().split()) for at in range(2)]
+    assert all(seen)
+    assert sum(seen, Counter()) == Counter(map(str, range(attached_script.EXAMPLES)))

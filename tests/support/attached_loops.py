@@ -1,0 +1,86 @@
+"""Loops for tests of `shadowsync.attach`, and a hub as a thread of the test's process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from shadowsync.attached.hub.serve import HubThread
+from shadowsync.attached.job import loop_job
+from shadowsync.nodes.runtime.settings import NodeSettings
+from torch import nn
+
+QUICK = {"sync.duty": 1.0, "run.node_timeout_seconds": 60.0, "sync.timeout_seconds": 30.0}
+END_SECONDS = 120.0
+
+
+def small_model(seed: int = 1) -> nn.Sequential:
+    """Two layers and a BatchNorm; the same for the same seed."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+
+
+class Task:
+    """A regression with its own stream of batches: y = x a + b, the same a and b for all."""
+
+    def __init__(self, seed: int) -> None:
+        teacher = torch.Generator().manual_seed(99)
+        self._slope = torch.randn(6, 1, generator=teacher)
+        self._draws = torch.Generator().manual_seed(seed)
+
+    def batch(self, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next batch."""
+        x = torch.randn(size, 6, generator=self._draws)
+        return x, x @ self._slope
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+        """Train one batch; gives its loss before the step."""
+        x, y = self.batch()
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return float(loss.detach())
+
+
+def weights_of(model: nn.Module) -> torch.Tensor:
+    """All parameters, flat and copied."""
+    return torch.cat([p.detach().clone().view(-1) for p in model.parameters()])
+
+
+@contextmanager
+def hub(**settings: Any) -> Iterator[HubThread]:
+    """A hub for the time of the block; settings by key, a dot written as two underscores."""
+    given = QUICK | {name.replace("__", "."): value for name, value in settings.items()}
+    own = HubThread(NodeSettings(loop_job(given), bind="127.0.0.1"))
+    own.start()
+    try:
+        yield own
+    finally:
+        own.stop()
+        assert own.join(END_SECONDS), "the hub goes on"
+
+
+def in_threads(*works: Callable[[], Any]) -> list[Any]:
+    """Run these at the same time; gives their results, or raises the first error."""
+    results: dict[int, Any] = {}
+    errors: list[BaseException] = []
+
+    def run(at: int, work: Callable[[], Any]) -> None:
+        try:
+            results[at] = work()
+        except BaseException as error:  # noqa: BLE001 - raised by the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=pair, name=f"loop {pair[0]}") for pair in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(END_SECONDS)
+        assert not thread.is_alive(), "a loop goes on"
+    if errors:
+        raise errors[0]
+    return [results[at] for at in range(len(works))]

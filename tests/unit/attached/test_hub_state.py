@@ -1,0 +1,162 @@
+"""The state of a hub without I/O: who is who, whose parameters differ, and the book of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from shadowsync.attached.errors import AttachError
+from shadowsync.attached.hub.state import HubState, first_difference
+from shadowsync.attached.job import loop_job, require_settings
+from shadowsync.nodes.coordinator.state.membership import Member
+from shadowsync.pipeline.errors import ClusterError, JobFileError
+from shadowsync.pipeline.wire.control.loops import ParameterShape
+from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
+from shadowsync.pipeline.wire.field_checks import Counts
+
+LAYOUT = (ParameterShape("a", (2, 3)), ParameterShape("b", (3,)))
+
+
+def state(**settings: Any) -> HubState:
+    return HubState(loop_job({name.replace("__", "."): value for name, value in settings.items()}))
+
+
+def hello(own: HubState, token: str, role: str = "trainer") -> Member:
+    return own.members.join(Hello(role, token, "", f"tcp://127.0.0.1:1{token}", 1, "host"))
+
+
+def begun(own: HubState, token: str, **facts: Any) -> Member:
+    member = hello(own, token)
+    own.get_ready(member, NodeFacts(dense_elements=16, **facts))
+    own.begin(member)
+    return member
+
+
+def test_loops_get_indices_that_nobody_had() -> None:
+    own = state()
+    assert [hello(own, token).info.index for token in "123"] == [0, 1, 2]
+    own.lose(own.members.require("2"), "was silent")
+    assert hello(own, "4").info.name == "loop-3"
+    # A repeated hello is the same member; one that was declared dead must come anew.
+    assert hello(own, "1").info.index == 0
+    with pytest.raises(ClusterError, match="was declared dead"):
+        hello(own, "2")
+    with pytest.raises(ClusterError, match=r"loop-1 was declared dead \(was silent\)"):
+        own.members.require("2")
+
+
+def test_who_does_not_belong_to_a_hub() -> None:
+    own = state(sync__nodes=1)
+    hello(own, "1", "sync")
+    with pytest.raises(ClusterError, match="already has its 1 sync nodes"):
+        hello(own, "2", "sync")
+    with pytest.raises(ClusterError, match="a hub has no 'reader'"):
+        hello(own, "3", "reader")
+
+
+def test_the_first_loop_starts_from_its_own_weights() -> None:
+    own = state()
+    first, second = hello(own, "1"), hello(own, "2")
+    for member in (first, second):
+        own.get_ready(member, NodeFacts(needs_center=True))
+    assert own.is_first(first)
+    assert own.is_first(second)
+    own.seeded = True
+    # The center has weights, even when all loops have gone.
+    assert not own.is_first(second)
+
+
+def test_without_a_center_the_loops_that_are_there_have_the_weights() -> None:
+    own = state(sync__algorithm="ma")
+    first = begun(own, "1", needs_peers=True)
+    second = hello(own, "2")
+    own.get_ready(second, NodeFacts(needs_peers=True))
+    assert not own.is_first(second)
+    own.lose(first, "")
+    assert own.is_first(second)
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ((ParameterShape("a", (2, 3)), ParameterShape("b", (4,))), "b [4] here, b [3] there"),
+        ((ParameterShape("x", (2, 3)), *LAYOUT[1:]), "x [2, 3] here, a [2, 3] there"),
+        (LAYOUT[:1], "b [3] is only there"),
+        ((*LAYOUT, ParameterShape("c", ())), "c [] is only here"),
+    ],
+)
+def test_the_first_parameter_that_differs_is_named(
+    other: tuple[ParameterShape, ...], difference: str
+) -> None:
+    assert first_difference(other, LAYOUT) == difference
+    assert first_difference(LAYOUT, LAYOUT) == ""
+    own = state()
+    first, second = hello(own, "1"), hello(own, "2")
+    own.offer(first, LAYOUT)
+    with pytest.raises(ClusterError, match="differ from those of loop-0"):
+        own.offer(second, other)
+    # Once nobody is there who has it, and no center does, another layout is the first one.
+    own.lose(first, "was silent")
+    own.offer(second, other)
+
+
+def test_the_book_says_what_was_synchronized_and_what_died() -> None:
+    own = state()
+    first, second, third = (begun(own, token) for token in "123")
+    counts: Counts = {"iterations": 10, "synced_iterations": 10, "rounds": 4}
+    fewer: Counts = {"synced_iterations": 7}
+    own.heartbeat(first, counts)
+    own.heartbeat(second, counts | fewer)
+    own.heartbeat(third, {"iterations": 3})
+    own.lose(first, "")
+    own.lose(second, "was silent for 15 s")
+    found = [(one.state, one.steps, one.synchronized, one.why) for one in own.book().loops]
+    assert found == [
+        ("left", 10, 10, ""),
+        ("died", 10, 7, "was silent for 15 s"),
+        ("training", 3, 0, ""),
+    ]
+    assert own.loops == [third]
+
+
+def test_a_loop_that_pauses_is_out_of_the_group_until_it_comes_back() -> None:
+    own = state(sync__algorithm="ma")
+    members = [begun(own, token, needs_peers=True) for token in "12"]
+    own.group.form([0, 1])
+    view = own.pause(members[1], paused=True)
+    assert view is not None
+    assert view.members == (0,)
+    assert own.is_paused(members[1])
+    back = own.pause(members[1], paused=False)
+    assert back is not None
+    assert back.members == (0, 1)
+    assert back.generation > view.generation
+    # One that cannot take part in this generation gets another.
+    assert own.return_to_group(members[0]).generation > back.generation
+
+
+def test_settings_that_are_not_the_hubs_are_named() -> None:
+    job = loop_job({"sync.algorithm": "easgd", "sync.gap": 4}, ["codecs.center_up=bfloat16"])
+    require_settings(job, {"sync.gap": 4, "codecs.center_up": "bfloat16", "sync.mode": "shadow"})
+    with pytest.raises(AttachError, match=r"sync\.gap: the loop wants 5, and the hub has 4"):
+        require_settings(job, {"sync.gap": 5})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trainer.count": 2}, r"trainer\.count: is no setting of attached loops"),
+        ({"sync.algorithm": "nothing"}, "nothing"),
+        ({"sync.optimizer_state": "synchronized"}, r"sync\.optimizer_state"),
+        ({"sync.gapp": 2}, "gapp"),
+        ({"sync.algorithm": "downpour", "codecs.center_up": "int8"}, "downpour sums deltas"),
+    ],
+)
+def test_settings_that_cannot_work(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobFileError, match=message):
+        loop_job(settings)
+
+
+def test_an_algorithm_without_a_center_has_no_sync_nodes() -> None:
+    assert loop_job({"sync.algorithm": "ma"}).sync_nodes == 0
+    assert loop_job({}).sync_nodes == 1
