@@ -21,6 +21,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnx": ("onnxscript",),
     "kafka": ("confluent_kafka",),
     "kubernetes": ("yaml",),
+    "ray": ("ray",),
 }
 
 
