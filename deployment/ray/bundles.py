@@ -1,4 +1,4 @@
-"""The resources that a job needs of a Ray cluster, and those that it lacks.
+"""The resources that a job needs of a Ray cluster and lacks.
 
 Imports no ray.
 """

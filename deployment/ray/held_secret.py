@@ -12,7 +12,8 @@ from ...pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKe
 def hold(text: str) -> str:
     """Keep a secret in memory for this process's life; return its path.
 
-    Other processes of this user can read it there. Linux only, as is Ray's use of several machines.
+    Other processes of this user can read it there. The descriptor stays open, so that the path never stands
+    for another secret. Linux only, as is Ray's use of several machines.
     """
     descriptor = os.memfd_create("shadowsync")
     os.fchmod(descriptor, 0o600)
@@ -36,7 +37,6 @@ def held_key() -> Iterator[str]:
         yield path
     finally:
         del os.environ[KEY_VARIABLE]
-        os.close(int(path.rpartition("/")[2]))
 
 
 def take_key(text: str) -> None:

@@ -29,7 +29,7 @@ pytestmark = [
 
 EXAMPLES = 100_000
 # So that nodes die while it trains.
-LONGER = 5
+LONGER = 2
 NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
 # Of a busy machine; nothing waits for so long otherwise.
 SECONDS = 600.0
