@@ -18,13 +18,14 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 WHOLE_JOBS = tests/integration tests/faults
 UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 
-.PHONY: demo test faults gpu install install-dev lint types unit clean help
+.PHONY: demo test faults gpu ray install install-dev lint types unit clean help
 
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
 	@echo "make test   install what it needs, lint, check types, run the suite"
 	@echo "make faults run what make test leaves out: the full matrix of kills and of variants of jobs"
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
+	@echo "make ray    run the tests of jobs on a Ray cluster of this machine; installs Ray, 240 MB, beside the rest"
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
 
 $(VENV)/.torch: constraints.txt
@@ -41,6 +42,10 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml setup.py constraints.txt
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.ray: $(VENV)/.dev
+	$(PIP) install -q -c constraints.txt -e '.[ray]'
+	@touch $@
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.dev
@@ -60,7 +65,7 @@ unit: install-dev
 	$(UNIT)
 
 test: lint types
-	$(ONE_CORE) $(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix"
+	$(ONE_CORE) $(PYTEST) -n $(JOBS) $(BY_FILE) -m "not processes and not matrix and not ray"
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix" $(WHOLE_JOBS)
 
 faults: install-dev
@@ -70,6 +75,9 @@ gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'
 	$(PYTEST) -m gpu
 	$(BIN)/python benchmarks/speed/gpu.py --out docs/results/gpu.json
+
+ray: $(VENV)/.ray
+	$(PYTEST) -m ray tests/integration
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -21,6 +21,7 @@ from .commands.init import init
 from .commands.key import key, security_options
 from .commands.merge import merge
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
+from .commands.options.engine_option import engine_options
 from .commands.options.job_arguments import job_of, job_options, web_option, web_override
 from .commands.options.network_options import network_options, network_overrides
 from .commands.predict import predict
@@ -78,6 +79,7 @@ def main() -> None:
 @network_options
 @security_options
 @web_option
+@engine_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 @click.option("--supervised", is_flag=True, hidden=True)
 def run(
@@ -86,13 +88,22 @@ def run(
     quiet: bool,
     supervised: bool,
     web: str | None,
+    on: str | None,
+    exit_zero_on: tuple[int, ...],
     **network: str | None,
 ) -> None:
-    """Run a whole job on this machine."""
+    """Run a whole job on this machine, or with --on on a cluster."""
     from .commands.run_command import run_and_exit
 
     given = (*overrides, *network_overrides(network), *web_override(web))
-    run_and_exit(lambda: job_of(job_file, given, torch=True), "run", quiet=quiet, supervised=supervised)
+    run_and_exit(
+        lambda: job_of(job_file, given, torch=True),
+        "run",
+        quiet=quiet,
+        supervised=supervised,
+        on=on,
+        exit_zero_on=exit_zero_on,
+    )
 
 
 @main.command()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from .key import security_options
+from .options.engine_option import exit_zero_option
 from .options.job_arguments import job_of, job_options, web_option, web_override
 
 if TYPE_CHECKING:
@@ -33,13 +34,7 @@ def node_options(command: F) -> F:
             type=click.IntRange(0, 65_535),
             help="Port for Prometheus metrics; 0 for none. [default: watch.metrics_port]",
         ),
-        click.option(
-            "--exit-zero-on",
-            metavar="CODE",
-            multiple=True,
-            type=int,
-            help="Exit with 0 in place of this code: 5 for an engine that takes it for a failure.",
-        ),
+        exit_zero_option,
         click.option("--token", hidden=True),
         click.option("--supervised", is_flag=True, hidden=True),
     ):

@@ -8,6 +8,7 @@ import click
 
 from .key import security_options
 from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.engine_option import engine_options
 from .options.job_arguments import web_option, web_override
 
 
@@ -23,9 +24,16 @@ from .options.job_arguments import web_option, web_override
 @checkpoint_option("--from", "last")
 @web_option
 @security_options
+@engine_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 def resume(
-    run: str, overrides: tuple[str, ...], which: Literal["last", "best"], web: str | None, quiet: bool
+    run: str,
+    overrides: tuple[str, ...],
+    which: Literal["last", "best"],
+    web: str | None,
+    on: str | None,
+    exit_zero_on: tuple[int, ...],
+    quiet: bool,
 ) -> None:
     """Resume RUN from a checkpoint.
 
@@ -38,4 +46,10 @@ def resume(
     from .run_command import run_and_exit
 
     given = (*overrides, *web_override(web))
-    run_and_exit(lambda: resumed_job(run, given, which), "resume", quiet=quiet)
+    run_and_exit(
+        lambda: resumed_job(run, given, which),
+        "resume",
+        quiet=quiet,
+        on=on,
+        exit_zero_on=exit_zero_on,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ..nodes.supervisor.launcher import Launcher
     from ..nodes.supervisor.starter import Starter
     from ..pipeline.config.job import Job
     from ..pipeline.errors import ExitCode
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
 
 
 def run_and_exit(
-    read_job: Callable[[], Job], command: str, *, quiet: bool, supervised: bool = False
+    read_job: Callable[[], Job],
+    command: str,
+    *,
+    quiet: bool,
+    supervised: bool = False,
+    on: str | None = None,
+    exit_zero_on: tuple[int, ...] = (),
 ) -> NoReturn:
-    """Read a job, run it on this machine, and exit.
+    """Read a job, run it, and exit.
 
-    Shows progress and report. Exits with the job's exit code. `command` names the command in messages.
+    It runs on this machine, or on the engine `on`. Shows progress and report. Exits with the job's exit code,
+    or 0 if that is one of `exit_zero_on`. `command` names the command in messages.
     """
     from rich.console import Console
 
@@ -31,25 +39,33 @@ def run_and_exit(
     from ..pipeline.report.run_folder import shown
     from ..pipeline.report.terminal import print_report
 
-    code, text, report, folder = supervise(read_job, quiet=quiet, supervised=supervised)
+    code, text, report, folder = supervise(read_job, quiet=quiet, supervised=supervised, on=on)
     if report is not None and folder is not None and not quiet:
         print_report(report, Console())
         click.echo(f"report: {shown(folder / 'report.md')}")
     if report is not None and quiet:
         for warning in bad_row_warnings(report.examples):
             click.echo(f"shadowsync {command}: {warning}", err=True)
-    end(command, code, text)
+    end(command, code, text, exit_zero_on)
 
 
-def end(command: str, code: ExitCode, text: str) -> NoReturn:
-    """Print `text`, if any, and exit with a job's exit code."""
+def end(command: str, code: ExitCode, text: str, exit_zero_on: tuple[int, ...] = ()) -> NoReturn:
+    """Print `text`, if any, and exit with a job's exit code.
+
+    The code is 0 in place of one of `exit_zero_on`.
+    """
     if text:
         click.echo(f"shadowsync {command}: {text}", err=True)
-    sys.exit(int(code))
+    sys.exit(0 if code in exit_zero_on else int(code))
 
 
 def supervise(
-    read_job: Callable[[], Job], *, quiet: bool, supervised: bool, profile_seconds: float | None = None
+    read_job: Callable[[], Job],
+    *,
+    quiet: bool,
+    supervised: bool,
+    profile_seconds: float | None = None,
+    on: str | None = None,
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     """Run a job to its end.
 
@@ -59,14 +75,58 @@ def supervise(
     from ..nodes.runtime.main_loop import run_interruptible
     from ..nodes.supervisor.starter import make_starter
 
-    # The starter's processes import while the job is read.
-    with closing(make_starter()) as starter:
-        job = read_job()
-        return run_interruptible(lambda: _supervised(job, starter, quiet, supervised, profile_seconds))
+    with ExitStack() as stack:
+        if on is not None:
+            _prepare_engine(on, stack, quiet=quiet)
+        # The starter's processes import while the job is read.
+        starter = stack.enter_context(closing(make_starter()))
+        job, launcher = read_job(), None
+        if on is not None:
+            job, launcher = _on_cluster(job, starter, stack)
+        return run_interruptible(
+            lambda: _supervised(job, starter, launcher, quiet, supervised, profile_seconds)
+        )
+
+
+def _prepare_engine(on: str, stack: ExitStack, *, quiet: bool) -> None:
+    """Check the engine, and have a key for the job.
+
+    The starter's processes inherit the key.
+    """
+    from ..deployment.ray.submitting import require_engine
+
+    require_engine(on)
+    from ..deployment.ray.held_secret import held_key
+
+    made = stack.enter_context(held_key())
+    if made and not quiet:
+        click.echo(
+            f"made a key for this job; top and scale take it on this machine with --key {made}", err=True
+        )
+
+
+def _on_cluster(job: Job, starter: Starter, stack: ExitStack) -> tuple[Job, Launcher]:
+    """Connect to the cluster until the end of `stack`.
+
+    Return the job as its machines take it, and the launcher.
+    """
+    from ..deployment.ray.bundles import on_machines
+    from ..deployment.ray.cluster import connected
+    from ..deployment.ray.launcher import RayLauncher
+    from ..nodes.supervisor.launcher import LocalLauncher
+
+    job = on_machines(job)
+    stack.enter_context(connected())
+    return job, RayLauncher(LocalLauncher(starter))
 
 
 async def _supervised(
-    job: Job, starter: Starter, quiet: bool, supervised: bool, profile_seconds: float | None
+    job: Job,
+    starter: Starter,
+    launcher: Launcher | None,
+    quiet: bool,
+    supervised: bool,
+    profile_seconds: float | None,
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     from ..nodes.supervisor.supervisor import Supervisor
     from ..pipeline.jobfile.extras import left_out
@@ -83,6 +143,7 @@ async def _supervised(
         progress_seconds=shown.period_seconds,
         began=shown.begin,
         profile_seconds=profile_seconds,
+        launcher=launcher,
     )
     try:
         return *(await supervisor.run()), supervisor.folder

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import deque
 from collections.abc import Iterable
 
 from ...pipeline.errors import ExitCode
+from ..runtime.process import exit_status_text
 from .starter import StartedProcess
 
 SAVED_LINES = 40
@@ -37,12 +37,12 @@ class Child:
     @property
     def exit_code(self) -> ExitCode:
         """Its exit code, as one of this package's."""
-        if self.code is None or self.code < 0:
-            return ExitCode.STOPPED_BY_DEATH
-        try:
-            return ExitCode(self.code)
-        except ValueError:
-            return ExitCode.INTERNAL
+        return known_exit_code(self.code)
+
+    @property
+    def how(self) -> str:
+        """How it ended, for people."""
+        return exit_status_text(self.code)
 
     def signal(self, number: int) -> None:
         """Send a signal, if it is still there."""
@@ -51,9 +51,7 @@ class Child:
 
     def last_line(self) -> str:
         """Return the last line of its output, without the program's name in front."""
-        last = next((line for line in reversed(self.lines) if line.strip()), "")
-        prefix = f"shadowsync {self.role}: "
-        return last.removeprefix(prefix)
+        return text_of_last_line(self.lines, self.role)
 
     async def close(self) -> None:
         """Close its pipes, and reap it if it has ended."""
@@ -74,18 +72,20 @@ class Child:
         self.ended.set()
 
 
-async def end_all(children: Iterable[Child]) -> None:
-    """Kill children that still live one second after they were asked to end."""
-    children = list(children)
-    for number, timeout_seconds in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0)):
-        living = [child for child in children if not child.ended.is_set()]
-        for child in living:
-            child.signal(signal.SIGCONT)
-            child.signal(number)
-        if living:
-            waits = [asyncio.ensure_future(child.ended.wait()) for child in living]
-            await asyncio.wait(waits, timeout=timeout_seconds)
-            for wait in waits:
-                wait.cancel()
-    for child in children:
-        await child.close()
+def known_exit_code(code: int | None) -> ExitCode:
+    """Return a process's exit code as one of this package's.
+
+    None and signals are deaths.
+    """
+    if code is None or code < 0:
+        return ExitCode.STOPPED_BY_DEATH
+    try:
+        return ExitCode(code)
+    except ValueError:
+        return ExitCode.INTERNAL
+
+
+def text_of_last_line(lines: Iterable[str], role: str) -> str:
+    """Return the last of `lines` that has text, without the program's name in front."""
+    last = next((line for line in reversed(list(lines)) if line.strip()), "")
+    return last.removeprefix(f"shadowsync {role}: ")

@@ -1,7 +1,7 @@
 """The check of a job that needs torch, in its own process.
 
-It is started as `python -m shadowsync.nodes.supervisor.job_check JOB.json`. The exit code is 0, or 2 with a
-last line of JSON that says what is wrong.
+It is started as `python -m shadowsync.nodes.supervisor.job_check JOB.json`, with NO_DEVICES behind it if the
+trainers run elsewhere. The exit code is 0, or 2 with a last line of JSON that says what is wrong.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from ..runtime.process import JOB_CHECK, exit_status_text
 from .child import Child
 from .starter import Starter
 
+NO_DEVICES = "--no-devices"
 
-def check_job(job: Job) -> None:
-    """Check algorithm, model and device; raises JobFileError for one that cannot be used."""
+
+def check_job(job: Job, *, devices: bool = True) -> None:
+    """Check algorithm, model and `devices`; raises JobFileError for one that cannot be used."""
     from ...pipeline.models.registry import build_model
     from ..replica.replica import find_device
 
     check_sync(job)
     build_model(job)
-    find_device(job.trainer.device)
+    if devices:
+        find_device(job.trainer.device)
 
 
-async def have_checked(starter: Starter, job_file: Path) -> None:
+async def have_checked(starter: Starter, job_file: Path, *, devices: bool = True) -> None:
     """Check a job in another process, so that this one needs no torch.
 
-    Raises what the check finds.
+    `devices`: whether this machine must have the trainers' device. Raises what the check finds.
     """
-    child = Child("check", 0, "", await starter.start(["-m", JOB_CHECK, str(job_file)], torch=True))
+    arguments = ["-m", JOB_CHECK, str(job_file), *([] if devices else [NO_DEVICES])]
+    child = Child("check", 0, "", await starter.start(arguments, torch=True))
     try:
         await child.ended.wait()
     finally:
@@ -55,7 +59,7 @@ async def have_checked(starter: Starter, job_file: Path) -> None:
 def main() -> int:
     """Check the job; return the exit code."""
     try:
-        check_job(load_resolved(sys.argv[1]))
+        check_job(load_resolved(sys.argv[1]), devices=NO_DEVICES not in sys.argv[2:])
     except JobFileError as error:
         print(json.dumps({"what": error.what, "where": error.where, "remedy": error.remedy}), flush=True)
         return int(ExitCode.USAGE)

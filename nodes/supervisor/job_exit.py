@@ -10,14 +10,16 @@ from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import resume_hint
 from ...pipeline.report.write import read_report, rewrite_texts
 from ..runtime.process import exit_status_text
-from .child import Child
+from .launcher import RunningNode
 from .network.emulation import Emulation
 
 JobExit: TypeAlias = tuple[ExitCode, str, Report | None]
 """The exit code, one line for the user if it isn't 0, and any report."""
 
 
-def job_exit(coordinator: Child, folder: Path | None, emulation: Emulation, *, interrupted: bool) -> JobExit:
+def job_exit(
+    coordinator: RunningNode, folder: Path | None, emulation: Emulation, *, interrupted: bool
+) -> JobExit:
     """Return the outcome of a job whose coordinator has ended.
 
     The emulated network is added to the report. `folder` is the run's, None if it has none.

@@ -1,4 +1,4 @@
-"""Supervisor of `shadowsync run`: each role of a job as a local process."""
+"""Supervisor of `shadowsync run`: starts the nodes of a job and replaces dead ones."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.rpc_client import open_channel
 from ...pipeline.wire.tasks import background, race
-from ..runtime.process import CLI, exit_status_text, exit_when_parent_dies
+from ..runtime.process import exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
-from .child import Child, end_all
 from .job_check import have_checked
 from .job_exit import JobExit, job_exit
-from .network.emulation import Emulation, NodeKey
+from .launcher import COORDINATOR, Launcher, LocalLauncher, NodeKey, NodeStart, RunningNode, end_all
+from .network.emulation import Emulation
 from .starter import Starter
 
 STOP_SECONDS = 9.0
@@ -45,16 +45,18 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Start the processes of a job, report deaths to the coordinator, end all.
+    """Start the nodes of a job, report deaths to the coordinator, end all.
 
     The coordinator starts first. Runs on one asyncio loop, in the process of the command line, or of the
-    caller of `shadowsync.run`.
+    caller of `shadowsync.run`. A launcher starts the nodes; what a death means is decided here.
 
     Args:
+        starter: of the job's check, of the relay and, without a launcher, of the nodes.
         progress: called every `progress_seconds` with what the coordinator's `status` answers.
         supervised: whether the end of this process's standard input interrupts the job.
         began: called with the run folder once the coordinator has made it.
         profile_seconds: time to measure, for a profile.
+        launcher: of the nodes; by default they are processes of this machine.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Supervisor:
         progress_seconds: float = PROGRESS_SECONDS,
         began: Callable[[Path], None] | None = None,
         profile_seconds: float | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         self._job = job
         self._progress_seconds = progress_seconds
@@ -76,13 +79,13 @@ class Supervisor:
         self._supervised = supervised
         self._profile_seconds = profile_seconds
         self._emulation = Emulation(job)
-        self._children: list[Child] = []
-        self._coordinator: Child | None = None
+        self._children: list[RunningNode] = []
+        self._coordinator: RunningNode | None = None
         # Set once the coordinator has ended, and no other takes over.
         self._over = asyncio.Event()
         self._restarts: Counter[NodeKey] = Counter()
         self._dead_since: dict[str, float] = {}
-        self._starting: list[asyncio.Task[Child]] = []
+        self._starting: list[asyncio.Task[RunningNode]] = []
         self._scratch = Path(tempfile.mkdtemp(prefix="shadowsync-"))
         # For the coordinator; the others read the copy that it puts into the run's folder.
         self._job_file = self._scratch / "job.json"
@@ -92,6 +95,7 @@ class Supervisor:
         self._identity = f"supervisor-{uuid4().hex}"
         self._identity_file = self._scratch / "supervisor"
         self._starter = starter
+        self._launcher = launcher or LocalLauncher(starter)
         self._interrupts = 0
         self._interrupted = asyncio.Event()
         self.folder: Path | None = None
@@ -111,6 +115,7 @@ class Supervisor:
         try:
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
             await self._check()
+            await race(self._launcher.open(self._job), self._interrupted.wait())
             if self._interrupts:
                 return ExitCode.INTERRUPTED, "interrupted", None
             await self._emulation.start(self._starter)
@@ -132,6 +137,7 @@ class Supervisor:
         finally:
             await asyncio.gather(*self._starting, return_exceptions=True)
             await end_all(self._children)
+            await self._launcher.close()
             await self._emulation.stop()
             self._clear_scratch()
 
@@ -141,7 +147,8 @@ class Supervisor:
         Raises JobFileError for a job that cannot be run, DataError as `require_topics_usable`.
         """
         await asyncio.to_thread(require_topics_usable, self._job.data)
-        await race(have_checked(self._starter, self._job_file), self._interrupted.wait())
+        devices = self._launcher.trainers_here
+        await race(have_checked(self._starter, self._job_file, devices=devices), self._interrupted.wait())
 
     async def _start_coordinator(self, *more: str) -> str | None:
         """Start a coordinator; return its endpoint, or None if it ended."""
@@ -152,7 +159,7 @@ class Supervisor:
         options = ["--announce", str(self._announce), "--supervisor-file", str(self._identity_file)]
         if self._profile_seconds is not None:
             options += ["--profile-seconds", str(self._profile_seconds)]
-        coordinator = self._coordinator = await self._spawn("coordinator", 0, [*options, *more])
+        coordinator = self._coordinator = await self._spawn(COORDINATOR, 0, [*options, *more])
         if self._interrupts:
             coordinator.signal(signal.SIGTERM)
         try:
@@ -164,10 +171,10 @@ class Supervisor:
     def _may_replace_coordinator(self) -> bool:
         """Decide whether to replace an ended coordinator."""
         coordinator = self._coordinator
-        left = self._job.run.restarts - self._restarts["coordinator", 0]
+        left = self._job.run.restarts - self._restarts[COORDINATOR, 0]
         if coordinator is None or (coordinator.code or 0) >= 0 or left <= 0 or self._interrupts:
             return False
-        self._restarts["coordinator", 0] += 1
+        self._restarts[COORDINATOR, 0] += 1
         log.warning("the coordinator was %s; another one takes over", exit_status_text(coordinator.code))
         return True
 
@@ -193,18 +200,22 @@ class Supervisor:
     def _clear_scratch(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    async def _spawn(self, role: str, index: int, extra: list[str], token: str = "") -> Child:
-        token = token or self._emulation.token(role, index)
-        arguments = ["-m", CLI, role, str(self._job_file), "--supervised"]
-        arguments += ["--token", token, *self._emulation.options(role, index), *extra]
+    async def _spawn(self, role: str, index: int, extra: list[str], token: str = "") -> RunningNode:
         if port := self._metrics_ports.get((role, index), 0):
-            arguments += ["--metrics-port", str(port)]
-        torch = role not in ("coordinator", "reader")
-        child = Child(role, index, token, await self._starter.start(arguments, torch=torch))
+            extra = [*extra, "--metrics-port", str(port)]
+        node = NodeStart(
+            role,
+            index,
+            token or self._emulation.token(role, index),
+            self._job_file,
+            tuple(self._emulation.options(role, index)),
+            tuple(extra),
+        )
+        child = await self._launcher.start(node)
         self._children.append(child)
         return child
 
-    async def _endpoint(self, coordinator: Child) -> str | None:
+    async def _endpoint(self, coordinator: RunningNode) -> str | None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._job.run.start_timeout_seconds
         while not coordinator.ended.is_set():
@@ -233,13 +244,13 @@ class Supervisor:
                 start(self._keep(channel, endpoint, child))
             return Done()
 
-        nodes = [child for child in self._children if child.role != "coordinator"]
+        nodes = [child for child in self._children if child.role != COORDINATOR]
         async with open_channel(endpoint, handle, identity=self._identity, refused=refuse) as channel:
             kept = [self._keep(channel, endpoint, node) for node in nodes]
             async with background(*kept, self._show_progress(channel)) as start:
                 await self._over.wait()
 
-    async def _start_ordered(self, order: StartNode, endpoint: str) -> Child | None:
+    async def _start_ordered(self, order: StartNode, endpoint: str) -> RunningNode | None:
         """Start a node as the coordinator orders; None if it was started before.
 
         Raises ClusterError if the node cannot be started.
@@ -259,14 +270,14 @@ class Supervisor:
         except OSError as error:
             raise ClusterError(f"a process cannot be started ({error.strerror})") from error
 
-    async def _start_late(self, role: str, index: int, endpoint: str, token: str) -> Child:
+    async def _start_late(self, role: str, index: int, endpoint: str, token: str) -> RunningNode:
         """Start a node that joins the running job."""
         start = asyncio.create_task(self._spawn(role, index, ["--join", endpoint], token))
         self._starting.append(start)
         # A node that is being started when the job ends is ended like the others.
         return await asyncio.shield(start)
 
-    async def _keep(self, channel: RpcChannel, endpoint: str, child: Child) -> None:
+    async def _keep(self, channel: RpcChannel, endpoint: str, child: RunningNode) -> None:
         """Report a child's end, and replace it if needed."""
         while True:
             await child.ended.wait()
@@ -276,8 +287,8 @@ class Supervisor:
             exited = ChildExited(
                 child.token,
                 child.role,
-                exit_status_text(child.code),
-                ExitCode(child.exit_code),
+                child.how,
+                child.exit_code,
                 successor=successor,
             )
             reply = await self._report_exit(channel, exited)

@@ -36,7 +36,7 @@ ALLOWED = {
         "sync_algos",
         "watch",
     },
-    "deployment": {"deployment", "pipeline"},
+    "deployment": {"shadowsync", "deployment", "nodes", "pipeline"},
     "lab": {"shadowsync", "lab", "nodes", "pipeline", "sync_algos"},
     "nodes": {"shadowsync", "nodes", "pipeline", "sync_algos", "watch"},
     "pipeline": {"shadowsync", "class_loader", "pipeline"},
@@ -142,7 +142,8 @@ def test_extras_bring_the_modules_that_errors_name() -> None:
     }
     assert brought == {name: set(modules) for name, modules in EXTRAS.items()}
     (everything,) = extras.pop("all")
-    assert set(everything.removeprefix("shadowsync[").removesuffix("]").split(",")) == set(EXTRAS)
+    # Ray is large, and only clusters need it.
+    assert set(everything.removeprefix("shadowsync[").removesuffix("]").split(",")) == set(EXTRAS) - {"ray"}
     assert set(extras) == {*EXTRAS, "dev"}
 
 

@@ -17,10 +17,10 @@ from ....pipeline.report.model import EmulatedNetwork
 from ....pipeline.wire.endpoints import WILDCARDS, local_address, use_ipc
 from ...runtime.process import RELAY, exit_status_text
 from ..child import Child
+from ..launcher import NodeKey
 from ..starter import Starter
 from .link_faults import CONTROL_VARIABLE
 
-NodeKey = tuple[str, int]
 START_SECONDS = 20.0
 
 

@@ -74,7 +74,12 @@ class JobKey:
                 remedy="give another path; a key that is in use is never overwritten",
             ) from error
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"shadowsync-key-1 {self.secret.hex()}\n")
+            file.write(self.text)
+
+    @property
+    def text(self) -> str:
+        """The content of a key file; as secret as the key."""
+        return f"shadowsync-key-1 {self.secret.hex()}\n"
 
     @property
     def server(self) -> CurvePair:

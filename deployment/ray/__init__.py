@@ -1,0 +1,1 @@
+"""Jobs on the machines of a Ray cluster."""

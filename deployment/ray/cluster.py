@@ -1,0 +1,107 @@
+"""The Ray cluster of this driver: connecting to it, and reserving room on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from ...pipeline.errors import ClusterError
+from ...pipeline.text.format import duration
+from ...pipeline.wire.endpoints import host_of
+from .bundles import Bundle, shortage
+from .submitting import HOW_TO_SUBMIT, given_address
+
+ANSWER_SECONDS = 5.0
+# From one look at a placement group to the next; Ctrl-C is heeded between them.
+LOOK_SECONDS = 0.5
+
+
+@contextmanager
+def connected() -> Iterator[None]:
+    """Be a driver of the cluster within a block.
+
+    Call it on the main thread before the handlers of signals are set, because Ray sets its own. Raises
+    ClusterError if there is no cluster.
+    """
+    address = given_address()
+    _require_answer(address)
+    try:
+        # Ray's own log lines, and those of the actors, would be in the midst of the job's progress.
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        what = str(error).strip().partition("\n")[0]
+        raise ClusterError(
+            f"there is no Ray cluster to connect to ({what})",
+            where=address or "--on ray",
+            remedy=f"start one with `ray start --head`, or submit the job: {HOW_TO_SUBMIT}",
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def own_address() -> str:
+    """Return the driver's address, as the other machines reach it."""
+    return str(ray.util.get_node_ip_address())
+
+
+async def reserve(bundles: Sequence[Bundle], timeout_seconds: float) -> Any:
+    """Return a placement group of the bundles, spread over the machines.
+
+    Raises ClusterError, which says what is missing, if there is no room within `timeout_seconds`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
+    group = placement_group([one.resources for one in bundles], strategy="SPREAD")
+    try:
+        while not await asyncio.to_thread(group.wait, LOOK_SECONDS):
+            if loop.time() > deadline:
+                raise ClusterError(
+                    f"{_shortage(bundles)}, after {duration(timeout_seconds)}",
+                    where="--on ray",
+                    remedy="add machines, lower the counts of nodes, of trainer.workers or embedding.threads,"
+                    " or raise run.start_timeout_seconds if machines are still to come",
+                )
+    except BaseException:
+        release(group)
+        raise
+    return group
+
+
+def release(group: Any) -> None:
+    """Give the room of a placement group back, and end the actors in it."""
+    remove_placement_group(group)
+
+
+def _shortage(bundles: Sequence[Bundle]) -> str:
+    machines = sum(bool(node["Alive"]) for node in ray.nodes())
+    return shortage(bundles, machines, ray.cluster_resources(), ray.available_resources())
+
+
+def _require_answer(address: str) -> None:
+    """Raise ClusterError at once if nobody listens there.
+
+    Ray would try for long.
+    """
+    host, port = host_of(address), address.rpartition(":")[2]
+    if not port.isdecimal() or not host:
+        return
+    try:
+        with closing(socket.create_connection((host, int(port)), ANSWER_SECONDS)):
+            return
+    except OSError as error:
+        raise ClusterError(
+            f"there is no Ray cluster to connect to ({error.strerror or error})",
+            where=f"{os.environ.get('RAY_ADDRESS', '')} (RAY_ADDRESS)",
+            remedy=f"start one with `ray start --head`, or submit the job: {HOW_TO_SUBMIT}",
+        ) from error

@@ -1,0 +1,192 @@
+"""The launcher of a job's nodes on a Ray cluster, each in an actor.
+
+Ray places; the supervisor decides. So an actor is never restarted by Ray: a node that ends is told to the
+supervisor, which starts its replacement in the same bundle. Ray moves the bundle if its machine is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from ... import __version__
+from ...nodes.supervisor.launcher import COORDINATOR, Launcher, NodeKey, NodeStart, RunningNode
+from ...pipeline.config.job import Job
+from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.text.format import duration
+from ...pipeline.wire.keys.job_key import job_key
+from .bundles import CPU, GPU, MEMORY, Bundle, another_bundle, bundles_of
+from .cluster import own_address, release, reserve
+from .host import NodeHost, Surroundings
+from .node import RayNode
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A bundle of a placement group: its node, and its number in the group."""
+
+    bundle: Bundle
+    group: Any
+    number: int
+
+
+class RayLauncher:
+    """Start the nodes of a job on a cluster; see `Launcher`.
+
+    The coordinator is a child of this process, the driver, so that its ledger, page and report are where the
+    job was submitted.
+
+    Args:
+        local: launcher of the coordinator.
+    """
+
+    trainers_here = False
+
+    def __init__(self, local: Launcher) -> None:
+        self._local = local
+        key = job_key()
+        self._key = key.text if key is not None else ""
+        self._places: dict[NodeKey, _Place] = {}
+        self._groups: list[Any] = []
+        # Actors whose node is not started yet.
+        self._idle: dict[NodeKey, Any] = {}
+        self._job: Job | None = None
+
+    async def open(self, job: Job) -> None:
+        """Reserve a bundle for each node, and start their actors.
+
+        Raises ClusterError if the cluster is too small, or if a machine has no shadowsync of this version or
+        does not see the run folders; JobFileError if those cannot be made.
+        """
+        self._job = job
+        await self._add_places(bundles_of(job), job.run.start_timeout_seconds)
+        with _probe(Path(job.run.directory)) as probe:
+            starts = [
+                self._new_host(place, probe, job.run.start_timeout_seconds) for place in self._places.values()
+            ]
+            self._idle = dict(zip(self._places, await asyncio.gather(*starts), strict=True))
+
+    async def start(self, node: NodeStart) -> RunningNode:
+        """Start a node in its bundle; see `Launcher`.
+
+        A node that the job had not at its start gets a bundle of its own.
+        """
+        assert self._job is not None
+        if node.role == COORDINATOR:
+            own = own_address()
+            return await self._local.start(replace(node, addresses=("--bind", own, "--advertise", own)))
+        run, key = self._job.run, (node.role, node.index)
+        if key not in self._places:
+            await self._add_places([another_bundle(self._job, *key)], run.start_timeout_seconds)
+        place, host = self._places[key], self._idle.pop(key, None)
+        if host is None:
+            # The bundle of a machine that is gone waits for room on another one.
+            host = await self._new_host(place, node.job_file, run.rejoin_seconds)
+        arguments = (*key, node.token, str(node.job_file), list(node.options))
+        try:
+            await host.start.remote(*arguments)
+        except RayError as error:
+            ray.kill(host)
+            raise ClusterError(f"{place.bundle.name} cannot be started ({_reason(error)})") from error
+        return RayNode(node, host, run.node_timeout_seconds)
+
+    async def close(self) -> None:
+        """Give all room back, which ends the actors that are left."""
+        groups, self._groups = self._groups, []
+        for group in groups:
+            release(group)
+
+    async def _add_places(self, bundles: list[Bundle], timeout_seconds: float) -> None:
+        group = await reserve(bundles, timeout_seconds)
+        self._groups.append(group)
+        for number, bundle in enumerate(bundles):
+            self._places[bundle.role, bundle.index] = _Place(bundle, group, number)
+
+    async def _new_host(self, place: _Place, probe: Path, timeout_seconds: float) -> Any:
+        """Start an actor in a bundle, and check its machine.
+
+        Raises ClusterError.
+        """
+        resources = place.bundle.resources
+        actor = ray.remote(NodeHost).options(
+            num_cpus=resources[CPU],
+            num_gpus=resources.get(GPU, 0),
+            memory=int(resources[MEMORY]),
+            # Two owners of restarts would fight.
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(place.group, place.number),
+        )
+        host = actor.remote(self._key)
+        name = place.bundle.name
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                found: Surroundings = await host.look.remote(str(probe))
+            _require_usable(found, name, probe)
+        except TimeoutError as error:
+            ray.kill(host)
+            raise ClusterError(f"no machine took {name} within {duration(timeout_seconds)}") from error
+        except RayError as error:
+            ray.kill(host)
+            raise ClusterError(
+                f"{name} cannot be started ({_reason(error)})",
+                where="--on ray",
+                remedy=f"install shadowsync {__version__} on every machine of the cluster",
+            ) from error
+        except ClusterError:
+            ray.kill(host)
+            raise
+        return host
+
+
+@contextlib.contextmanager
+def _probe(directory: Path) -> Iterator[Path]:
+    """Have a file in the folder of run folders.
+
+    A machine that sees the file sees the folder.
+    """
+    probe = directory.absolute() / f".shadowsync-{uuid4().hex}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+    except OSError as error:
+        raise JobFileError(
+            f"cannot be written ({error.strerror})", where=str(directory), remedy="set run.directory"
+        ) from error
+    try:
+        yield probe
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _require_usable(found: Surroundings, name: str, probe: Path) -> None:
+    if found["version"] != __version__:
+        raise ClusterError(
+            f"has shadowsync {found['version']}, and the driver {__version__}",
+            where=f"{name} on {found['host']}",
+            remedy="install the same one on every machine",
+        )
+    if not found["sees_folder"]:
+        raise ClusterError(
+            f"does not see the driver's {probe.parent}; all nodes write their parts of checkpoints there",
+            where=f"{name} on {found['host']}",
+            remedy="set run.directory to a folder that all machines share, by the same path",
+        )
+
+
+def _reason(error: RayError) -> str:
+    """Return the line of Ray's message that names the cause.
+
+    It is the last one of a traceback, else the first.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if "Error: " in line]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0]

@@ -1,0 +1,198 @@
+"""Jobs on a Ray cluster of two raylets: the accounts of a job on one machine, whatever dies.
+
+`make ray` runs them. They say when the extra is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.tests.support.processes import Process, Spawned, is_alive, wait_until
+from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
+from shadowsync.tests.support.runs import RunFolder, Settings, small_job, write_job
+from shadowsync.tests.support.supervised import Supervised
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="the extra ray is not installed: make ray installs it"
+    ),
+]
+
+EXAMPLES = 100_000
+# So that nodes die while it trains.
+LONGER = 2
+NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
+# Of a busy machine; nothing waits for so long otherwise.
+SECONDS = 600.0
+PATIENT = {"start_timeout_seconds": 300.0, "rejoin_seconds": 300.0, "node_timeout_seconds": 30.0}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ray-log")
+    generate_log(folder, examples=EXAMPLES, eval_examples=4000, seed=1, data_format="parquet", files=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    with ray_cluster(tmp_path_factory.mktemp("ray")) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def second(ray: RayCluster) -> list[psutil.Process]:
+    """The other raylet; a test that kills it puts another one there."""
+    return [ray.add_raylet()]
+
+
+@pytest.fixture
+def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    """Starts a job, on the cluster or on this machine."""
+    started: list[Process] = []
+
+    def start(changes: Settings | None = None, *options: str) -> Supervised:
+        base = {"embedding": {"nodes": 2}, "run": PATIENT}
+        job = write_job(tmp_path / "job.toml", small_job(log, tmp_path / "runs"), {**base, **(changes or {})})
+        command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), *options]
+        started.append(Spawned(command, ray.environment, tmp_path, tmp_path / f"{len(started)}.txt"))
+        return Supervised(started[-1], tmp_path / "runs")
+
+    yield start
+    for process in started:
+        process.end()
+
+
+def everywhere(ray: RayCluster, second: list[psutil.Process], role: str = "") -> list[psutil.Process]:
+    return [*nodes_on(ray.head, role), *nodes_on(second[0], role)]
+
+
+def roles(raylet: psutil.Process) -> list[str]:
+    return sorted(node.cmdline()[3] for node in nodes_on(raylet))
+
+
+def accounts(run: RunFolder) -> dict[str, Any]:
+    """What must not depend on where the nodes were."""
+    report = run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    counted = report.examples
+    return {
+        "read": counted.read,
+        "trained": counted.trained,
+        "batches": run.batches(),
+        "evaluated": report.eval is not None,
+    }
+
+
+def test_the_accounts_are_those_of_one_machine(
+    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+) -> None:
+    job = start(None, "--on", "ray")
+    seen: dict[str, list[str]] = {}
+
+    def all_there() -> bool:
+        seen.update(head=roles(ray.head), second=roles(second[0]))
+        return (
+            len(seen["head"]) + len(seen["second"]) == sum(NODES.values()) or job.process.poll() is not None
+        )
+
+    wait_until(all_there, f"all nodes run: {job.process.text()}", SECONDS)
+    assert seen["head"], job.process.text()
+    assert seen["second"]
+    made = job.process.text().partition(": --key ")[2].partition("\n")[0]
+    watched = Spawned(
+        [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", made],
+        ray.environment,
+        job.runs,
+        job.runs / "top.txt",
+    )
+    assert watched.wait(SECONDS) == 0, watched.text()
+    assert "trainer-1" in watched.text()
+    assert sorted(seen["head"] + seen["second"]) == sorted(
+        role for role, count in NODES.items() for _ in range(count)
+    )
+    assert job.process.wait(SECONDS) == 0, job.process.text()
+    assert "report: " in job.process.text()
+    own = accounts(job.run)
+    assert own["trained"] == EXAMPLES
+    assert {file.stem for file in (job.run.folder / "logs").glob("*.jsonl")} >= {"trainer-1", "embedding-0"}
+    wait_until(lambda: not everywhere(ray, second), "no node is left on the cluster")
+    first = job.run.folder.resolve()
+    local = start()
+    assert local.process.wait(SECONDS) == 0, local.process.text()
+    assert accounts(local.run) == own
+    assert local.run.folder.resolve() != first, "it is another run"
+
+
+def test_a_node_and_an_actor_are_killed(
+    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+) -> None:
+    job = start({"data": {"epochs": LONGER}}, "--on", "ray")
+    job.wait_for_batches(20)
+    everywhere(ray, second, "trainer")[0].kill()
+    embedding = everywhere(ray, second, "embedding")[0]
+    actor = embedding.parent()
+    assert actor is not None
+    assert "NodeHost" in " ".join(actor.cmdline())
+    actor.kill()
+    assert job.process.wait(SECONDS) == 5, job.process.text()
+    assert accounts(job.run)["read"] >= LONGER * EXAMPLES
+    assert job.run.logged("died (killed by SIGKILL)")
+    assert job.run.logged("died (its actor died)")
+    assert not is_alive(embedding), "its process ends when its actor does"
+
+
+def test_a_raylet_is_killed(
+    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+) -> None:
+    job = start({"data": {"epochs": LONGER}}, "--on", "ray")
+    job.wait_for_batches(20)
+    lost = nodes_on(second[0])
+    assert lost
+    second[0].kill()
+    code = job.process.wait(SECONDS)
+    second[:] = [ray.add_raylet()]
+    assert code == 5, job.process.text()
+    assert accounts(job.run)["read"] >= LONGER * EXAMPLES
+    wait_until(lambda: not any(map(is_alive, lost)), "the nodes of the lost machine end")
+
+
+def test_the_driver_is_killed(
+    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+) -> None:
+    job = start({"data": {"epochs": 10_000}}, "--on", "ray")
+    job.wait_for_batches(20)
+    nodes = [*everywhere(ray, second), job.node("coordinator")]
+    actors = [parent for node in everywhere(ray, second) if (parent := node.parent()) is not None]
+    assert len(nodes) == len(actors) + 1 == sum(NODES.values()) + 1
+    job.process.kill()
+    wait_until(lambda: not any(map(is_alive, [*nodes, *actors])), "nothing is left")
+
+
+def test_a_cluster_that_is_too_small(start: Callable[..., Supervised]) -> None:
+    changes = {"trainer": {"count": 2, "workers": 40}, "run": {"start_timeout_seconds": 2.0}}
+    job = start(changes, "--on", "ray")
+    assert job.process.wait(SECONDS) == 4, job.process.text()
+    assert "--on ray: the cluster has 32 CPUs" in job.last_line()
+    assert "it lacks " in job.last_line()
+    assert not job.runs.exists(), "nothing was started"
+
+
+def test_no_cluster_answers(start: Callable[..., Supervised], ray: RayCluster) -> None:
+    ray.environment, good = ray.environment | {"RAY_ADDRESS": "127.0.0.1:1"}, ray.environment
+    try:
+        job = start(None, "--on", "ray")
+    finally:
+        ray.environment = good
+    assert job.process.wait(SECONDS) == 4, job.process.text()
+    assert "127.0.0.1:1 (RAY_ADDRESS): there is no Ray cluster to connect to" in job.last_line()
+    assert "ray job submit" in job.last_line()

@@ -1,0 +1,141 @@
+"""A Ray cluster of raylets on this machine, and the processes on it.
+
+Ray runs in a process of its own, this file as a script, since its warnings would be errors in a test's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+OBJECT_STORE_BYTES = 80 << 20
+# Of each raylet; what Ray believes, so that one of them has room for a whole job.
+CPUS = 16
+MEMORY_BYTES = 32 << 30
+
+
+class RayCluster:
+    """A cluster with a head and other raylets.
+
+    Attributes:
+        address: for RAY_ADDRESS.
+        head: the head's raylet.
+        environment: of a driver.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
+        self._process = process
+        first = self._read()
+        self.address = str(first["address"])
+        self.head = psutil.Process(int(first["raylet"]))
+        self.environment = environment | {"RAY_ADDRESS": self.address}
+
+    def add_raylet(self) -> psutil.Process:
+        """Add another raylet."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("add\n")
+        self._process.stdin.flush()
+        return psutil.Process(int(self._read()["raylet"]))
+
+    def close(self) -> None:
+        """End all of it."""
+        children = psutil.Process(self._process.pid).children(recursive=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            psutil.wait_procs(children, timeout=10)
+            self._process.stdout.close()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the cluster ended with {self._process.wait()}"
+        body: dict[str, Any] = json.loads(line)
+        return body
+
+
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[RayCluster]:
+    """A cluster with its head alone; what it prints goes to a file of `folder`."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "RAY_"))}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+    with (folder / "cluster.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            cwd=folder,
+        )
+        cluster = RayCluster(process, environment)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+
+def nodes_on(raylet: psutil.Process, role: str = "") -> list[psutil.Process]:
+    """The processes of shadowsync's nodes on a raylet, of one role or of all."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in raylet.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                command = child.cmdline()
+                if command[1:3] == ["-m", "shadowsync.cli"] and (not role or command[3] == role):
+                    found.append(child)
+    return found
+
+
+def _run() -> None:
+    from ray.cluster_utils import Cluster
+
+    own = {
+        "num_cpus": CPUS,
+        "memory": MEMORY_BYTES,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+    }
+    # The death of a raylet is noticed within seconds, not half a minute.
+    checks = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 5,
+    }
+    output = os.fdopen(os.dup(1), "w")
+    # Ray prints.
+    os.dup2(2, 1)
+    cluster = Cluster(initialize_head=True, head_node_args=own | {"_system_config": checks})
+
+    def tell(node: Any) -> None:
+        (raylet,) = node.all_processes["raylet"]
+        body = {"address": cluster.address, "raylet": raylet.process.pid}
+        output.write(json.dumps(body) + "\n")
+        output.flush()
+
+    tell(cluster.head_node)
+    for _ in sys.stdin:
+        tell(cluster.add_node(wait=True, **own))
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    _run()
