@@ -24,6 +24,8 @@ _RETRIES: Final = 3
 _CONNECT_TIMEOUT: Final = "5s"
 _TIMEOUT: Final = "60s"
 _LONGEST_REASON: Final = 240
+# Where a cloud's machine gives the credentials of its role, asked last.
+_METADATA_ADDRESS: Final = "169.254.169.254"
 _HTTP_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -153,6 +155,8 @@ class _AlreadyThere(StorageError):
 def reason_of(error: BaseException) -> str:
     """Return why a request failed: the provider's code and message, or the first line of the error."""
     text = str(error)
+    if _METADATA_ADDRESS in text:
+        return "no credentials are in the environment, and the machine has no role"
     code, message = (re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message"))
     if code is not None:
         return f"{code[1]}: {message[1]}"[:_LONGEST_REASON] if message is not None else code[1]
