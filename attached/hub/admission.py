@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS
 from ...nodes.coordinator.control_server import ControlServer
 from ...nodes.coordinator.state.membership import Member

@@ -31,8 +31,9 @@ async def serve_hub(
 ) -> LoopsReply:
     """Serve loops until the end; return the book of steps.
 
-    The end is an interrupt, or with `until_empty` that the last loop has left. `announce` is called with the address to join. Raises ClusterError for an address that cannot be used,
-    and the error of a sync node that failed.
+    The end is an interrupt, or with `until_empty` that the last loop has left. `announce` is called with the
+    address to join. Raises ClusterError for an address that cannot be used, and the error of a sync node that
+    failed.
     """
     server = HubServer(settings, until_empty=until_empty, process=process)
     nodes: list[NodeThread[Role]] = []
