@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import shadowsync
 import torch
 from shadowsync.attached.loop import AttachedLoop
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.attached_loops import Task, hub, in_threads, small_model, weights_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -328,6 +330,23 @@ def test_no_hub_there() -> None:
     with pytest.raises(ClusterError, match="no coordinator answered within 1 s"):
         shadowsync.attach(model, sgd(model), join="tcp://127.0.0.1:9", timeout_seconds=1.0)
     assert [p.data_ptr() for p in model.parameters()] == before
+
+
+def test_loops_and_hub_need_the_same_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "job.key"
+    JobKey.generate().write(key)
+    monkeypatch.setenv(KEY_VARIABLE, str(key))
+    with hub() as own:
+        model, task = small_model(), Task(0)
+        optimizer = sgd(model)
+        with shadowsync.attach(model, optimizer, join=own.endpoint, key=key) as sync:
+            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 2)
+        monkeypatch.delenv(KEY_VARIABLE)
+        before = [p.data_ptr() for p in model.parameters()]
+        with pytest.raises(ClusterError, match="have different keys, or only one has a key"):
+            shadowsync.attach(model, optimizer, join=own.endpoint)
+        assert [p.data_ptr() for p in model.parameters()] == before
+        monkeypatch.setenv(KEY_VARIABLE, str(key))
 
 
 def test_a_lost_hub_is_told_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
