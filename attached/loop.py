@@ -281,6 +281,8 @@ class AttachedLoop:
                 self._thread.fail(ClusterError("the loop left"))
                 self._thread.join(END_SECONDS)
             self._views.detach()
+        if closing_round:
+            # An exception of the user's is not kept until the other loops have left.
             self._at_end()
         return self._role.is_complete
 
