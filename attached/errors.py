@@ -6,6 +6,6 @@ from ..pipeline.errors import ExitCode, ShadowSyncError
 
 
 class AttachError(ShadowSyncError):
-    """A model, an optimizer or a setting cannot be attached, or the model's parameters were replaced."""
+    """Something cannot be attached, or the model's parameters were replaced."""
 
     exit_code = ExitCode.USAGE

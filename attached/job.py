@@ -1,4 +1,4 @@
-"""The job of attached loops: the sections of a job file that they share with jobs."""
+"""The job of attached loops: the sections that they share with jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNREAD: Final[dict[str, dict[str, Any]]] = {
 
 
 def loop_job(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
-    """Return the job of a hub, from settings by key ("sync.algorithm") and from `--set` texts.
+    """Return the job of a hub, from settings by key and `--set` texts.
 
     Imports the algorithm. Raises JobFileError for what cannot work.
     """

@@ -82,7 +82,7 @@ class AttachedLoop:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the hub is gone, or has declared this loop dead; it then trains alone."""
+        """Whether the loop has lost its hub, and trains alone."""
         return self._role.over and not self._is_over
 
     def __enter__(self) -> Self:
@@ -264,7 +264,7 @@ class AttachedLoop:
         return None
 
     def _leave(self, *, closing_round: bool) -> bool:
-        """Leave the hub, and give the parameters memory of their own; return whether all is synchronized."""
+        """Leave the hub and detach; return whether all steps are synchronized."""
         try:
             if closing_round:
                 self._end_samples()
@@ -281,6 +281,8 @@ class AttachedLoop:
                 self._thread.fail(ClusterError("the loop left"))
                 self._thread.join(END_SECONDS)
             self._views.detach()
+        if closing_round:
+            # An exception of the user's is not kept until the other loops have left.
             self._at_end()
         return self._role.is_complete
 

@@ -70,7 +70,10 @@ class NodeThread(Generic[R]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> R:
-        """Start the node; return its role once the loop runs. Raises what the role raises."""
+        """Start the node; return its role once the loop runs.
+
+        Raises what making the role raises.
+        """
         self._thread.start()
         await_first(self._started, self.ended)
         if not self._started.done():

@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 class LoopRole(Role):
-    """One attached loop as a node of its hub: a replica, and its shadow thread.
+    """An attached loop as a node of its hub: replica and shadow thread.
 
     The hub calls it a trainer. All methods belong to the control thread, unless they say otherwise.
 
@@ -201,7 +201,10 @@ class LoopRole(Role):
             raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
 
     async def single_model(self) -> torch.Tensor | None:
-        """Return the weights of the algorithm's single model, float32 [numel]; None if there is none now."""
+        """Return the algorithm's single model, float32 [numel].
+
+        Returns None if it has none, or if that cannot be had now.
+        """
         if self._sync is None:
             return None
         await self._sync.finalize(closing_round=False)

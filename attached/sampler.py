@@ -19,7 +19,7 @@ SPANS_OF_EPOCH: Final = 256
 
 
 class SharedSampler(Sampler[int]):
-    """Indices of a data set that no other loop is given in the same epoch.
+    """Indices that no other loop is given in the same epoch.
 
     A pass over the sampler gives this loop's share of an epoch. The hub grants spans of the epoch's order,
     which depends on seed and epoch only. What a loop that died, or that left its block by an exception, was
@@ -79,7 +79,7 @@ class SharedSampler(Sampler[int]):
         return before + min(yielded, (self._steps() - steps) * self._examples_per_step)
 
     def __iter__(self) -> Iterator[int]:
-        """Begin a pass; the one before is over, and all that it gave is trained."""
+        """Begin a pass; what the one before gave is trained."""
         self._end_pass()
         own, epoch = self._pass, None
         try:
@@ -99,7 +99,7 @@ class SharedSampler(Sampler[int]):
                 self._end_pass()
 
     def finish(self) -> None:
-        """End the last pass, as the loop leaves its block: all that it gave is trained."""
+        """End the last pass, as the loop leaves its block."""
         self._end_pass()
         self._call(EndSamples(self._name, self.finished()))
 
@@ -109,7 +109,9 @@ class SharedSampler(Sampler[int]):
         )
 
     def _end_pass(self) -> None:
-        """Count the last pass; if it was not gone through to its end, give back what was not trained."""
+        """Count the last pass, and give back what was not trained.
+
+        What a pass gave that ended is trained."""
         before, yielded, _ = self._count
         exhausted, finished = self._exhausted, self.finished()
         self._count = (before + yielded if exhausted else finished), 0, self._steps()

@@ -27,7 +27,7 @@ class Joining:
 
 
 def join_by_environment(settings: Mapping[str, Any], timeout_seconds: float) -> Joining:
-    """Return the address of the hub of this launch; on rank 0 start it, as a thread.
+    """Find the hub of this launch; on rank 0 start it, as a thread.
 
     The address is told by the store of torch.distributed at MASTER_ADDR. The hub ends when the last loop has
     left: rank 0 waits for that, after its own loop has.
@@ -65,7 +65,7 @@ _attaches = 0
 
 
 def _next_attach() -> int:
-    """Return the number of this attach, in the order of the process: the same on all ranks."""
+    """Return the number of this attach, the same on all ranks."""
     global _attaches
     _attaches += 1
     return _attaches

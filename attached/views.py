@@ -31,7 +31,7 @@ class _Place:
 
 
 class ParameterViews:
-    """Views of one flat buffer, in place of the values of a module's trainable parameters.
+    """A module's trainable parameters as views of one flat buffer.
 
     The parameters stay the same objects, so optimizers, schedulers and compiled code keep them. Belongs to
     the loop's thread.
@@ -72,7 +72,10 @@ class ParameterViews:
             _ATTACHED.update(self._ids)
 
     def attach(self, flat: torch.Tensor) -> None:
-        """Move the values into `flat`, float32 [numel] on the device, and make the parameters views of it."""
+        """Move the values into `flat`, and make the parameters views of it.
+
+        `flat` is float32 [numel] on the device.
+        """
         with torch.no_grad():
             flat.copy_(self.layout.gather(self.module))
         self.layout.attach(self.module, flat)
@@ -103,7 +106,7 @@ class ParameterViews:
                 )
 
     def detach(self) -> None:
-        """Give each parameter that is still a view values of its own, and unmark all."""
+        """Give each parameter values of its own, and unmark all."""
         for place in self._places:
             if place.parameter.data_ptr() == place.address:
                 place.parameter.data = place.parameter.data.clone()

@@ -1,1 +1,1 @@
-"""The hub of attached loops: who is there, what they did, and the samples that they share."""
+"""The hub of attached loops: members, the book of steps, shared samples."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS
+from ...nodes.coordinator.control_server import ControlServer
 from ...nodes.coordinator.state.membership import Member
 from ...pipeline.wire.control.orders import (
     Begin,
@@ -18,10 +19,7 @@ from ...pipeline.wire.control.orders import (
     TrainerJoined,
     WriteReplica,
 )
-from .state import LOOP, SYNC
-
-if TYPE_CHECKING:
-    from .server import HubServer
+from .state import LOOP, SYNC, HubState
 
 REQUEST_SECONDS = 60.0
 
@@ -37,11 +35,15 @@ class HubAdmission:
 
     The first loop gives the center its first value. A later one takes the center's weights, or another
     loop's where there is no center.
+
+    Args:
+        mark_dead: called with the token of a member that cannot take part, and why.
     """
 
-    def __init__(self, server: HubServer) -> None:
+    def __init__(self, server: ControlServer, state: HubState, mark_dead: Callable[[str, str], None]) -> None:
         self._server = server
-        self._state = server.state
+        self._state = state
+        self._mark_dead = mark_dead
         self._admitting = asyncio.Lock()
 
     async def admit(self, member: Member) -> None:
@@ -53,7 +55,7 @@ class HubAdmission:
                 if member.alive:
                     await (self._admit_loop if member.info.role == LOOP else self._admit_sync)(member)
         except AdmissionFailed as error:
-            self._server.mark_dead(member.info.token, str(error))
+            self._mark_dead(member.info.token, str(error))
         await self._server.notify()
 
     async def _admit_sync(self, member: Member) -> None:

@@ -45,7 +45,9 @@ class SampleStream:
         self._finished_by: dict[str, int] = {}
 
     def take(self, token: str, request: TakeSamples) -> SamplesReply:
-        """Give a loop the next places of its pass; none if the pass is over.
+        """Give a loop the next places of its pass.
+
+        There are none if the pass is over.
 
         Raises ClusterError if its data set is another one.
         """
@@ -69,7 +71,10 @@ class SampleStream:
         return SamplesReply(at, places.epoch, places.start, places.stop)
 
     def finish(self, token: str, finished: int) -> None:
-        """Record that a loop has trained so many examples so far, in the order in which it got them."""
+        """Record how many examples a loop has trained so far.
+
+        It trains them in the order in which it got them.
+        """
         held = self._held.get(token, deque())
         left = finished - self._finished_by.get(token, 0)
         while left > 0 and held:

@@ -1,4 +1,4 @@
-"""A hub from its address to its end: the server, and its sync nodes as threads."""
+"""A hub from its address to its end, with its sync nodes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ async def serve_hub(
     until_empty: bool = False,
     process: ProcessHooks | None = None,
 ) -> LoopsReply:
-    """Serve loops until an interrupt, or with `until_empty` until the last one has left; return the book.
+    """Serve loops until the end; return the book of steps.
 
-    `announce` is called with the address to join. Raises ClusterError for an address that cannot be used,
-    and the error of a sync node that failed.
+    The end is an interrupt, or with `until_empty` that the last loop has left. `announce` is called with the
+    address to join. Raises ClusterError for an address that cannot be used, and the error of a sync node that
+    failed.
     """
     server = HubServer(settings, until_empty=until_empty, process=process)
     nodes: list[NodeThread[Role]] = []
@@ -53,7 +54,7 @@ async def serve_hub(
 
 
 def _sync_node(settings: NodeSettings, bound: str, index: int) -> NodeThread[Role]:
-    """Make a sync node that joins the hub of this process, and listens at the hub's host."""
+    """Make a sync node that joins the hub of this process."""
     host = host_of(settings.bind)
     join = bound
     if host in WILDCARDS:

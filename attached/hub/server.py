@@ -64,7 +64,7 @@ class HubServer(ControlServer):
         super().__init__(settings, process)
         self.state = HubState(settings.job)
         self._until_empty = until_empty
-        self._admission = HubAdmission(self)
+        self._admission = HubAdmission(self, self.state, self.mark_dead)
         self._plan = TablePlan.make(settings.job.tables, settings.job.embedding.nodes).to_body()
         self._sampling: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""The state of a hub, without I/O: loops and sync nodes, the group, the book of steps.
+"""The state of a hub, without I/O: members, group, book of steps.
 
 Imports no torch.
 """
@@ -34,7 +34,9 @@ FINISHED_PREFIX = "finished/"
 
 
 class HubMembers:
-    """Loops and sync nodes by token. A loop never gets the index of another, even of a dead one.
+    """Loops and sync nodes by token.
+
+    A loop never gets the index of another, even of a dead one.
 
     Args:
         sync_nodes: number of sync nodes.
@@ -127,7 +129,7 @@ class HubState:
         return self.members.alive(LOOP)
 
     def offer(self, member: Member, parameters: tuple[ParameterShape, ...]) -> None:
-        """Compare a loop's parameters with those of the others; the first loop's hold for all.
+        """Compare a loop's parameters with those of the first loop.
 
         Raises ClusterError, which names the first parameter that differs.
         """
@@ -148,7 +150,7 @@ class HubState:
             self.control = control_of(self.job.sync, 2, facts.elastic)
 
     def is_first(self, member: Member) -> bool:
-        """Whether a loop starts from its own weights: there are no others yet, or they are nobody's."""
+        """Whether a loop starts from its own weights."""
         if member.facts.needs_center:
             return not self.seeded
         return not member.facts.needs_peers or not self.loops
@@ -167,7 +169,10 @@ class HubState:
                 stream.finish(member.info.token, finished)
 
     def lose(self, member: Member, why: str) -> GroupView | None:
-        """Record a death, or with `why` "" that a loop left; return the new group, if it changed."""
+        """Record a death, or with `why` "" that a loop left.
+
+        Returns the new group if it changed.
+        """
         if why:
             member.die(why)
         else:
@@ -177,7 +182,10 @@ class HubState:
         return self.group.lose(member.info.index) if member.info.role == LOOP else None
 
     def pause(self, member: Member, *, paused: bool) -> GroupView | None:
-        """Record that a loop pauses its rounds or takes them up; return the new group, if it changed."""
+        """Record that a loop pauses its rounds or takes them up.
+
+        Returns the new group if it changed.
+        """
         token, index = member.info.token, member.info.index
         if paused:
             self._paused.add(token)
@@ -190,7 +198,7 @@ class HubState:
         return member.info.token in self._paused
 
     def return_to_group(self, member: Member) -> GroupView:
-        """Form a group with a loop that was out of it, or that cannot take part in this one."""
+        """Form a new group, with a loop that cannot take part in this one."""
         return self.group.admit(member.info.index) or self.group.form(self.group.view.members)
 
     def take_samples(self, member: Member, request: TakeSamples) -> SamplesReply:

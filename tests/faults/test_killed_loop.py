@@ -6,11 +6,15 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from shadowsync.tests.support import attached_script
 from shadowsync.tests.support.processes import Starter, free_ports, wait_until
 
 SCRIPT = Path(attached_script.__file__)
 LOOPS = 3
+SECONDS = 400.0
+
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
@@ -21,17 +25,20 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
         *("hub", "--until-empty", "--announce", str(announce), "--book", str(book)),
         *("--set", "run.node_timeout_seconds=8", "--set", "sync.duty=0.5"),
     )
-    wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}")
+    wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
     address = announce.read_text()
     loops = [starter.fork(address, str(at), str(LOOPS), str(tmp_path), script=SCRIPT) for at in range(LOOPS)]
     progress = tmp_path / "loop-0.txt"
     wait_until(
-        lambda: progress.exists() and progress.read_text() == "6", f"it trains: {loops[0].text()}", 300.0
+        lambda: (progress.exists() and progress.read_text() == "6") or loops[0].poll() is not None,
+        "it trains",
+        SECONDS,
     )
+    assert loops[0].poll() is None, loops[0].text()
     loops[0].kill()
     for loop in loops[1:]:
-        assert loop.wait(300.0) == 0, loop.text()
-    assert hub.wait(120.0) == 0, hub.text()
+        assert loop.wait(SECONDS) == 0, loop.text()
+    assert hub.wait(SECONDS) == 0, hub.text()
 
     found = json.loads(book.read_text())
     states = [one["state"] for one in found["loops"]]
@@ -74,7 +81,7 @@ def test_processes_that_torchrun_started_need_no_hub(starter: Starter, tmp_path:
         for at in range(2)
     ]
     for loop in loops:
-        assert loop.wait(300.0) == 0, loop.text()
+        assert loop.wait(SECONDS) == 0, loop.text()
     seen = [Counter((tmp_path / f"seen-{at}.txt").read_text().split()) for at in range(2)]
     assert all(seen)
     assert sum(seen, Counter()) == Counter(map(str, range(attached_script.EXAMPLES)))

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
-import math
-import os
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import shadowsync
 import torch
-from shadowsync.attached.loop import AttachedLoop
-from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.attached_loops import Task, hub, in_threads, small_model, weights_of
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from shadowsync.tests.support.attached_loops import (
+    Task,
+    hub,
+    in_threads,
+    sgd,
+    small_model,
+    train_until,
+    weights_of,
+)
 
 pytestmark = pytest.mark.timeout(170)
-
-
-def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=lr)
-
-
-def train_until(
-    sync: AttachedLoop, step: Callable[[], Any], done: Callable[[dict[str, float]], bool], most: int = 20_000
-) -> None:
-    """Train until the loop's own figures say so."""
-    for _ in range(most):
-        step()
-        if done(sync.metrics()):
-            return
-    raise AssertionError(f"not after {most} steps: {sync.metrics()}")
 
 
 def distance(replicas: list[torch.Tensor]) -> float:
@@ -187,59 +171,6 @@ def test_a_late_loop_without_a_center_gets_a_peers_weights(algorithm: str) -> No
     assert (found - mine).norm() < (start - mine).norm() / 4
 
 
-def test_an_exception_leaves_as_it_was_and_nothing_else_is_left() -> None:
-    with hub() as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
-        error = ZeroDivisionError("mine")
-
-        def fail(own_error: Exception) -> None:
-            with shadowsync.attach(model, optimizer, join=own.endpoint):
-                task.step(model, optimizer)
-                raise own_error
-
-        with pytest.raises(ZeroDivisionError) as raised:
-            fail(error)
-        assert raised.value is error
-        assert error.__context__ is None
-        assert error.__cause__ is None
-        # The parameters are plain tensors, each with memory of its own, and the loop goes on by itself.
-        sizes = {p.untyped_storage().nbytes() for p in model.parameters()}
-        assert sizes == {4 * p.numel() for p in model.parameters()}
-        task.step(model, optimizer)
-        # The model can be attached again.
-        with shadowsync.attach(model, optimizer, join=own.endpoint):
-            task.step(model, optimizer)
-    assert own.book is not None
-    assert [one.state for one in own.book.loops] == ["left", "left"]
-    # An exception makes no closing round; a clean end does, the control.
-    assert own.book.loops[1].synchronized == own.book.loops[1].steps == 1
-
-
-@pytest.mark.parametrize(
-    ("breaks", "what"),
-    [
-        (lambda model: model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True), "assign"),
-        (lambda model: model.double().float(), "elsewhere"),
-        (lambda model: setattr(model[3].bias, "data", model[3].bias.data.clone()), "elsewhere"),
-    ],
-)
-def test_broken_views_are_noticed_within_one_step(breaks: Callable[[Any], Any], what: str) -> None:
-    with hub() as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
-        with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            task.step(model, optimizer)
-            # What keeps the views is no fault, the control.
-            model.load_state_dict(copy.deepcopy(model.state_dict()))
-            model.to(torch.float32)
-            task.step(model, optimizer)
-            breaks(model)
-            with pytest.raises(shadowsync.AttachError, match=what):
-                task.step(model, optimizer)
-            assert sync.steps == 2
-
-
 def test_nothing_changes_while_paused() -> None:
     with hub(sync__algorithm="ma") as own:
         paused, done = threading.Event(), threading.Event()
@@ -301,123 +232,3 @@ def test_the_single_model() -> None:
     # Its parameters are not the model's.
     next(during.parameters()).data.zero_()
     assert next(model.parameters()).abs().sum() > 0
-
-
-def test_other_models_and_settings_are_refused_and_nothing_is_changed() -> None:
-    with hub(sync__algorithm="easgd", sync__gap=3) as own:
-        model = small_model()
-        with shadowsync.attach(model, sgd(model), join=own.endpoint, algorithm="easgd", gap=3):
-            other = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-            before = [p.data_ptr() for p in other.parameters()]
-            with pytest.raises(ClusterError, match=r"1.weight \[8\]|2.weight \[2, 8\]"):
-                shadowsync.attach(other, sgd(other), join=own.endpoint)
-            same = small_model()
-            with pytest.raises(ClusterError, match=r"sync\.gap: the loop wants 5, and the hub has 3"):
-                shadowsync.attach(same, sgd(same), join=own.endpoint, gap=5)
-            with pytest.raises(shadowsync.AttachError, match=r"0\.weight: is attached already"):
-                shadowsync.attach(model, sgd(model), join=own.endpoint)
-            assert [p.data_ptr() for p in other.parameters()] == before
-            # The control: the same model is taken.
-            with shadowsync.attach(same, sgd(same), join=own.endpoint):
-                pass
-
-
-def test_no_hub_there() -> None:
-    model = small_model()
-    before = [p.data_ptr() for p in model.parameters()]
-    with pytest.raises(ClusterError, match="no coordinator answered within 1 s"):
-        shadowsync.attach(model, sgd(model), join="tcp://127.0.0.1:9", timeout_seconds=1.0)
-    assert [p.data_ptr() for p in model.parameters()] == before
-
-
-def test_a_lost_hub_is_told_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    model, task = small_model(), Task(0)
-    optimizer = sgd(model)
-    with hub() as own:
-        sync = shadowsync.attach(model, optimizer, join=own.endpoint)
-        task.step(model, optimizer)
-    for _ in itertools.takewhile(lambda _: not sync.is_lost, range(100_000)):
-        task.step(model, optimizer)
-    task.step(model, optimizer)
-    assert sync.metrics()["lost"] == 1
-    assert "trains alone" in caplog.text
-    sync.finish()
-    assert "closing round could not be made" in caplog.text
-
-
-def test_a_forked_process_touches_nothing() -> None:
-    with hub() as own:
-        model, task = small_model(), Task(0)
-        optimizer = sgd(model)
-        with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            task.step(model, optimizer)
-            read, write = os.pipe()
-            child = os.fork()
-            if child == 0:
-                try:
-                    task.step(model, optimizer)
-                except shadowsync.AttachError as error:
-                    os.write(write, str(error).encode())
-                sync.__exit__(None, None, None)
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-            assert b"was forked after attach" in os.read(read, 1000)
-            os.close(read)
-            os.close(write)
-            # Its parent goes on.
-            train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 3)
-    assert own.book is not None
-    assert own.book.loops[0].state == "left"
-
-
-def test_loops_share_a_data_set() -> None:
-    """Each example once in each epoch, over all loops; and again if a loop did not train it."""
-    size, epochs = 50, 3
-    data = TensorDataset(torch.arange(float(size)))
-    seen: list[list[int]] = [[], []]
-    with hub(sync__algorithm="none") as own:
-
-        def loop(index: int) -> None:
-            model = nn.Linear(1, 1)
-            optimizer = sgd(model, lr=1e-6)
-            with shadowsync.attach(model, optimizer, join=own.endpoint, wait_for=2) as sync:
-                sampler = sync.sampler(data, examples_per_step=4, epochs=epochs, span=7, seed=3)
-                loader = DataLoader(data, batch_size=4, sampler=sampler)
-                for _ in range(2 * epochs):
-                    for (x,) in loader:
-                        seen[index] += x.int().tolist()
-                        optimizer.zero_grad()
-                        model(x.view(-1, 1)).sum().backward()
-                        optimizer.step()
-
-        in_threads(lambda: loop(0), lambda: loop(1))
-    assert sorted(seen[0] + seen[1]) == sorted(list(range(size)) * epochs)
-    assert own.book is not None
-    (samples,) = own.book.samples
-    assert (samples.granted, samples.finished, samples.returned, samples.held) == (150, 150, 0, 0)
-
-
-def test_what_a_broken_pass_did_not_train_is_given_out_again() -> None:
-    data = TensorDataset(torch.arange(40.0))
-    with hub(sync__algorithm="none") as own:
-        model = nn.Linear(1, 1)
-        optimizer = sgd(model, lr=1e-6)
-        with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
-            sampler = sync.sampler(data, examples_per_step=4, epochs=1, span=16)
-            seen: list[int] = []
-            for at, (x,) in enumerate(DataLoader(data, batch_size=4, sampler=sampler)):
-                seen += x.int().tolist()
-                model(x.view(-1, 1)).sum().backward()
-                optimizer.step()
-                if at == 2:
-                    break
-            for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
-                seen += x.int().tolist()
-                optimizer.step()
-    assert sorted(seen) == list(range(40))
-    assert own.book is not None
-    (samples,) = own.book.samples
-    assert samples.finished == 40
-    assert samples.granted == samples.finished + samples.returned
-    assert samples.returned > 0
-    assert not math.isnan(samples.granted)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.attached.job import loop_job
+from shadowsync.attached.loop import AttachedLoop
 from shadowsync.nodes.runtime.settings import NodeSettings
 from torch import nn
 
@@ -49,6 +50,22 @@ class Task:
 def weights_of(model: nn.Module) -> torch.Tensor:
     """All parameters, flat and copied."""
     return torch.cat([p.detach().clone().view(-1) for p in model.parameters()])
+
+
+def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
+    """Its optimizer."""
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def train_until(
+    sync: AttachedLoop, step: Callable[[], Any], done: Callable[[dict[str, float]], bool], most: int = 20_000
+) -> None:
+    """Train until the loop's own figures say so."""
+    for _ in range(most):
+        step()
+        if done(sync.metrics()):
+            return
+    raise AssertionError(f"not after {most} steps: {sync.metrics()}")
 
 
 @contextmanager

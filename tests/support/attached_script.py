@@ -26,7 +26,7 @@ def main(address: str, index: int, count: int, folder: Path) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     data = TensorDataset(torch.arange(EXAMPLES))
     seen: list[int] = []
-    with shadowsync.attach(model, optimizer, join=address, wait_for=count) as sync:
+    with shadowsync.attach(model, optimizer, join=address, wait_for=count, timeout_seconds=300.0) as sync:
         sampler = sync.sampler(data, examples_per_step=BATCH, epochs=1, span=20)
         loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
         for number, (indices,) in enumerate(loader):

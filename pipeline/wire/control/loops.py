@@ -37,14 +37,14 @@ class JoinLoops(Request["JoinLoopsReply"]):
 
 @dataclass(frozen=True, slots=True)
 class JoinLoopsReply(Reply):
-    """The job of the hub, resolved: its sections `run`, `sync` and `codecs` hold for the loop."""
+    """The resolved job of the hub, whose [run], [sync] and [codecs] hold."""
 
     job: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PauseLoop(Request[Done]):
-    """A loop pauses its rounds, or takes them up again; the others go on without it."""
+    """A loop pauses its rounds, or takes them up again."""
 
     paused: bool
 
@@ -119,7 +119,7 @@ class TakeSamples(Request["SamplesReply"]):
 
 @dataclass(frozen=True, slots=True)
 class SamplesReply(Reply):
-    """Places `start` to `stop` in the order of an epoch; none if the pass is over.
+    """Places in the order of an epoch; none if the pass is over.
 
     `epoch` is that of the pass. `of_epoch` is that of the places: an earlier one if another loop had not
     trained them.
@@ -133,7 +133,7 @@ class SamplesReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class EndSamples(Request[Done]):
-    """A loop ends its pass; what it was given beyond `finished` is given out again."""
+    """A loop ends its pass; what it has not trained is given out again."""
 
     stream: str
     finished: Count

@@ -95,7 +95,7 @@ def _sparse() -> Made:
         (_sparse, r"weight: is sparse_coo"),
         (lambda: (nn.Linear(2, 2), []), "no optimizer given"),
         (lambda: ("model", []), "a str given; give the torch module"),
-        (lambda: (nn.Linear(2, 2), ["sgd"]), "a str given; give a torch.optim.Optimizer"),
+        (lambda: (nn.Linear(2, 2), ["sgd"]), r"a str given as optimizer; give a torch\.optim\.Optimizer"),
     ],
 )
 def test_refused(make: Callable[[], Any], message: str) -> None:
