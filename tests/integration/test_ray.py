@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ LONGER = 2
 NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
 # Of a busy machine; nothing waits for so long otherwise.
 SECONDS = 600.0
-PATIENT = {"start_timeout_seconds": 300.0, "rejoin_seconds": 300.0, "node_timeout_seconds": 30.0}
+PATIENT: dict[str, Any] = {
+    "start_timeout_seconds": 300.0,
+    "rejoin_seconds": 300.0,
+    "node_timeout_seconds": 30.0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,7 @@ def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., 
     started: list[Process] = []
 
     def start(changes: Settings | None = None, *options: str) -> Supervised:
-        base = {"embedding": {"nodes": 2}, "run": PATIENT}
+        base: dict[str, Mapping[str, Any]] = {"embedding": {"nodes": 2}, "run": PATIENT}
         job = write_job(tmp_path / "job.toml", small_job(log, tmp_path / "runs"), {**base, **(changes or {})})
         command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), *options]
         started.append(Spawned(command, ray.environment, tmp_path, tmp_path / f"{len(started)}.txt"))
