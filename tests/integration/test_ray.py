@@ -141,7 +141,7 @@ def test_a_node_and_an_actor_are_killed(
     ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
 ) -> None:
     job = start({"data": {"epochs": LONGER}}, "--on", "ray")
-    job.wait_for_batches(20)
+    job.wait_for_batches(20, SECONDS)
     everywhere(ray, second, "trainer")[0].kill()
     embedding = everywhere(ray, second, "embedding")[0]
     actor = embedding.parent()
@@ -159,7 +159,7 @@ def test_a_raylet_is_killed(
     ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
 ) -> None:
     job = start({"data": {"epochs": LONGER}}, "--on", "ray")
-    job.wait_for_batches(20)
+    job.wait_for_batches(20, SECONDS)
     lost = nodes_on(second[0])
     assert lost
     second[0].kill()
@@ -174,7 +174,7 @@ def test_the_driver_is_killed(
     ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
 ) -> None:
     job = start({"data": {"epochs": 10_000}}, "--on", "ray")
-    job.wait_for_batches(20)
+    job.wait_for_batches(20, SECONDS)
     nodes = [*everywhere(ray, second), job.node("coordinator")]
     actors = [parent for node in everywhere(ray, second) if (parent := node.parent()) is not None]
     assert len(nodes) == len(actors) + 1 == sum(NODES.values()) + 1
