@@ -100,9 +100,7 @@ def _prepare_engine(on: str, stack: ExitStack, *, quiet: bool) -> None:
 
     made = stack.enter_context(held_key())
     if made and not quiet:
-        click.echo(
-            f"made a key for this job; top and scale take it on this machine with --key {made}", err=True
-        )
+        click.echo(f"made a key for this job; for top and scale on this machine: --key {made}", err=True)
 
 
 def _on_cluster(job: Job, starter: Starter, stack: ExitStack) -> tuple[Job, Launcher]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ LONGER = 2
 NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
 # Of a busy machine; nothing waits for so long otherwise.
 SECONDS = 600.0
-PATIENT = {"start_timeout_seconds": 300.0, "rejoin_seconds": 300.0, "node_timeout_seconds": 30.0}
+PATIENT: dict[str, Any] = {
+    "start_timeout_seconds": 300.0,
+    "rejoin_seconds": 300.0,
+    "node_timeout_seconds": 30.0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,7 @@ def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., 
     started: list[Process] = []
 
     def start(changes: Settings | None = None, *options: str) -> Supervised:
-        base = {"embedding": {"nodes": 2}, "run": PATIENT}
+        base: dict[str, Mapping[str, Any]] = {"embedding": {"nodes": 2}, "run": PATIENT}
         job = write_job(tmp_path / "job.toml", small_job(log, tmp_path / "runs"), {**base, **(changes or {})})
         command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), *options]
         started.append(Spawned(command, ray.environment, tmp_path, tmp_path / f"{len(started)}.txt"))
@@ -137,7 +141,7 @@ def test_a_node_and_an_actor_are_killed(
     ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
 ) -> None:
     job = start({"data": {"epochs": LONGER}}, "--on", "ray")
-    job.wait_for_batches(20)
+    job.wait_for_batches(20, SECONDS)
     everywhere(ray, second, "trainer")[0].kill()
     embedding = everywhere(ray, second, "embedding")[0]
     actor = embedding.parent()
@@ -155,7 +159,7 @@ def test_a_raylet_is_killed(
     ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
 ) -> None:
     job = start({"data": {"epochs": LONGER}}, "--on", "ray")
-    job.wait_for_batches(20)
+    job.wait_for_batches(20, SECONDS)
     lost = nodes_on(second[0])
     assert lost
     second[0].kill()
@@ -170,7 +174,7 @@ def test_the_driver_is_killed(
     ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
 ) -> None:
     job = start({"data": {"epochs": 10_000}}, "--on", "ray")
-    job.wait_for_batches(20)
+    job.wait_for_batches(20, SECONDS)
     nodes = [*everywhere(ray, second), job.node("coordinator")]
     actors = [parent for node in everywhere(ray, second) if (parent := node.parent()) is not None]
     assert len(nodes) == len(actors) + 1 == sum(NODES.values()) + 1

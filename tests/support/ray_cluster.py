@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,19 @@ class RayCluster:
     """A cluster with a head and other raylets.
 
     Attributes:
-        address: for RAY_ADDRESS.
         head: the head's raylet.
         environment: of a driver.
     """
 
     def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
         self._process = process
+        self.environment = environment
+
+    def begin(self) -> None:
+        """Wait for the head."""
         first = self._read()
-        self.address = str(first["address"])
         self.head = psutil.Process(int(first["raylet"]))
-        self.environment = environment | {"RAY_ADDRESS": self.address}
+        self.environment |= {"RAY_ADDRESS": str(first["address"])}
 
     def add_raylet(self) -> psutil.Process:
         """Add another raylet."""
@@ -48,12 +50,14 @@ class RayCluster:
 
     def close(self) -> None:
         """End all of it."""
-        children = psutil.Process(self._process.pid).children(recursive=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        children: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._process.pid).children(recursive=True)
         self._process.stdin.close()
         try:
-            self._process.wait(30)
+            self._process.wait(60)
         finally:
             self._process.kill()
             self._process.wait()
@@ -88,6 +92,7 @@ def ray_cluster(folder: Path) -> Iterator[RayCluster]:
         )
         cluster = RayCluster(process, environment)
         try:
+            cluster.begin()
             yield cluster
         finally:
             cluster.close()
@@ -123,7 +128,8 @@ def _run() -> None:
     output = os.fdopen(os.dup(1), "w")
     # Ray prints.
     os.dup2(2, 1)
-    cluster = Cluster(initialize_head=True, head_node_args=own | {"_system_config": checks})
+    head = own | {"_system_config": checks}
+    cluster = _tried(lambda: Cluster(initialize_head=True, head_node_args=head))
 
     def tell(node: Any) -> None:
         (raylet,) = node.all_processes["raylet"]
@@ -133,8 +139,22 @@ def _run() -> None:
 
     tell(cluster.head_node)
     for _ in sys.stdin:
-        tell(cluster.add_node(wait=True, **own))
+        tell(_tried(lambda: cluster.add_node(wait=True, **own)))
     cluster.shutdown()
+
+
+def _tried(start: Callable[[], Any], again: int = 2) -> Any:
+    """What `start` gives; it is tried again if a busy machine takes more than the 30 s that Ray gives it."""
+    before = {child.pid for child in psutil.Process().children()}
+    try:
+        return start()
+    except Exception as error:
+        if not again or "timed out during startup" not in str(error):
+            raise
+    for child in psutil.Process().children():
+        if child.pid not in before:
+            child.kill()
+    return _tried(start, again - 1)
 
 
 if __name__ == "__main__":

@@ -42,13 +42,13 @@ class Supervised:
         """The one process of a role, or the first."""
         return self.nodes(role)[0]
 
-    def wait_for_batches(self, count: int) -> None:
+    def wait_for_batches(self, count: int, seconds: float = 60.0) -> None:
         """Waits until the ledger's file has so many."""
 
         def trained() -> bool:
             return self.run.batches() >= count or self.process.poll() is not None
 
-        wait_until(trained, f"{count} batches are trained: {self.process.text()}")
+        wait_until(trained, f"{count} batches are trained: {self.process.text()}", seconds)
         assert self.process.poll() is None, self.process.text()
 
     def last_line(self) -> str:

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from shadowsync.nodes.supervisor.launcher import LocalLauncher, NodeStart, end_all
-from shadowsync.nodes.supervisor.starter import SpawnStarter
+from shadowsync.nodes.supervisor.starter import SpawnStarter, StartedProcess
 from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ClusterError, ExitCode
@@ -26,7 +27,8 @@ class Ended:
     """A node that ended as soon as it started."""
 
     def __init__(self, start: NodeStart, code: int) -> None:
-        self.role, self.index, self.token, self.code = start.role, start.index, start.token, code
+        self.role, self.index, self.token = start.role, start.index, start.token
+        self.code: int | None = code
         self.ended = asyncio.Event()
         self.ended.set()
         self.exit_code = ExitCode(code)
@@ -117,7 +119,7 @@ class Script(SpawnStarter):
     def __init__(self, text: str) -> None:
         self._text = text
 
-    async def start(self, arguments: object, *, torch: bool) -> object:  # type: ignore[override]
+    async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
         del arguments
         return await super().start(["-c", self._text], torch=torch)
 
