@@ -31,6 +31,7 @@ def test_commands() -> None:
         "init",
         "key",
         "merge",
+        "plan",
         "predict",
         "prepare",
         "profile",
@@ -38,6 +39,7 @@ def test_commands() -> None:
         "resume",
         "scale",
         "serve",
+        "simulate",
         "stop",
         "top",
     ]
