@@ -24,12 +24,14 @@ from .commands.node_commands import coordinator, embedding, reader, sync, traine
 from .commands.options.engine_option import engine_options
 from .commands.options.job_arguments import job_of, job_options, web_option, web_override
 from .commands.options.network_options import network_options, network_overrides
+from .commands.plan import plan
 from .commands.predict import predict
 from .commands.prepare import prepare
 from .commands.render import render
 from .commands.resume import resume
 from .commands.scale import scale
 from .commands.serve import serve
+from .commands.simulate import simulate
 from .commands.stop import stop
 from .commands.top import top
 
@@ -142,7 +144,7 @@ def profile(
 
 COMMANDS = (
     *(algos, chaos, compare, evaluate, export, generate, health, hub, init, key),
-    *(merge, predict, prepare, render, resume, scale, serve, stop, top),
+    *(merge, plan, predict, prepare, render, resume, scale, serve, simulate, stop, top),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

@@ -73,10 +73,10 @@ def parse_timing(texts: Sequence[str]) -> Timing:
         raise JobFileError(f"--timing: {first_fault(error)}", remedy="give another number") from error
 
 
-def parse_trainers(text: str) -> list[int]:
-    """Parse the comma-separated value of `--trainers`; raises JobFileError."""
+def parse_trainers(text: str, most: int = 1024) -> list[int]:
+    """Parse the comma-separated value of `--trainers`, each at most `most`; raises JobFileError."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= 1024 for part in parts):
+    if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= most for part in parts):
         raise JobFileError(f"--trainers: {text!r} given", remedy="write numbers of trainers, such as 1,2,4,8")
     return sorted({int(part) for part in parts})
 

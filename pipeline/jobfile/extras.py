@@ -16,7 +16,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "web": ("aiohttp",),
     "plots": ("matplotlib",),
     "metrics": ("aiohttp", "prometheus_client"),
-    "lab": ("jinja2", "matplotlib", "scipy"),
+    "lab": ("jinja2", "matplotlib", "scipy", "simpy"),
     "tensorboard": ("tensorboard",),
     "onnx": ("onnxscript",),
     "kafka": ("confluent_kafka",),

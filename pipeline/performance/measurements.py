@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat
 
 from ..types import ResultModel
+from .plan_basis import PlanBasis
 
 
 class ThreadTime(ResultModel):
@@ -26,6 +27,7 @@ class NodeMeasurements(ResultModel):
         locked_share: share of wake-ups, 12 a second, that waited for the interpreter lock.
         threads: threads by name; empty if the system does not report them.
         counts: growth of each count of the node.
+        memory_bytes: resident memory at the end; 0 in profiles of earlier versions.
     """
 
     name: str
@@ -38,6 +40,7 @@ class NodeMeasurements(ResultModel):
     locked_share: NonNegativeFloat
     threads: dict[str, ThreadTime] = Field(default_factory=dict)
     counts: dict[str, float] = Field(default_factory=dict)
+    memory_bytes: NonNegativeFloat = 0.0
 
     def count(self, name: str) -> float:
         """Return a count's growth; 0 if the node has no such count."""
@@ -55,6 +58,7 @@ class ProfileMeasurements(ResultModel):
         workers, worker_kind, batch: the job's settings for each trainer.
         sync: the algorithm and its mode, in words.
         prepared: whether readers read a folder that `shadowsync prepare` wrote.
+        basis: what `shadowsync plan` needs besides; None in profiles of earlier versions.
     """
 
     run: str
@@ -64,6 +68,7 @@ class ProfileMeasurements(ResultModel):
     batch: Annotated[int, Field(ge=1)]
     sync: str
     prepared: bool = False
+    basis: PlanBasis | None = None
     nodes: list[NodeMeasurements]
 
     def of(self, role: str) -> list[NodeMeasurements]:

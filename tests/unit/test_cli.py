@@ -32,6 +32,7 @@ def test_commands() -> None:
         "init",
         "key",
         "merge",
+        "plan",
         "predict",
         "prepare",
         "profile",
@@ -39,6 +40,7 @@ def test_commands() -> None:
         "resume",
         "scale",
         "serve",
+        "simulate",
         "stop",
         "top",
     ]

@@ -30,6 +30,11 @@ def block(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         ("jinja2", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs jinja2: [lab]"),
         ("scipy", ["compare", "job.toml", "--algorithms", "none"], "shadowsync compare needs scipy: [lab]"),
         ("matplotlib", ["profile", "job.toml"], "shadowsync profile needs matplotlib: [plots]"),
+        (
+            "simpy",
+            ["simulate", "job.toml", "--profile", "absent", "--bandwidth", "1gbit"],
+            "shadowsync simulate needs simpy: [lab]",
+        ),
     ],
 )
 def test_a_command_says_which_to_install(

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ....pipeline.performance.document import Profile, TraceNote
 from ....pipeline.performance.measurements import NodeMeasurements, ProfileMeasurements, ThreadTime
+from ....pipeline.performance.memory import total_memory_bytes
+from ....pipeline.performance.plan_basis import PlanBasis
 from ....pipeline.performance.trace_events import NodeTrace, trace_events
 from ....pipeline.text.format import duration
 from ....pipeline.wire.control.profile import Measure, MeasureReply, Trace
 from ....pipeline.wire.field_checks import Counts
 from ....pipeline.wire.segment import running_kernel
-from ...runtime.process_figures import measure_process
+from ...runtime.process_figures import measure_process, process_metrics
 from ...runtime.tracing import TRACER, Sampler
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def _between(name: str, role: str, first: MeasureReply, last: MeasureReply) -> N
             for thread, times in last.threads.items()
         },
         counts={key: float(value) - float(first.counts.get(key, 0.0)) for key, value in last.counts.items()},
+        memory_bytes=max(0.0, float(last.counts.get("memory_bytes", 0.0))),
     )
 
 
@@ -198,6 +201,7 @@ class Profiler:
             batch=job.trainer.batch,
             prepared=bool(job.data.prepared),
             sync=f"{job.sync.algorithm}, {job.sync.mode}" if synced else "none",
+            basis=PlanBasis.of(job, total_memory_bytes()),
             nodes=nodes,
         )
         events = trace_events(self._replies.traces)
@@ -252,7 +256,7 @@ class Profiler:
         return reply
 
     def _measure_self(self) -> RoleReply:
-        return RoleReply(SELF, measure_process({"cpu_seconds": time.process_time()}, self._sampler, {}))
+        return RoleReply(SELF, measure_process(process_metrics(), self._sampler, {}))
 
     async def _trace(self, seconds: float) -> None:
         TRACER.start()

@@ -1,0 +1,1 @@
+"""`shadowsync plan`: machines for a job, computed from what a profile measured."""

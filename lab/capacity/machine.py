@@ -1,0 +1,99 @@
+"""The machines of a plan, as `--machine` and `--price` describe them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from ...pipeline.config.network import parse_bandwidth, parse_delay
+from ...pipeline.errors import JobFileError
+from ...pipeline.performance.plan_basis import PlanBasis
+
+_KEYS: Final = ("cores", "memory", "nic", "delay")
+_EXAMPLE: Final = "write --machine cores=16,memory=64GiB,nic=25gbit"
+_MEMORY_UNITS: Final = {
+    "KB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "KIB": 2.0**10,
+    "MIB": 2.0**20,
+    "GIB": 2.0**30,
+    "TIB": 2.0**40,
+}
+_SECONDS_AN_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One of the plan's equal machines.
+
+    Attributes:
+        cores: cores that the job may use.
+        memory_bytes: memory that the job may use.
+        nic_bytes_per_second: bandwidth of its network card in each direction; None: not a limit.
+        delay_seconds: one way between two machines.
+    """
+
+    cores: int
+    memory_bytes: float
+    nic_bytes_per_second: float | None = None
+    delay_seconds: float = 0.0
+
+
+def parse_machine(text: str | None, cores: int, basis: PlanBasis) -> Machine:
+    """Parse `--machine`; what it leaves out is as on the profiled machine.
+
+    Args:
+        text: the option's value; None if it is not given.
+        cores: cores of the profiled machine.
+        basis: what the profile says of its memory.
+
+    Raises JobFileError.
+    """
+    machine = Machine(cores, float(basis.machine_memory_bytes))
+    given: dict[str, str] = {}
+    for part in text.split(",") if text is not None else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or key not in _KEYS or key in given:
+            raise JobFileError(
+                f"--machine: {part.strip()!r} is not one KEY=VALUE of {', '.join(_KEYS)}", remedy=_EXAMPLE
+            )
+        given[key] = value
+    try:
+        return Machine(
+            cores=_cores(given["cores"]) if "cores" in given else machine.cores,
+            memory_bytes=_memory(given["memory"]) if "memory" in given else machine.memory_bytes,
+            nic_bytes_per_second=parse_bandwidth(given["nic"]) if "nic" in given else None,
+            delay_seconds=parse_delay(given["delay"]) if "delay" in given else 0.0,
+        )
+    except ValueError as error:
+        raise JobFileError(f"--machine: {error}", remedy=_EXAMPLE) from error
+
+
+def parse_price(text: str) -> float:
+    """Parse `--price`, such as "1.2/h", into a machine's price per second; raises JobFileError."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?/ ?h", text.strip())
+    if found is None:
+        raise JobFileError(
+            f"--price: {text!r} given", remedy="write a machine's price an hour, such as 1.2/h"
+        )
+    return float(found[1]) / _SECONDS_AN_HOUR
+
+
+def _cores(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 4096):
+        raise ValueError(f"cores={text!r} given; write a number from 1 to 4096")
+    return int(text)
+
+
+def _memory(text: str) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", text)
+    if found is None or found[2].upper() not in _MEMORY_UNITS:
+        raise ValueError(f"memory={text!r} given; write a size and its unit, such as 64GiB or 500GB")
+    size = float(found[1]) * _MEMORY_UNITS[found[2].upper()]
+    if not math.isfinite(size) or size < 2**20:
+        raise ValueError(f"memory={text!r} given; at least 1MiB")
+    return size

@@ -1,0 +1,131 @@
+"""Formulas of closed queueing networks: throughput of a fixed number of customers.
+
+Mean value analysis is exact for one class of customers at stations whose servers are shared fairly (Reiser
+and Lavenberg, J. ACM 27(2), 1980). With several classes the approximation of Bard and Schweitzer is used.
+All times are in seconds. Functions are pure; any thread may call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_CLOSE: Final = 1e-10
+_MOST_TURNS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One customer's way through the network.
+
+    Attributes:
+        throughput: cycles per second of all customers together.
+        seconds: mean time at stations in one cycle, without the think time.
+        waits: mean time at each station, queueing included.
+        queues: mean number of customers at each station.
+    """
+
+    throughput: float
+    seconds: float
+    waits: tuple[float, ...]
+    queues: tuple[float, ...]
+
+
+def closed_network(demands: Sequence[float], customers: int, think_seconds: float = 0.0) -> Cycle:
+    """Solve a closed network of one class by exact mean value analysis.
+
+    Args:
+        demands: seconds of work of one cycle at each station, which has one server.
+        customers: their number, 1 or more.
+        think_seconds: time of a cycle outside of all stations.
+
+    Raises ValueError if there are no customers, or a cycle takes no time at all.
+    """
+    if customers < 1:
+        raise ValueError(f"{customers} customers given; at least 1 is needed")
+    if sum(demands) + think_seconds <= 0.0:
+        raise ValueError("a cycle without work and think time has no throughput")
+    queues = [0.0] * len(demands)
+    waits: list[float] = []
+    throughput = 0.0
+    for present in range(1, customers + 1):
+        waits = [demand * (1.0 + queue) for demand, queue in zip(demands, queues, strict=True)]
+        throughput = present / (think_seconds + sum(waits))
+        queues = [throughput * wait for wait in waits]
+    return Cycle(throughput, sum(waits), tuple(waits), tuple(queues))
+
+
+def private_and_shared(
+    private_seconds: float, shared: Sequence[float], classes: int, customers: int, think_seconds: float = 0.0
+) -> Cycle:
+    """Solve a network of equal classes, each with a station of its own, which share the others.
+
+    A class is a worker with its batches in flight: one thread trains them, and all workers share the
+    embedding nodes. Approximation of Bard and Schweitzer: a customer finds a station as it is with a
+    fraction 1 / customers of its own class removed.
+
+    Args:
+        private_seconds: seconds of work of one cycle at the class's own station.
+        shared: seconds of work of one cycle at each shared station.
+        classes: number of classes.
+        customers: number of customers in each class.
+        think_seconds: time of a cycle outside of all stations.
+
+    Returns the cycle of one class: its throughput is that of one class, its first wait that at the own
+    station. Raises ValueError as `closed_network` does.
+    """
+    if customers < 1 or classes < 1:
+        raise ValueError(f"{classes} classes of {customers} customers given; at least 1 is needed")
+    demands = (private_seconds, *shared)
+    if sum(demands) + think_seconds <= 0.0:
+        raise ValueError("a cycle without work and think time has no throughput")
+    present = (1, *([classes] * len(shared)))
+    queues = [customers / len(demands)] * len(demands)
+    for _ in range(_MOST_TURNS):
+        waits = [
+            demand * (1.0 + queue * (count - 1.0 / customers))
+            for demand, queue, count in zip(demands, queues, present, strict=True)
+        ]
+        throughput = customers / (think_seconds + sum(waits))
+        found = [throughput * wait for wait in waits]
+        moved = max(abs(new - old) for new, old in zip(found, queues, strict=True))
+        queues = found
+        if moved <= _CLOSE * customers:
+            break
+    return Cycle(throughput, sum(waits), tuple(waits), tuple(queues))
+
+
+def lock_cycle_seconds(free_seconds: float, locked_seconds: float, threads: int) -> float:
+    """Return the mean seconds of a step if threads share one lock.
+
+    The lock is the one station of a closed network (the machine repairman's), and the part of a step without
+    it is the think time.
+
+    Args:
+        free_seconds: part of a step without the lock.
+        locked_seconds: part of a step that holds the lock.
+        threads: number of threads that want it.
+    """
+    if locked_seconds <= 0.0:
+        return free_seconds
+    return free_seconds + closed_network([locked_seconds], threads, free_seconds).seconds
+
+
+def paced_cycle_seconds(
+    demands: Sequence[float], customers: int, delay: float, least_seconds: float
+) -> float:
+    """Return the seconds between two rounds of a customer, at least `least_seconds`.
+
+    A customer whose round ends earlier waits for the rest of that time, and so has cycles of `least_seconds`.
+    Without a wait, a cycle takes as long as the stations need.
+
+    Args:
+        demands: seconds of work of a round at each shared station.
+        customers: number of customers.
+        delay: time of a round outside of all stations.
+        least_seconds: least time between two begins.
+    """
+    if sum(demands) + delay <= 0.0:
+        return least_seconds
+    return max(least_seconds, customers / closed_network(demands, customers, delay).throughput)

@@ -1,0 +1,1 @@
+"""`shadowsync simulate`: synchronization of up to ten thousand trainers, as events."""

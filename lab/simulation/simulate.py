@@ -1,0 +1,160 @@
+"""Run one simulation, and summarize its measurement window."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+import simpy
+
+from ...pipeline.types import ResultModel
+from .center import Center
+from .setting import FRAME_PAYLOAD, Setting
+from .trainer import Trainer
+from .tree import Meeting, Site
+
+FULL: Final = 0.9
+"""A station that is busy for this share of the time is what limits the rounds."""
+
+LINK: Final = "the link of the sync nodes"
+SERVICE: Final = "the sync nodes' own work"
+MESSAGES: Final = "the messages of a round"
+PACE: Final = "nothing: rounds keep their pace"
+WAITING: Final = "a round's own time"
+
+
+class SimulatedPoint(ResultModel):
+    """What one simulation shows in its window.
+
+    Attributes:
+        steps_per_second: iterations of all trainers in a second.
+        gap: iterations over rounds; None without a round.
+        rounds_per_second: of all trainers.
+        round_seconds: mean time of a round; None without a round.
+        bytes_per_second: payload both ways, over all links of synchronization.
+        link_busy: share of the time in which a sync node's link carried bytes, the busier direction; None
+            in a tree.
+        service_busy: share of the time in which a sync node worked; None in a tree.
+        deaths: deaths of trainers.
+        lost_share: share of the iterations that were lost with dead trainers.
+        limit: what limits the rounds.
+    """
+
+    setting: Setting
+    steps_per_second: float
+    gap: float | None
+    rounds_per_second: float
+    round_seconds: float | None
+    bytes_per_second: float
+    link_busy: float | None
+    service_busy: float | None
+    deaths: int
+    lost_share: float
+    limit: str
+
+
+@dataclass(frozen=True)
+class _Counts:
+    iterations: float
+    rounds: int
+    round_seconds: float
+    moved_bytes: float
+    up_seconds: float
+    down_seconds: float
+    service_seconds: float
+    deaths: int
+    lost: float
+
+
+def simulate(setting: Setting) -> SimulatedPoint:
+    """Simulate a job; the same setting gives the same result.
+
+    Needs simpy, of the extra `lab`.
+    """
+    env = simpy.Environment()
+    draw = random.Random(setting.seed)
+    center = Center(env, setting, draw) if not setting.site_size else None
+    exchange = center.exchange if center is not None else env.event
+    starts = [
+        setting.start_seconds * (number + draw.random()) / setting.trainers
+        for number in range(setting.trainers)
+    ]
+    trainers = [Trainer(env, setting, exchange, start) for start in starts]
+    if setting.deaths_an_hour:
+        for trainer in trainers:
+            env.process(trainer.die_at_times(random.Random(draw.random())))
+    sites = _sites(env, setting, trainers)
+    env.run(until=setting.warm_seconds)
+    first = _counts(setting, trainers, center, sites)
+    env.run(until=setting.warm_seconds + setting.seconds)
+    return _point(setting, first, _counts(setting, trainers, center, sites))
+
+
+def _sites(env: simpy.Environment, setting: Setting, trainers: list[Trainer]) -> list[Site]:
+    if not setting.site_size:
+        return []
+    groups = [trainers[at : at + setting.site_size] for at in range(0, len(trainers), setting.site_size)]
+    meeting = Meeting(env, len(groups))
+    return [Site(env, setting, group, meeting) for group in groups]
+
+
+def _counts(setting: Setting, trainers: list[Trainer], center: Center | None, sites: list[Site]) -> _Counts:
+    nodes = center.nodes if center is not None else []
+    for node in nodes:
+        node.up.settle()
+        node.down.settle()
+    # Each simulated node stands for as many as there are.
+    whole = setting.sync_nodes / len(nodes) if nodes else 1.0
+    moved = sum(node.up.moved_bytes + node.down.moved_bytes for node in nodes) * whole
+    # A tree's bytes are counted where they are sent; each is received once.
+    moved += 2 * sum(site.moved_bytes for site in sites)
+    return _Counts(
+        iterations=sum(trainer.iterations for trainer in trainers),
+        rounds=sum(trainer.rounds for trainer in trainers),
+        round_seconds=sum(trainer.round_seconds for trainer in trainers),
+        moved_bytes=moved * FRAME_PAYLOAD,
+        up_seconds=_mean([node.up.busy_seconds for node in nodes]),
+        down_seconds=_mean([node.down.busy_seconds for node in nodes]),
+        service_seconds=_mean([node.busy_seconds for node in nodes]),
+        deaths=sum(trainer.deaths for trainer in trainers),
+        lost=sum(trainer.lost_iterations for trainer in trainers),
+    )
+
+
+def _point(setting: Setting, first: _Counts, last: _Counts) -> SimulatedPoint:
+    seconds = setting.seconds
+    iterations, rounds = last.iterations - first.iterations, last.rounds - first.rounds
+    round_seconds = (last.round_seconds - first.round_seconds) / rounds if rounds else None
+    is_tree = bool(setting.site_size)
+    busy = max(last.up_seconds - first.up_seconds, last.down_seconds - first.down_seconds) / seconds
+    service = (last.service_seconds - first.service_seconds) / seconds
+    return SimulatedPoint(
+        setting=setting,
+        steps_per_second=iterations / seconds,
+        gap=iterations / rounds if rounds else None,
+        rounds_per_second=rounds / seconds,
+        round_seconds=round_seconds,
+        bytes_per_second=(last.moved_bytes - first.moved_bytes) / seconds,
+        link_busy=None if is_tree else min(1.0, busy),
+        service_busy=None if is_tree else min(1.0, service),
+        deaths=last.deaths - first.deaths,
+        lost_share=(last.lost - first.lost) / iterations if iterations else 0.0,
+        limit=_limit(setting, round_seconds, busy, service),
+    )
+
+
+def _limit(setting: Setting, round_seconds: float | None, busy: float, service: float) -> str:
+    """Name what sets the time between rounds."""
+    if not setting.site_size and max(busy, service) >= FULL:
+        return LINK if busy >= service else SERVICE
+    alone = setting.round_cpu_seconds / setting.duty
+    if not setting.site_size and setting.cpu_of_round / setting.duty > 2 * alone:
+        return MESSAGES
+    if round_seconds is not None and round_seconds > alone:
+        return WAITING
+    return PACE
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

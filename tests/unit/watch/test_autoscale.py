@@ -1,0 +1,104 @@
+"""Following a job: from its statuses to the number of its trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main
+from shadowsync.pipeline.errors import JobFileError
+from shadowsync.pipeline.performance.count_law import CountRules
+from shadowsync.watch.autoscale import TrainerCounts, parse_range
+from shadowsync.watch.status import Status
+
+RULES = CountRules(1, 16, window_seconds=30.0, join_seconds=10.0)
+
+
+def status(seconds: float, trained: float, trainers: int, **more: Any) -> Status:
+    nodes = [{"name": f"trainer-{i}", "role": "trainer", "index": i} for i in range(trainers)]
+    standard: dict[str, Any] = {
+        "run": "job",
+        "algorithm": "easgd",
+        "mode": "shadow",
+        "phase": "training",
+        "seconds": seconds,
+        "progress": {"trained": int(trained), "distinct": int(trained)},
+        "nodes": [*nodes, {"name": "reader-0", "role": "reader", "index": 0}],
+    }
+    return Status.model_validate(standard | more)
+
+
+def follow(rate: Callable[[int], float], start: int, seconds: int, rules: CountRules = RULES) -> list[int]:
+    """The counts of a job that obeys at once and trains at `rate`, asked every second."""
+    counts, trained, trainers = TrainerCounts(rules), 0.0, start
+    seen = [start]
+    for second in range(seconds):
+        trained += rate(trainers)
+        wanted = counts.decide(status(float(second), trained, trainers))
+        if wanted is not None:
+            trainers = wanted
+            seen.append(wanted)
+    return seen
+
+
+def test_a_job_that_scales_is_doubled_until_its_most() -> None:
+    assert follow(lambda n: 1000.0 * n, 1, 400) == [1, 2, 4, 8, 16]
+
+
+def test_a_job_that_does_not_scale_stays_or_goes_back() -> None:
+    assert follow(lambda _: 1000.0, 1, 400) in ([1], [1, 2, 1])
+    seen = follow(lambda n: min(1000.0 * n, 4000.0), 2, 2000)
+    assert max(seen) == 8
+    assert 4 <= seen[-1] <= 6, "it tried 8, and went back"
+    assert follow(lambda n: min(1000.0 * n, 4000.0), 16, 400) == [16], "one count says nothing of others"
+
+
+def test_a_target_is_followed() -> None:
+    rules = CountRules(1, 16, target=3500.0, worth=0.2)
+    assert follow(lambda n: 1000.0 * n, 1, 1000, rules)[-1] == 4
+    assert follow(lambda n: 1000.0 * n, 16, 1000, rules)[-1] == 4
+
+
+def test_a_window_begins_when_the_trainers_are_warm() -> None:
+    """Of two trainers the second trains nothing in its first nine seconds, and that is not measured."""
+    counts = TrainerCounts(RULES)
+    trained = 0.0
+    for second in range(45):
+        trained += 1000.0 if second < 9 else 2000.0
+        counts.decide(status(float(second), trained, 2))
+    assert counts.rates == {2: pytest.approx(2000.0)}
+
+
+def test_a_change_or_another_phase_begins_anew() -> None:
+    counts = TrainerCounts(RULES)
+    for second in range(38):
+        assert counts.decide(status(float(second), 1000.0 * second, 2)) is None
+    for second in range(38, 60):
+        assert counts.decide(status(float(second), 1000.0 * second, 1)) is None
+    assert counts.decide(status(60.0, 60_000.0, 1, phase="closing")) is None
+    assert counts.rates == {}, "no window was whole"
+    assert TrainerCounts(RULES).decide(status(0.0, 0.0, 0)) is None
+
+
+def test_ranges_are_parsed() -> None:
+    assert parse_range("1:8") == (1, 8)
+    for text in ("8", "0:4", "4:2", "a:b", "1:2:3", "-1:4"):
+        with pytest.raises(JobFileError, match=r"--autoscale: .* MIN:MAX trainers are needed"):
+            parse_range(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trainer=2", "--target", "1k/s"], "--target is for --autoscale"),
+        (["trainer=2", "--autoscale", "1:4"], "--autoscale chooses the number of trainers itself"),
+        (["--autoscale", "4"], "'4' given; MIN:MAX trainers are needed"),
+        (["--autoscale", "1:4", "--target", "fast"], "--target: 'fast' given"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, ["scale", "runs/latest", *arguments])
+    assert result.exit_code == 2
+    assert said in result.stderr
