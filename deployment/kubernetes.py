@@ -194,7 +194,10 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
 
 
 def _runs_volume(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
-    """Return the volume of the run folders; with a storage, the other nodes only have their log there."""
+    """Return the volume of the run folders.
+
+    With a storage, the other nodes have only their log there.
+    """
     if job.run.storage and (nodes.role != COORDINATOR or not options.runs_claim):
         return {"emptyDir": {}}
     return {"persistentVolumeClaim": {"claimName": options.runs_claim}}

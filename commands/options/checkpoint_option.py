@@ -1,4 +1,4 @@
-"""The argument that names a run, and the option that chooses one of its checkpoints."""
+"""The argument of a run, and the option of its checkpoint."""
 
 from __future__ import annotations
 

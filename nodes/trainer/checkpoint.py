@@ -92,7 +92,7 @@ def write_algorithm(directory: Path | PartTarget, state: AlgorithmState) -> list
 
 
 def write_dense(
-    directory: PartTarget, layout: FlatLayout, dense: torch.Tensor, origin: str
+    directory: Path | PartTarget, layout: FlatLayout, dense: torch.Tensor, origin: str
 ) -> list[FileEntry]:
     """Write the final model, `dense` float32 [numel], by parameter name.
 

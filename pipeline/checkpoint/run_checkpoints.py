@@ -1,4 +1,4 @@
-"""Where a run's coordinator has its checkpoints: in the run's folder, or in a storage."""
+"""The checkpoints of a run, in its folder or in a storage."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class RunCheckpoints(ABC):
 
     @abstractmethod
     def begin(self) -> str:
-        """Return where the nodes write their parts of the next one: a folder or a URL."""
+        """Return the folder or URL where nodes write their next parts."""
 
     @abstractmethod
     def commit(self, directory: str, manifest: CheckpointManifest) -> None:
-        """Make the parts in the place of `begin` the last checkpoint; the one before goes then.
+        """Make the parts in the place of `begin` the last checkpoint.
 
-        Raises CheckpointError if a file of the manifest is missing.
+        The one before goes then. Raises CheckpointError if a file of the manifest is missing.
         """
 
     @abstractmethod
@@ -78,7 +78,7 @@ class RunCheckpoints(ABC):
         self.sweep()
 
     def keep_report(self, folder: Path) -> None:  # noqa: B027
-        """Copy the report in the run's folder to where the checkpoints are, if that is elsewhere."""
+        """Copy the report to the checkpoints, if they are elsewhere."""
 
 
 class FolderCheckpoints(RunCheckpoints):
@@ -214,7 +214,7 @@ class StoredCheckpoints(RunCheckpoints):
 
 
 def _refuse_to_move(start: str, metric: str, input_digest: str) -> None:
-    """Raise CheckpointError if there is a best checkpoint at `start` that would be taken over."""
+    """Raise CheckpointError if the best checkpoint at `start` would be taken over."""
     note = best_note_at(start)
     if note is not None and (note.metric, note.input_digest) == (metric, input_digest):
         raise CheckpointError(

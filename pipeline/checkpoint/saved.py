@@ -1,4 +1,4 @@
-"""Checkpoints by their locations: a run's folder, a checkpoint's folder, or the URL of a storage."""
+"""Checkpoints by their locations: a run, a checkpoint, or a storage's URL."""
 
 from __future__ import annotations
 
@@ -86,19 +86,19 @@ def storage_of(location: Location) -> str:
 
 
 def parts_place(directory: str) -> Place:
-    """Return the place of the files of an unfinished checkpoint, whose nodes write to `directory`."""
+    """Return the place of an unfinished checkpoint that nodes write to `directory`."""
     if not is_url(directory):
         return Path(directory)
     return CheckpointStorage.open(directory.rpartition("/")[0]).unfinished()
 
 
 def note_of(place: Place) -> BestNote | None:
-    """Return why a checkpoint is the best; None if it is not known as that."""
+    """Return why a checkpoint is the best, or None."""
     return place.note if isinstance(place, StoredFiles) else read_note(place)
 
 
 def best_note_at(location: Location) -> BestNote | None:
-    """Return why the best checkpoint of a run or a storage is the best; None without one."""
+    """Return why the best checkpoint of a run is that, or None."""
     if not (url := storage_of(location)):
         return read_note(Path(location) / BEST)
     found = CheckpointStorage.open(split_address(url)[0]).best()
@@ -106,7 +106,7 @@ def best_note_at(location: Location) -> BestNote | None:
 
 
 def own_checkpoint(storage_url: str, run_folder: str) -> Location | None:
-    """Return the location of the last checkpoint that a running job has written; None without one.
+    """Return the location of a running job's last own checkpoint, or None.
 
     What the job resumed is not its own. Raises as `open_saved`.
     """

@@ -128,7 +128,7 @@ class CheckpointStorage:
         return number
 
     def sweep(self, keep: Collection[int]) -> None:
-        """Remove what no checkpoint needs, but the last one, the best one, and those to `keep`.
+        """Remove all but the last checkpoint, the best one, and those to `keep`.
 
         Parts without a manifest go too, so nobody may be writing. If the store does not answer, that is
         logged, and the next call removes it.
@@ -179,7 +179,7 @@ class CheckpointStorage:
         self._put_json(OWNER_NAME, asdict(owner))
 
     def keep_run_files(self, paths: Iterable[Path]) -> None:
-        """Copy files of the run's folder; if the store does not answer, that is logged."""
+        """Copy files of the run's folder; failures are logged."""
         try:
             for path in paths:
                 self._store.put(f"run/{path.name}", [path.read_bytes()])
@@ -207,7 +207,7 @@ class CheckpointStorage:
 
 
 def split_address(url: str) -> tuple[str, int | None]:
-    """Split a URL into that of the storage, and the number if it is of one checkpoint."""
+    """Split a URL into the storage's and the number of a checkpoint, if any."""
     root, _, last = root_of(url).rpartition("/")
     found = _CHECKPOINT.fullmatch(last)
     return (root, int(found[1])) if found else (root_of(url), None)

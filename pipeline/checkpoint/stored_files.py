@@ -33,7 +33,7 @@ _LARGEST_HEADER_BYTES: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """A tensor in a file: shape, type, and the offset of its first byte in the file."""
+    """A tensor in a file: shape, type, offset of its first byte."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -105,7 +105,7 @@ class StoredFiles:
         return values
 
     def release(self) -> None:
-        """Give back the space of what was fetched; what is read afterwards is fetched again."""
+        """Give back the space of fetched files; later reads fetch again."""
         with self._lock:
             for scratch in self._fetched.values():
                 scratch.close()

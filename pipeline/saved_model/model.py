@@ -193,7 +193,7 @@ def load(path: str | PathLike[str], which: Which = "auto") -> SavedModel:
 
 
 def _release(place: Place) -> None:
-    """Give back the space of files that were fetched, since all that is needed is in memory."""
+    """Give back the space of fetched files, which memory has now."""
     if isinstance(place, StoredFiles):
         place.release()
 

@@ -14,7 +14,7 @@ from .objects import ObjectStore, connect
 
 
 def root_of(url: str) -> str:
-    """Return a URL in the one form in which it is compared: without slashes at its end."""
+    """Return a URL without slashes at its end, for comparison."""
     return url.rstrip("/")
 
 
@@ -33,7 +33,7 @@ def open_store(url: str) -> Store:
 
 
 def part_target(directory: str) -> PartTarget:
-    """Return where a node writes: a folder by its path, or a prefix of a store by its URL.
+    """Return where a node writes, by the path of a folder or a URL.
 
     The last part of the URL is the prefix. Raises as `open_store`.
     """

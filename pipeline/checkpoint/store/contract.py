@@ -1,6 +1,7 @@
-"""The contract of a store of checkpoints: what a folder and a bucket of objects have in common.
+"""The contract of a store of checkpoints.
 
-Nothing is ever renamed or linked, since a bucket knows neither.
+It is what a folder and a bucket of objects have in common. Nothing is ever renamed or linked, since a bucket
+knows neither.
 """
 
 from __future__ import annotations
@@ -106,11 +107,14 @@ class Store(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PartTarget:
-    """Where a node writes its part of a checkpoint: a prefix of a store; "" is its root."""
+    """A prefix of a store, where a node writes; "" is the root."""
 
     store: Store
     prefix: str = ""
 
     def put(self, name: str, pieces: Iterable[bytes]) -> Stored:
-        """Write an object below the prefix; its name in the result has the prefix. Raises as `Store.put`."""
+        """Write an object below the prefix.
+
+        Its name in the result has the prefix. Raises as `Store.put`.
+        """
         return self.store.put(f"{self.prefix}/{name}" if self.prefix else name, pieces)

@@ -39,7 +39,10 @@ class LocalStore(Store):
         return hashing.stored(name)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Write a file unless it exists; the link of a whole file is the test and the act in one."""
+        """Write a file unless it exists.
+
+        The link of a whole file is the test and the act in one.
+        """
         path = self._folder / name
         self._make_parent(name)
         temporary = path.with_name(f"{path.name}{UNFINISHED}{uuid4().hex[:8]}")

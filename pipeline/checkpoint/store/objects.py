@@ -1,7 +1,7 @@
-"""A bucket of objects as a store of checkpoints, by the library obstore (extra `storage`).
+"""A bucket of objects as a store of checkpoints.
 
-Endpoint, region and credentials come from the environment, as with other programs of the provider: AWS_* of
-s3, GOOGLE_* of gs, AZURE_STORAGE_* of az.
+The library is obstore (extra `storage`). Endpoint, region and credentials come from the environment, as with
+other programs of the provider: AWS_* of s3, GOOGLE_* of gs, AZURE_STORAGE_* of az.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _HTTP_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOI
 
 
 def connect(url: str) -> Any:
-    """Make obstore's store of a URL; sends nothing. Raises StorageError for one that it does not take."""
+    """Make obstore's store of a URL; sends nothing.
+
+    Raises StorageError for one that it does not take.
+    """
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
@@ -153,7 +156,10 @@ class _AlreadyThere(StorageError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a request failed: the provider's code and message, or the first line of the error."""
+    """Return why a request failed.
+
+    This is the provider's code and message, or the first line of the error.
+    """
     text = str(error)
     if _METADATA_ADDRESS in text:
         return "no credentials are in the environment, and the machine has no role"
