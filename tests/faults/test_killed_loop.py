@@ -27,7 +27,7 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
     )
     wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
     address = announce.read_text()
-    loops = [starter.fork(address, str(at), str(LOOPS), str(tmp_path), script=SCRIPT) for at in range(LOOPS)]
+    loops = [starter.fork(str(at), address, str(LOOPS), str(tmp_path), script=SCRIPT) for at in range(LOOPS)]
     progress = tmp_path / "loop-0.txt"
     wait_until(
         lambda: (progress.exists() and progress.read_text() == "6") or loops[0].poll() is not None,
@@ -74,7 +74,7 @@ def test_processes_that_torchrun_started_need_no_hub(starter: Starter, tmp_path:
     variables["MASTER_PORT"] = str(free_ports(1))
     loops = [
         starter.fork(
-            *("env://", str(at), "2", str(tmp_path)),
+            *(str(at), "env://", "2", str(tmp_path)),
             script=SCRIPT,
             environment=variables | {"RANK": str(at)},
         )

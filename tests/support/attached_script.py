@@ -1,4 +1,4 @@
-"""A training loop in a process of its own: ADDRESS, INDEX, the number of loops, and the test's folder.
+"""A training loop in a process of its own: INDEX, ADDRESS, the number of loops, and the test's folder.
 
 It writes the steps that it made to loop-INDEX.txt. A loop whose INDEX is 0 trains until it is killed; the
 others until they know of that, and then go through what is left of the data. With env:// as ADDRESS nobody is
@@ -19,7 +19,7 @@ EXAMPLES = 400
 BATCH = 4
 
 
-def main(address: str, index: int, count: int, folder: Path) -> None:
+def main(index: int, address: str, count: int, folder: Path) -> None:
     """Train."""
     torch.set_num_threads(1)
     model, task = small_model(), Task(index)
@@ -45,4 +45,4 @@ def main(address: str, index: int, count: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
