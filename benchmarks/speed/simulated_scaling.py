@@ -33,7 +33,7 @@ STEPS_GOAL: Final = 0.10
 GAP_GOAL: Final = 0.20
 # docs/performance.md: an exchange of 40 MB takes 44 ms of a sync node.
 CENTER_SECONDS_PER_BYTE: Final = 0.044 / 40e6
-COUNTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+COUNTS: Final = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 FAST_LINK: Final = 25e9 / 8
 # The goal for the gap in docs/results.md.
 GAP_LIMIT: Final = 60.0
