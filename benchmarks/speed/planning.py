@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,12 +162,12 @@ def main() -> None:
         print(job_text(base), f"profiled: {count(profile.examples_per_second)} examples/s", flush=True)
 
         def speed(changes: Sections) -> dict[str, float]:
-            found = run_job(merged(base, changes)).examples_per_second
+            found = run_job(merged(base, changes)).throughput.examples_per_second
             assert found is not None
             return {"examples_per_second": found}
 
         results = alternate(
-            {name: lambda changes=changes: speed(changes) for name, changes in settings.items()}, given.rounds
+            {name: partial(speed, changes) for name, changes in settings.items()}, given.rounds
         )
         other, costs, _ = profiled(merged(base, OTHER_MODEL, long), given.profile_seconds)
     rows = compare(results, settings, base, profile, demands)

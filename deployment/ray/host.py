@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 from pathlib import Path
 from typing import TypedDict
 
@@ -45,6 +46,7 @@ class NodeHost:
     def __init__(self, key: str) -> None:
         take_key(key)
         self._launcher = LocalLauncher(SpawnStarter())
+        self._folder = tempfile.TemporaryDirectory(prefix="shadowsync-")
         self._child: Child | None = None
         self._started = asyncio.Event()
 
@@ -60,11 +62,13 @@ class NodeHost:
             sees_folder=await asyncio.to_thread(Path(probe).is_file),
         )
 
-    async def start(self, role: str, index: int, token: str, job_file: str, options: list[str]) -> int:
-        """Start the node at this machine's address; return its process number."""
+    async def start(self, role: str, index: int, token: str, job: str, options: list[str]) -> int:
+        """Start a node of the job, in JSON, at this machine's address; return its process number."""
         address = str(ray.util.get_node_ip_address())
+        job_file = Path(self._folder.name, "job.json")
+        await asyncio.to_thread(job_file.write_text, job, encoding="utf-8")
         addresses = ("--bind", address, "--advertise", address)
-        node = NodeStart(role, index, token, Path(job_file), addresses, tuple(options))
+        node = NodeStart(role, index, token, job_file, addresses, tuple(options))
         self._child = await self._launcher.start(node)
         self._started.set()
         return self._child.pid

@@ -70,9 +70,8 @@ class RayLauncher:
         self._job = job
         await self._add_places(bundles_of(job), job.run.start_timeout_seconds)
         with _probe(Path(job.run.directory)) as probe:
-            starts = [
-                self._new_host(place, probe, job.run.start_timeout_seconds) for place in self._places.values()
-            ]
+            seconds = job.run.start_timeout_seconds
+            starts = [self._new_host(one, self._seen(probe), seconds) for one in self._places.values()]
             self._idle = dict(zip(self._places, await asyncio.gather(*starts), strict=True))
 
     async def start(self, node: NodeStart) -> RunningNode:
@@ -90,8 +89,9 @@ class RayLauncher:
         place, host = self._places[key], self._idle.pop(key, None)
         if host is None:
             # The bundle of a machine that is gone waits for room on another one.
-            host = await self._new_host(place, node.job_file, run.rejoin_seconds)
-        arguments = (*key, node.token, str(node.job_file), list(node.options))
+            host = await self._new_host(place, self._seen(node.job_file), run.rejoin_seconds)
+        job = await asyncio.to_thread(node.job_file.read_text, encoding="utf-8")
+        arguments = (*key, node.token, job, list(node.options))
         try:
             await host.start.remote(*arguments)
         except RayError as error:
@@ -111,8 +111,13 @@ class RayLauncher:
         for number, bundle in enumerate(bundles):
             self._places[bundle.role, bundle.index] = _Place(bundle, group, number)
 
-    async def _new_host(self, place: _Place, probe: Path, timeout_seconds: float) -> Any:
-        """Start an actor in a bundle, and check its machine.
+    def _seen(self, file: Path) -> Path | None:
+        """Return the file of the run folders that every machine must see; None if none has to."""
+        assert self._job is not None
+        return None if self._job.run.storage else file
+
+    async def _new_host(self, place: _Place, probe: Path | None, timeout_seconds: float) -> Any:
+        """Start an actor in a bundle, and check its machine, which must see the file `probe`.
 
         Raises ClusterError.
         """
@@ -129,7 +134,7 @@ class RayLauncher:
         name = place.bundle.name
         try:
             async with asyncio.timeout(timeout_seconds):
-                found: Surroundings = await host.look.remote(str(probe))
+                found: Surroundings = await host.look.remote(str(probe or ""))
             _require_usable(found, name, probe)
         except TimeoutError as error:
             ray.kill(host)
@@ -167,18 +172,19 @@ def _probe(directory: Path) -> Iterator[Path]:
         probe.unlink(missing_ok=True)
 
 
-def _require_usable(found: Surroundings, name: str, probe: Path) -> None:
+def _require_usable(found: Surroundings, name: str, probe: Path | None) -> None:
     if found["version"] != __version__:
         raise ClusterError(
             f"has shadowsync {found['version']}, and the driver {__version__}",
             where=f"{name} on {found['host']}",
             remedy="install the same one on every machine",
         )
-    if not found["sees_folder"]:
+    if probe is not None and not found["sees_folder"]:
         raise ClusterError(
             f"does not see the driver's {probe.parent}; all nodes write their parts of checkpoints there",
             where=f"{name} on {found['host']}",
-            remedy="set run.directory to a folder that all machines share, by the same path",
+            remedy="set run.storage to a bucket, or run.directory to a folder that all machines share by the"
+            " same path",
         )
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_CLOSE: Final = 1e-10
-_MOST_TURNS: Final = 20_000
+_CLOSE: Final = 1e-12
+_HALVINGS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +80,28 @@ def private_and_shared(
     demands = (private_seconds, *shared)
     if sum(demands) + think_seconds <= 0.0:
         raise ValueError("a cycle without work and think time has no throughput")
-    present = (1, *([classes] * len(shared)))
-    queues = [customers / len(demands)] * len(demands)
-    for _ in range(_MOST_TURNS):
-        waits = [
-            demand * (1.0 + queue * (count - 1.0 / customers))
-            for demand, queue, count in zip(demands, queues, present, strict=True)
+    # A customer finds `seen` times its own number: R = d (1 + seen X R), so R = d / (1 - seen d X).
+    seen = [count - 1.0 / customers for count in (1, *([classes] * len(shared)))]
+    steepest = max(others * demand for others, demand in zip(seen, demands, strict=True))
+
+    def waits_at(throughput: float) -> list[float]:
+        return [
+            demand / (1.0 - others * demand * throughput)
+            for others, demand in zip(seen, demands, strict=True)
         ]
-        throughput = customers / (think_seconds + sum(waits))
-        found = [throughput * wait for wait in waits]
-        moved = max(abs(new - old) for new, old in zip(found, queues, strict=True))
-        queues = found
-        if moved <= _CLOSE * customers:
-            break
-    return Cycle(throughput, sum(waits), tuple(waits), tuple(queues))
+
+    # The customers that a throughput needs grow with it, so halving finds the one with as many as there are.
+    low, high = 0.0, customers / (sum(demands) + think_seconds)
+    if steepest > 0.0:
+        high = min(high, (1.0 - _CLOSE) / steepest)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if middle * (think_seconds + sum(waits_at(middle))) < customers:
+            low = middle
+        else:
+            high = middle
+    waits = waits_at(low)
+    return Cycle(low, sum(waits), tuple(waits), tuple(low * wait for wait in waits))
 
 
 def lock_cycle_seconds(free_seconds: float, locked_seconds: float, threads: int) -> float:

@@ -19,8 +19,8 @@ from .simulate import SimulatedPoint, simulate
 JSON_NAME: Final = "simulation.json"
 PICTURE_NAME: Final = "simulation.png"
 # A window of so many times between rounds, after a start of so many.
-_MEASURED_PERIODS: Final = 10.0
-_WARM_PERIODS: Final = 3.0
+_MEASURED_PERIODS: Final = 6.0
+_WARM_PERIODS: Final = 2.0
 
 
 class Sweep(ResultModel):

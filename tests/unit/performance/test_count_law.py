@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.pipeline.performance.count_law import (
     CountLaw,
@@ -18,6 +18,7 @@ from shadowsync.pipeline.performance.count_law import (
 )
 
 Rates = dict[int, float]
+FEW = settings(max_examples=40)
 
 
 def value(
@@ -38,6 +39,7 @@ def by_brute_force(rates: Rates, start: int, targets: Sequence[float | None], ru
     return max(value(plan, rates, start, targets, rules) for plan in plans)
 
 
+@FEW
 @given(
     data=st.data(),
     least=st.integers(1, 3),
@@ -77,6 +79,7 @@ def test_a_peak_is_met_before_it_comes_only_if_joining_is_cheap() -> None:
     assert plan_counts(rates, 1, targets, dear) == (1, 1, 1, 1)
 
 
+@FEW
 @given(
     per=st.floats(10.0, 1e5),
     contention=st.floats(0.0, 0.3),

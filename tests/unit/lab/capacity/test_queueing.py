@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.lab.capacity.queueing import (
     closed_network,
@@ -15,8 +15,10 @@ from shadowsync.lab.capacity.queueing import (
 )
 
 SECONDS = st.floats(0.001, 10.0)
+FEW = settings(max_examples=30)
 
 
+@FEW
 @given(demand=SECONDS, stations=st.integers(1, 6), customers=st.integers(1, 40))
 def test_a_balanced_network_has_a_closed_form(demand: float, stations: int, customers: int) -> None:
     """With n customers at k equal stations the throughput is n / (n + k - 1) of one station's."""
@@ -25,6 +27,7 @@ def test_a_balanced_network_has_a_closed_form(demand: float, stations: int, cust
     assert sum(found.queues) == pytest.approx(customers)
 
 
+@FEW
 @given(demand=SECONDS, think=SECONDS, customers=st.integers(1, 30))
 def test_one_station_is_the_machine_repairman_s(demand: float, think: float, customers: int) -> None:
     """With the blocking probability of Erlang: the station is idle if all customers think."""
@@ -34,6 +37,7 @@ def test_one_station_is_the_machine_repairman_s(demand: float, think: float, cus
     assert found.throughput == pytest.approx((1.0 - 1.0 / sum(terms)) / demand, rel=1e-6)
 
 
+@FEW
 @given(
     demands=st.lists(SECONDS, min_size=1, max_size=4),
     think=st.floats(0.0, 10.0),
@@ -48,6 +52,7 @@ def test_throughput_keeps_the_bounds_of_operational_analysis(
     assert found >= customers / (think + customers * sum(demands)) * (1 - 1e-9)
 
 
+@FEW
 @given(private=SECONDS, shared=SECONDS, customers=st.integers(1, 6), think=st.floats(0.0, 5.0))
 def test_a_single_class_is_a_closed_network(
     private: float, shared: float, customers: int, think: float
@@ -58,6 +63,7 @@ def test_a_single_class_is_a_closed_network(
     assert found == pytest.approx(exact, rel=0.08)
 
 
+@FEW
 @given(private=SECONDS, shared=SECONDS, classes=st.integers(1, 50), customers=st.integers(1, 6))
 def test_all_classes_together_keep_the_bounds(
     private: float, shared: float, classes: int, customers: int
@@ -85,6 +91,7 @@ def test_threads_share_a_lock_until_it_is_taken_all_the_time() -> None:
     assert taken[-1] == pytest.approx(1.0, rel=1e-6)
 
 
+@FEW
 @given(demand=SECONDS, delay=SECONDS, least=SECONDS, customers=st.integers(1, 30))
 def test_rounds_keep_to_their_pace_where_the_stations_allow_it(
     demand: float, delay: float, least: float, customers: int
