@@ -41,7 +41,7 @@ class _Window:
 
 
 class TrainerCounts:
-    """From statuses of a job to the number of trainers that it should have, without I/O or clock.
+    """From a job's statuses to its number of trainers, without I/O.
 
     A window of `window_seconds` begins `join_seconds` after the number of trainers last changed, because
     trainers that have just joined are not warm. Its rate goes to the law, which then decides.
@@ -80,7 +80,7 @@ class TrainerCounts:
 
 
 async def autoscale_job(address: str, rules: CountRules) -> None:
-    """Keep the job at `address` at the number of trainers that the law chooses, until it ends.
+    """Keep a job at the number of trainers that the law chooses.
 
     Prints each change. Raises ClusterError if nothing answers, or the job refuses a change.
     """

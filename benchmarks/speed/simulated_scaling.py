@@ -63,7 +63,7 @@ def costs(setting: Cell, cells: Sequence[Cell]) -> dict[str, Any]:
 
 
 def simulated_cell(cell: Cell, given: Mapping[str, Any], seeds: Sequence[int]) -> tuple[float, float]:
-    """Return steps/s and gap of a cell, in the same window after the same warm-up; means over seeds.
+    """Return steps/s and gap of a cell, means over seeds.
 
     Trainers start spread over the steps of a round.
     """
@@ -165,7 +165,7 @@ def layouts() -> dict[str, list[Setting]]:
 
 
 def carried(sweep: Sweep) -> list[str]:
-    """Say up to how many trainers each layout keeps the gap within the limit, and what ends it."""
+    """Say how many trainers each layout carries, and what ends it."""
     lines = []
     for label, points in sweep.series.items():
         within = [point for point in points if point.gap is not None and point.gap <= GAP_LIMIT]

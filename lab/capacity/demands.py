@@ -86,7 +86,7 @@ class Demands:
 
 
 def require_same_model(job: Job, profile: Profile, where: str) -> PlanBasis:
-    """Return the profile's basis, if it is a profile of this job's model and costs.
+    """Return the basis of a profile of this job's model and costs.
 
     Raises JobFileError for a profile of another model or other settings, DataError for one that lacks what a
     plan needs.

@@ -14,7 +14,7 @@ from .machine import Machine
 
 @dataclass(frozen=True, order=True)
 class Layout:
-    """Numbers of nodes, and of threads in each. The order is that in which a plan prefers equal layouts.
+    """Numbers of nodes and of threads, in order of preference.
 
     Attributes:
         processes: number of nodes, the coordinator included.
@@ -56,7 +56,7 @@ class _Process:
 
 
 def memory_of(layout: Layout, demands: Demands) -> tuple[float, float, float, float, float]:
-    """Return the memory in bytes of one trainer, embedding node, reader, sync node and coordinator."""
+    """Return the bytes of one trainer, embedding node, reader, sync node, coordinator."""
     return (
         demands.trainer_bytes + layout.workers * demands.worker_bytes,
         demands.embedding_bytes + demands.rows_bytes / layout.embedding_nodes,
@@ -79,7 +79,7 @@ def memory_bytes(layout: Layout, demands: Demands) -> float:
 
 
 def place(layout: Layout, demands: Demands, machine: Machine, machines: int, rate: float) -> Placement | None:
-    """Place the nodes: the largest first, each on the machine with the least load that has memory for it.
+    """Place the largest nodes first, each on the least loaded machine.
 
     This is the rule of the longest processing time (Graham, SIAM J. Appl. Math. 17(2), 1969).
 

@@ -53,7 +53,7 @@ def plan_job(
 
 
 def profile_of_run(run: Path) -> tuple[Profile, str]:
-    """Read the profile of a run folder, or a profile.json; return its place too. Raises DataError."""
+    """Read a run's profile and return its place too; raises DataError."""
     path = run / PROFILE_JSON if run.is_dir() else run
     try:
         return read_profile(path), str(path)

@@ -87,7 +87,7 @@ class Prediction:
 
 
 def thread_limits(layout: Layout, demands: Demands, rules: JobRules) -> dict[str, float]:
-    """Return the examples per second that each kind of thread allows, whatever the machines are.
+    """Return the examples per second that each kind of thread allows.
 
     A thread serves one request at a time, so a station of n threads allows n over its demand.
     """
@@ -111,14 +111,14 @@ def thread_limits(layout: Layout, demands: Demands, rules: JobRules) -> dict[str
 
 
 def rate_bound(layout: Layout, demands: Demands, rules: JobRules, cores: float) -> float:
-    """Return an upper bound of the speed of a layout on machines with this many cores in all."""
+    """Return an upper bound of a layout's speed on so many cores."""
     return min(*thread_limits(layout, demands, rules).values(), _over(cores, demands.cpu_seconds))
 
 
 def predict(
     layout: Layout, demands: Demands, rules: JobRules, machine: Machine, machines: int
 ) -> Prediction | None:
-    """Predict the speed of a layout; None if its nodes do not fit into the machines' memory.
+    """Predict the speed of a layout; None if memory does not suffice.
 
     Speed is the least of what threads, cores, links and batches in flight allow. The machines' cores are
     shared by all nodes on them, and trainers train as fast as their machine lets each of them.
@@ -153,7 +153,7 @@ def predict(
 def round_period(
     layout: Layout, demands: Demands, rules: JobRules, machine: Machine, machines: int, rate: float
 ) -> float | None:
-    """Return the seconds between the begins of two rounds of a trainer; None without rounds.
+    """Return the seconds between two rounds of a trainer; None without rounds.
 
     In the background a trainer waits for its duty cycle and its gap (`RoundSchedule`). The links and services
     of the sync nodes are stations that all trainers share.
@@ -176,7 +176,7 @@ def round_period(
 
 
 def _kept_by(workers: float, threads: dict[str, float], rules: JobRules) -> str:
-    """Name what keeps the workers at this speed: a station that is full, or too few batches in flight."""
+    """Name the full station, or too few batches in flight."""
     if rules.fixed:
         return WORKERS
     for station in (EMBEDDING, WORKERS):
@@ -210,7 +210,7 @@ def _round_work(
 def _workers_rate(
     layout: Layout, demands: Demands, rules: JobRules, machine: Machine, machines: int, period: float | None
 ) -> float:
-    """Return the examples per second of all workers, with their batches in flight and waits for rounds."""
+    """Return the examples per second of all workers, with their waits."""
     step = lock_cycle_seconds(
         max(0.0, demands.step_seconds - demands.locked_seconds), demands.locked_seconds, layout.workers
     )

@@ -59,7 +59,7 @@ def closed_network(demands: Sequence[float], customers: int, think_seconds: floa
 def private_and_shared(
     private_seconds: float, shared: Sequence[float], classes: int, customers: int, think_seconds: float = 0.0
 ) -> Cycle:
-    """Solve a network of equal classes, each with a station of its own, which share the others.
+    """Solve a network of equal classes with private and shared stations.
 
     A class is a worker with its batches in flight: one thread trains them, and all workers share the
     embedding nodes. Approximation of Bard and Schweitzer: a customer finds a station as it is with a

@@ -15,7 +15,7 @@ _SHOWN_LIMITS = 4
 
 
 def print_plan(plan: CapacityPlan, console: Console) -> None:
-    """Print what to set, what to expect, and why. Only the console's owning thread may call."""
+    """Print the plan; only the console's owning thread may call."""
     machines = f"{counted(plan.machines, 'machine')} of {counted(plan.cores, 'core')}"
     console.print(Text(f"{count(plan.examples_per_second)} examples/s on {machines}.", style="bold green"))
     console.print(Text(_bottlenecks(plan)))

@@ -83,13 +83,13 @@ class Space:
                             yield Layout(trainers, workers, nodes, of_node, of_input, sync_nodes)
 
     def _locked(self, workers: int) -> float:
-        """Return the share of time in which the lock of a trainer with so many workers is taken."""
+        """Return how often the lock of so many workers is taken."""
         locked = self.demands.locked_seconds
         free = max(0.0, self.demands.step_seconds - locked)
         return workers * locked / lock_cycle_seconds(free, locked, workers)
 
     def _sync_nodes(self, trainers: int, machines: int) -> int:
-        """Return the fewest sync nodes, one more of which would hardly shorten the time between rounds."""
+        """Return the fewest sync nodes that hardly lengthen the time between rounds."""
         if not self.rules.has_center:
             return 0
         rate = self.machine.cores * machines / self.demands.cpu_seconds
@@ -106,7 +106,7 @@ class Space:
 
 
 def counts(most: int) -> Iterator[int]:
-    """Yield 1 to `most`: all small numbers, and large ones in steps of a quarter."""
+    """Yield 1 to `most`, large numbers in steps of a quarter."""
     number = 1
     while number < most:
         yield number
@@ -115,7 +115,7 @@ def counts(most: int) -> Iterator[int]:
 
 
 def best_layout(space: Space, machines: int, target: float | None = None) -> Found | None:
-    """Find the layout for a number of machines; None if none fits, or none reaches `target`.
+    """Find the layout for so many machines; None if none will do.
 
     Without a target, it is the one with the fewest nodes within SLACK of the highest speed; with one, the
     one with the fewest nodes that reaches it. Layouts are tried in the order of an upper bound of their
@@ -147,7 +147,7 @@ def best_layout(space: Space, machines: int, target: float | None = None) -> Fou
 
 
 def plan_for_machines(space: Space, machines: int) -> Found:
-    """Find the fastest layout; raises ResourceError if the job does not fit into the machines' memory."""
+    """Find the fastest layout; raises ResourceError if memory does not suffice."""
     found = best_layout(space, machines)
     if found is None:
         raise _does_not_fit(space, machines)

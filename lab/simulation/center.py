@@ -1,4 +1,4 @@
-"""A simulated center: sync nodes with a queue of exchanges, behind a link in each direction."""
+"""A simulated center: sync nodes with queues, behind links."""
 
 from __future__ import annotations
 

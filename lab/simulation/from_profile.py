@@ -12,7 +12,7 @@ from ..capacity.plan_job import profile_of_run
 
 
 def settings_of(job: Job, profile_path: Path) -> tuple[dict[str, Any], str]:
-    """Return what a profile and its job say of a simulation, and the profile's run.
+    """Return settings from a profile and its job, and the profile's run.
 
     Each trainer is taken to have the cores for its workers. Raises JobFileError for a job without rounds,
     and what `require_same_model` raises.

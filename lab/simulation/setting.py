@@ -85,7 +85,7 @@ class Setting(FrozenModel):
 
     @property
     def cpu_of_round(self) -> float:
-        """CPU seconds of a round in its trainer, with a pair of messages for each sync node."""
+        """CPU seconds of a round in its trainer, with all messages."""
         return self.round_cpu_seconds + self.message_cpu_seconds * (self.sync_nodes - 1)
 
     @property

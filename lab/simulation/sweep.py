@@ -45,7 +45,7 @@ class Sweep(ResultModel):
 
 
 def with_window(setting: Setting) -> Setting:
-    """Return the setting with a window of several times between rounds, by the least time they can take."""
+    """Return the setting with a window of several times between rounds."""
     slowest = max(
         setting.cpu_of_round / setting.duty,
         (setting.gap or 0) * setting.step_seconds,

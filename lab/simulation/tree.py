@@ -15,7 +15,7 @@ Steps = Generator[simpy.Event, Any, None]
 
 
 class Meeting:
-    """A barrier of all sites: the last one to arrive lets all of them go on."""
+    """A barrier of all sites, which opens with the last one."""
 
     def __init__(self, env: simpy.Environment, sites: int) -> None:
         self._env = env

@@ -96,7 +96,7 @@ def window_value(rate: float, count: int, target: float | None, unit: float, rul
 
 
 def change_cost(before: int, count: int, unit: float, rules: CountRules) -> float:
-    """Return what a change costs, in examples: those that joining trainers do not train yet."""
+    """Return the examples that joining trainers do not train yet."""
     return rules.join_seconds * unit * max(0, count - before)
 
 

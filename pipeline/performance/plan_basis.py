@@ -1,4 +1,4 @@
-"""Settings of a profiled job on which its measured costs depend, so that a plan can compare them."""
+"""Settings of a profiled job on which its measured costs depend."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PlanBasis(ResultModel):
 
 
 def rows_bytes(job: Job) -> int:
-    """Return the bytes of all tables' rows, with optimizer state; of growing tables when they are full."""
+    """Return the bytes of all rows with their state, growing tables full."""
     return sum(table.rows * table.row_bytes for table in job.tables)
 
 
@@ -78,7 +78,7 @@ def model_digest(job: Job) -> str:
 
 
 def cost_settings(job: Job) -> dict[str, str]:
-    """Return the settings besides the model on which the cost of an example depends, as text."""
+    """Return the further settings on which an example's cost depends, as text."""
     found = {"data.format": job.data.format, "data.prepared": "yes" if job.data.prepared else "no"}
     for key in _SETTINGS:
         section, _, name = key.partition(".")

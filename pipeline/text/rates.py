@@ -11,7 +11,7 @@ _UNITS: Final = {"": 1.0, "K": 1e3, "M": 1e6}
 
 
 def parse_rate(text: str, option: str = "--target") -> float:
-    """Parse examples per second, such as "1M/s" or "250k/s"; raises JobFileError that names the option."""
+    """Parse examples per second, such as "1M/s"; raises JobFileError."""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kKmM]?)(?:/s)?", text.strip())
     rate = float(found[1]) * _UNITS[found[2].upper()] if found is not None else 0.0
     if rate <= 0.0:
