@@ -45,7 +45,7 @@ Exit codes:
   5    finished although a node died
   6    stopped because a node died
   7    the ledger does not add up
-  8    something did not fit: memory or disk
+  8    something did not fit, memory or disk; or a storage does not answer
   130  interrupted; a checkpoint was written if training had begun
 """
 

@@ -63,7 +63,10 @@ class NodeHost:
         )
 
     async def start(self, role: str, index: int, token: str, job: str, options: list[str]) -> int:
-        """Start a node of the job, in JSON, at this machine's address; return its process number."""
+        """Start a node at this machine's address; return its process number.
+
+        `job` is the job in JSON.
+        """
         address = str(ray.util.get_node_ip_address())
         job_file = Path(self._folder.name, "job.json")
         await asyncio.to_thread(job_file.write_text, job, encoding="utf-8")

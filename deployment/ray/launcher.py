@@ -112,14 +112,17 @@ class RayLauncher:
             self._places[bundle.role, bundle.index] = _Place(bundle, group, number)
 
     def _seen(self, file: Path) -> Path | None:
-        """Return the file of the run folders that every machine must see; None if none has to."""
+        """Return the file of the run folders that every machine must see.
+
+        With a storage there is none.
+        """
         assert self._job is not None
         return None if self._job.run.storage else file
 
     async def _new_host(self, place: _Place, probe: Path | None, timeout_seconds: float) -> Any:
-        """Start an actor in a bundle, and check its machine, which must see the file `probe`.
+        """Start an actor in a bundle, and check its machine.
 
-        Raises ClusterError.
+        It must see the file `probe`, if there is one. Raises ClusterError.
         """
         resources = place.bundle.resources
         actor = ray.remote(NodeHost).options(
