@@ -54,11 +54,22 @@ def join_by_environment(settings: Mapping[str, Any], timeout_seconds: float) -> 
     hub = HubThread(node, until_empty=True)
     endpoint = hub.start()
     store.set(key, endpoint)
+    return Joining(endpoint, _HostedHub(hub, store).end)
 
-    def wait() -> None:
-        hub.join()
 
-    return Joining(endpoint, wait)
+@dataclass(frozen=True)
+class _HostedHub:
+    """The hub of rank 0, with the store that tells its address to ranks that come later.
+
+    The store may be served by this process, and ends with the last reference to it.
+    """
+
+    hub: HubThread
+    store: Any
+
+    def end(self) -> None:
+        """Wait until the last loop has left."""
+        self.hub.join()
 
 
 _attaches = 0
