@@ -59,9 +59,10 @@ def join_by_environment(settings: Mapping[str, Any], timeout_seconds: float) -> 
 
 @dataclass(frozen=True)
 class _HostedHub:
-    """The hub of rank 0, with the store that tells its address to ranks that come later.
+    """The hub of rank 0, and the store that has its address.
 
-    The store may be served by this process, and ends with the last reference to it.
+    Another rank may ask for the address late. The store may be served by this process; then it ends with the
+    last reference to it.
     """
 
     hub: HubThread

@@ -166,7 +166,7 @@ def plan_for_target(space: Space, target: float) -> Found:
     if target > most:
         raise JobFileError(
             f"--target: {count(target)} examples/s given; the one coordinator can account for"
-            f" {count(most)} in batches of {demands.batch:,}",
+            f" {count(most)} in batches of {count(demands.batch)}",
             remedy="raise trainer.batch and profile again, or give a lower target",
         )
     machines = max(1, math.ceil(target * demands.cpu_seconds / space.machine.cores))
