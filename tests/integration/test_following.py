@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import running
 from shadowsync.pipeline.checkpoint import manifest as manifest_module
+from shadowsync.pipeline.checkpoint import run_checkpoints
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest
 from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
 from shadowsync.pipeline.embedding.storage.saved_changes import SavedChanges
@@ -51,7 +51,7 @@ def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list
     def found() -> list[Path]:
         return sorted(tmp_path.glob("copy-*"))
 
-    monkeypatch.setattr(running, "commit", kept)
+    monkeypatch.setattr(run_checkpoints, "commit", kept)
     return found
 
 
