@@ -100,8 +100,12 @@ class StoredFiles:
                 scratch = self._fetched.get(entry.name)
                 if scratch is None:
                     scratch = self._fetched[entry.name] = self._fetch(entry)
-            if os.preadv(scratch.descriptor, [values.data.cast("B")], offset) != values.nbytes:
-                raise self.error(entry, "the file ends within a tensor")
+            left = values.data.cast("B")
+            # One call reads at most 2 GiB.
+            while left:
+                if not (done := os.preadv(scratch.descriptor, [left], offset)):
+                    raise self.error(entry, "the file ends within a tensor")
+                left, offset = left[done:], offset + done
         return values
 
     def release(self) -> None:
