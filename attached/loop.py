@@ -44,9 +44,6 @@ class AttachedLoop:
 
     All methods are for the loop's thread. A process that was forked from the loop's must not use it: its
     steps are refused, and leaving the block does nothing there.
-
-    Attributes:
-        name: what the hub calls the loop.
     """
 
     def __init__(
