@@ -113,14 +113,14 @@ def test_the_accounts_are_those_of_one_machine(
     assert seen["head"], job.process.text()
     assert seen["second"]
     made = job.process.text().partition(": --key ")[2].partition("\n")[0]
-    watched = Spawned(
-        [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", made],
-        ray.environment,
-        job.runs,
-        job.runs / "top.txt",
-    )
-    assert watched.wait(SECONDS) == 0, watched.text()
-    assert "trainer-1" in watched.text()
+    top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", made]
+
+    def shows_trainers() -> bool:
+        watched = Spawned(top, ray.environment, job.runs, job.runs / "top.txt")
+        assert watched.wait(SECONDS) == 0, watched.text()
+        return "trainer-1" in watched.text()
+
+    wait_until(shows_trainers, "top shows the trainers", SECONDS)
     assert sorted(seen["head"] + seen["second"]) == sorted(
         role for role, count in NODES.items() for _ in range(count)
     )
