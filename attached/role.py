@@ -15,8 +15,9 @@ import zmq
 
 from ..nodes.allreduce.sockets import PeerListener
 from ..nodes.replica.replica import ReplicaContext, find_device
-from ..nodes.runtime.role import NodeContext, Role, unexpected_request
+from ..nodes.runtime.role import NodeContext, unexpected_request
 from ..nodes.shadow.fixed_rate import FixedRate
+from ..nodes.shadow.synchronized_role import SynchronizedRole
 from ..nodes.shadow.synchronizer import Synchronizer
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ClusterError
@@ -29,12 +30,7 @@ from ..pipeline.wire.control.orders import (
     ConnectPeers,
     NodeLost,
     ReadReplica,
-    ReplicaSample,
     ReplicaValues,
-    SampleReplica,
-    SetGroup,
-    SetSync,
-    TrainerJoined,
     WriteReplica,
 )
 from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError
@@ -56,7 +52,7 @@ LOOK_SECONDS = 0.05
 log = logging.getLogger(__name__)
 
 
-class LoopRole(Role):
+class LoopRole(SynchronizedRole):
     """An attached loop as a node of its hub: replica and shadow thread.
 
     The hub calls it a trainer. All methods belong to the control thread, unless they say otherwise.
@@ -78,12 +74,12 @@ class LoopRole(Role):
     name: ClassVar[str] = "trainer"
 
     def __init__(self, views: ParameterViews, wanted: Mapping[str, Any], start: Start) -> None:
+        super().__init__()
         self._views, self._wanted, self._start = views, dict(wanted), start
         self._node: NodeContext | None = None
         self._job: Job | None = None
         self._algorithm: Algorithm | None = None
         self._socket: PeerListener | None = None
-        self._sync: Synchronizer | None = None
         self._is_late = False
         self._asking: asyncio.Task[None] | None = None
         self.iterations = np.zeros(1, dtype=np.int64)
@@ -119,6 +115,12 @@ class LoopRole(Role):
         )
 
     @property
+    def replica_context(self) -> ReplicaContext:
+        """See `SynchronizedRole`."""
+        assert self.context is not None
+        return self.context
+
+    @property
     def job(self) -> Job:
         """The hub's job, once the loop has begun."""
         assert self._job is not None
@@ -139,15 +141,12 @@ class LoopRole(Role):
     async def handle(self, request: Request[Any]) -> Reply:
         """Reply to an order of the hub; raises ProtocolError for those of other roles."""
         handlers: dict[type[Request[Any]], Callable[[Any], Awaitable[Reply]]] = {
+            **self.replica_handlers,
             ConnectPeers: self._connect_peers,
             Begin: self._begin,
             NodeLost: self._node_lost,
-            TrainerJoined: self._loop_joined,
-            SetGroup: self._set_group,
-            SetSync: self._set_sync,
             ReadReplica: self._read_replica,
             WriteReplica: self._write_replica,
-            SampleReplica: self._sample_replica,
         }
         if type(request) not in handlers:
             raise unexpected_request(self.name, request)
@@ -285,21 +284,6 @@ class LoopRole(Role):
             self._sync.mark_lost(lost.token)
         return Done()
 
-    async def _loop_joined(self, request: TrainerJoined) -> Done:
-        if self._sync is not None:
-            await self._sync.connect(request.member)
-        return Done()
-
-    async def _set_group(self, request: SetGroup) -> Done:
-        if self._sync is not None:
-            await self._sync.regroup(request.group)
-        return Done()
-
-    async def _set_sync(self, request: SetSync) -> Done:
-        if self._sync is not None:
-            await self._sync.set_control(request.gap, request.elastic_rate)
-        return Done()
-
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
         assert self.context is not None
         values = self.context.replica.read(request.start, request.stop)
@@ -314,13 +298,6 @@ class LoopRole(Role):
         if self._start == "cluster" and not self.begun.done():
             flat[request.start : request.start + len(given)].copy_(given)
         return Done()
-
-    async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
-        assert self.context is not None
-        iterations = self.context.total_iterations()
-        rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
-        values = self.context.replica.read(stride=request.stride).contiguous().numpy().tobytes()
-        return ReplicaSample(values, iterations, rounds)
 
     async def _ask_to_pause(self, *, paused: bool) -> None:
         assert self._node is not None

@@ -6,19 +6,12 @@ from pathlib import Path
 
 import click
 
-from .options.job_arguments import job_of, job_options
+from .options.job_arguments import job_of, job_options, profile_option
 
 
 @click.command()
 @job_options
-@click.option(
-    "--profile",
-    "profile",
-    required=True,
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    help="Run folder of `shadowsync profile` on this job.",
-)
+@profile_option
 @click.option(
     "--trainers",
     default="1,10,100,1000",

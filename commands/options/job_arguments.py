@@ -1,8 +1,9 @@
-"""Options of every command that starts nodes: job, overrides, page."""
+"""Options of several commands about a job: job, overrides, profile, page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -23,6 +24,17 @@ def job_options(command: F) -> F:
         help="Override a setting of the job file.",
     )(command)
     return click.argument("job_file", metavar="JOB.toml", type=click.Path())(command)
+
+
+def profile_option(command: F) -> F:
+    """Add `--profile`, the run that measured the job."""
+    return click.option(
+        "--profile",
+        required=True,
+        metavar="RUN",
+        type=click.Path(path_type=Path),
+        help="Run folder of `shadowsync profile` on this job.",
+    )(command)
 
 
 def web_option(command: F) -> F:

@@ -35,15 +35,10 @@ from ...pipeline.wire.control.orders import (
     PrepareEvalReply,
     ReaderJoined,
     ReadReplica,
-    ReplicaSample,
     ReplicaValues,
-    SampleReplica,
-    SetGroup,
-    SetSync,
     SettleReader,
     ShardReplaced,
     SyncReplaced,
-    TrainerJoined,
     WriteCheckpoint,
     WriteReplica,
 )
@@ -52,8 +47,10 @@ from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerListener
+from ..replica.replica import ReplicaContext
 from ..runtime.process import tune_malloc
-from ..runtime.role import NodeContext, Role, unexpected_request
+from ..runtime.role import NodeContext, unexpected_request
+from ..shadow.synchronized_role import SynchronizedRole
 from ..shadow.synchronizer import Synchronizer
 from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
@@ -67,7 +64,7 @@ END_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
-class TrainerRole(Role):
+class TrainerRole(SynchronizedRole):
     """The control side of a trainer.
 
     The control thread uses no socket of the trainer's threads, and never blocks on them.
@@ -76,6 +73,7 @@ class TrainerRole(Role):
     name: ClassVar[str] = "trainer"
 
     def __init__(self, job: Job, algorithm: Algorithm) -> None:
+        super().__init__()
         self._job = job
         self._algorithm = algorithm
         self._loop = asyncio.get_running_loop()
@@ -83,7 +81,6 @@ class TrainerRole(Role):
         self._pool: WorkerPool | None = None
         self._workers: list[WorkerHandle] = []
         self._socket: PeerListener | None = None
-        self._sync: Synchronizer | None = None
         self._restored: Restored | None = None
         self._is_late = False
         self._ack_sender: AckSender | None = None
@@ -98,6 +95,11 @@ class TrainerRole(Role):
             return ""
         self._socket = PeerListener(context, address)
         return self._socket.endpoint
+
+    @property
+    def replica_context(self) -> ReplicaContext:
+        """See `SynchronizedRole`."""
+        return self._context
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
         """Build the model and the flat replica, with first or restored weights."""
@@ -133,23 +135,20 @@ class TrainerRole(Role):
     async def handle(self, request: Request[Any]) -> Reply:
         """Reply to a request of the coordinator; raises ProtocolError for other roles' requests."""
         handlers: dict[type[Request[Any]], Callable[[Any], Awaitable[Reply]]] = {
+            **self.replica_handlers,
             ConnectPeers: self._connect_peers,
             Begin: self._begin,
             NodeLost: self._node_lost,
             SettleReader: self._settle_reader,
             ReaderJoined: self._reader_joined,
-            TrainerJoined: self._trainer_joined,
             SyncReplaced: self._sync_replaced,
             ShardReplaced: self._shard_replaced,
             WriteReplica: self._write_replica,
-            SetGroup: self._set_group,
-            SetSync: self._set_sync,
             DivideBatches: self._divide_batches,
             PauseTraining: self._pause,
             Drain: self._drain,
             Finalize: self._finalize,
             ReadReplica: self._read_replica,
-            SampleReplica: self._sample_replica,
             PrepareEval: self._prepare_eval,
             GetEvalSums: self._eval_sums,
             WriteCheckpoint: self._checkpoint.checkpoint,
@@ -264,11 +263,6 @@ class TrainerRole(Role):
             worker.connect_reader(request.member)
         return Done()
 
-    async def _trainer_joined(self, request: TrainerJoined) -> Done:
-        if self._sync is not None:
-            await self._sync.connect(request.member)
-        return Done()
-
     async def _shard_replaced(self, request: ShardReplaced) -> Done:
         assert self._pool is not None
         await self._pool.replace_shard(request.member)
@@ -280,16 +274,6 @@ class TrainerRole(Role):
                 await self._sync.replace(request.number, request.member)
             except PeerLost as error:
                 raise ClusterError(f"its slice could not be sent: {error}") from error
-        return Done()
-
-    async def _set_group(self, request: SetGroup) -> Done:
-        if self._sync is not None:
-            await self._sync.regroup(request.group)
-        return Done()
-
-    async def _set_sync(self, request: SetSync) -> Done:
-        if self._sync is not None:
-            await self._sync.set_control(request.gap, request.elastic_rate)
         return Done()
 
     async def _divide_batches(self, request: DivideBatches) -> Done:
@@ -342,13 +326,6 @@ class TrainerRole(Role):
             raise ProtocolError("training has begun")
         write_state(self._context, request.name, request.start, request.values)
         return Done()
-
-    async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
-        """Return every `stride`-th element of the current replica."""
-        iterations = self._context.total_iterations()
-        rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
-        values = self._context.replica.read(stride=request.stride).numpy().tobytes()
-        return ReplicaSample(values, iterations, rounds)
 
     async def _model(self, origin: str) -> torch.Tensor | None:
         if origin == ModelOrigin.REPLICAS:

@@ -172,7 +172,7 @@ class RecordSchema:
             other_labels=np.stack(labels[1:]) if labels[1:] else no_other_labels(),
             keys=self._keys(parser),
         )
-        faults = tuple(fault for fault in parser.faults if fault.rows.any())
+        faults = tuple(parser.faults)
         bad = np.zeros(count, np.bool_)
         for fault in faults:
             bad |= fault.rows
@@ -221,8 +221,11 @@ class _ChunkParser:
         return self._columns[self._schema.source_of(name)]
 
     def _fault(self, name: str, wanted: str, rows: Mask, remedy: str = "") -> None:
-        if rows.any():
-            self.faults.append(ColumnFault(name, self._schema.source_of(name), wanted, rows, remedy))
+        self._add_fault(ColumnFault(name, self._schema.source_of(name), wanted, rows, remedy))
+
+    def _add_fault(self, fault: ColumnFault) -> None:
+        if fault.rows.any():
+            self.faults.append(fault)
 
     def label(self, name: str, section: ColumnSection, expression: LabelExpression | None) -> Float64Array:
         """Return labels, 1.0 or 0.0."""
@@ -327,7 +330,7 @@ class _ChunkParser:
             ("below 0 or not numeric", weights.rows_where(~(weights.values >= 0))),
             (f"above {MAX_WEIGHT:g}", weights.rows_where(weights.values > MAX_WEIGHT)),
         ):
-            self.faults.append(ColumnFault(f"{name}.weights", section.weights, wanted, rows))
+            self._add_fault(ColumnFault(f"{name}.weights", section.weights, wanted, rows))
         return hashes, lengths, weights.usable(MAX_WEIGHT)
 
     def show(self, tap: ColumnTap, good: Mask) -> None:

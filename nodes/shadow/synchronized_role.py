@@ -1,0 +1,60 @@
+"""The common part of roles with a synchronized replica: trainers, and attached loops."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.orders import ReplicaSample, SampleReplica, SetGroup, SetSync, TrainerJoined
+from ..replica.replica import ReplicaContext
+from ..runtime.role import Role
+from .synchronizer import Synchronizer
+
+Handlers: TypeAlias = Mapping[type[Request[Any]], Callable[[Any], Awaitable[Reply]]]
+
+
+class SynchronizedRole(Role):
+    """The control side of a node with a replica, whose shadow thread synchronizes it."""
+
+    def __init__(self) -> None:
+        self._sync: Synchronizer | None = None
+
+    @property
+    @abstractmethod
+    def replica_context(self) -> ReplicaContext:
+        """The replica, once the node has met the others."""
+
+    @property
+    def replica_handlers(self) -> Handlers:
+        """Return the handlers of the orders about replica and synchronization."""
+        return {
+            TrainerJoined: self._trainer_joined,
+            SetGroup: self._set_group,
+            SetSync: self._set_sync,
+            SampleReplica: self._sample_replica,
+        }
+
+    async def _trainer_joined(self, request: TrainerJoined) -> Done:
+        if self._sync is not None:
+            await self._sync.connect(request.member)
+        return Done()
+
+    async def _set_group(self, request: SetGroup) -> Done:
+        if self._sync is not None:
+            await self._sync.regroup(request.group)
+        return Done()
+
+    async def _set_sync(self, request: SetSync) -> Done:
+        if self._sync is not None:
+            await self._sync.set_control(request.gap, request.elastic_rate)
+        return Done()
+
+    async def _sample_replica(self, request: SampleReplica) -> ReplicaSample:
+        """Return every `stride`-th element of the current replica."""
+        context = self.replica_context
+        iterations = context.total_iterations()
+        rounds = int(self._sync.rounds.metrics()["rounds"]) if self._sync is not None else 0
+        values = context.replica.read(stride=request.stride).numpy().tobytes()
+        return ReplicaSample(values, iterations, rounds)
