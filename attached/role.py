@@ -261,12 +261,12 @@ class LoopRole(SynchronizedRole):
         if socket is None and self._socket is not None:
             self._socket.close()
         members = list(request.members)
-        self._sync = Synchronizer(context, algorithm, node, members, socket, request.group)
-        self._sync.start()
+        sync = Synchronizer(context, algorithm, node, members, socket, request.group)
+        self._start_sync(sync)
         if not request.late:
-            await self._sync.seed(None)
+            await sync.seed(None)
         elif algorithm.needs_center and self._start == "cluster":
-            replica.flat.copy_((await self._sync.read_center())[: replica.flat.numel()])
+            replica.flat.copy_((await sync.read_center())[: replica.flat.numel()])
 
     async def _begin(self, request: Begin) -> Done:  # noqa: ARG002
         assert self.context is not None
@@ -280,8 +280,7 @@ class LoopRole(SynchronizedRole):
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:
-        if lost.role == "sync" and self._sync is not None:
-            self._sync.mark_lost(lost.token)
+        self._sync_node_lost(lost)
         return Done()
 
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:

@@ -11,7 +11,7 @@ from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import duration
-from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish
+from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish, SyncReplaced
 from .checkpoint.manager import CheckpointManager
 from .evaluation import Evaluator, sum_scores
 from .input_follower import InputFollower
@@ -56,7 +56,7 @@ class JobController:
         state = self._state
         try:
             if not state.members.started:
-                await self._wait_for_nodes()
+                await self._start_members()
             if state.stop is None and state.training_began is None:
                 await self._connect_peers()
             if state.stop is None:
@@ -75,6 +75,20 @@ class JobController:
         everyone = [*members.alive(), *members.joining()]
         return set(await self._server.call_all(everyone, Finish(exit_code, why), 5.0))
 
+    async def _start_members(self) -> None:
+        """Wait until every node is ready, and close the membership."""
+        while self._state.stop is None and self._state.members.missing():
+            # One that is ready may die before the last one is.
+            await self._wait_for_nodes()
+        if self._state.stop is not None:
+            return
+        self._require_one_job()
+        self._record_fresh_parts()
+        self._state.start_members()
+        view = self._state.group.form(m.info.index for m in self._state.members.alive("trainer"))
+        self._server.journal.decided(MembersStarted())
+        await self._server.journal.decided(GroupFormed(view))
+
     async def _wait_for_nodes(self) -> None:
         limit = self._job.run.start_timeout_seconds
         members = self._state.members
@@ -87,13 +101,6 @@ class JobController:
 
     async def _connect_peers(self) -> None:
         members = self._state.members
-        if not members.started:
-            self._require_one_job()
-            self._record_fresh_parts()
-            self._state.start_members()
-            view = self._state.group.form(m.info.index for m in members.alive("trainer"))
-            self._server.journal.decided(MembersStarted())
-            await self._server.journal.decided(GroupFormed(view))
         infos = [member.info for member in members.alive()]
         connect = ConnectPeers(tuple(infos), self._state.group.view)
         trainers = members.alive("trainer")
@@ -101,8 +108,9 @@ class JobController:
         others = [member for member in members.alive() if member.info.role != "trainer"]
         met = set(await self._server.call_all(others, connect, REQUEST_SECONDS))
         met |= set(await self._server.call_all(trainers, connect, REQUEST_SECONDS))
-        if len(met) < len(infos) and self._state.stop is None:
-            absent = [info.name for info in infos if info.name not in met]
+        # The others can begin without one that died meanwhile.
+        absent = [member.info.name for member in members.alive() if member.info.name not in met]
+        if absent and self._state.stop is None:
             raise ClusterError(f"{', '.join(absent)} did not connect to the others")
 
     def _require_one_job(self) -> None:
@@ -165,7 +173,20 @@ class JobController:
             self._server.request_stop(stop)
         log.info("training ends; complete: %s", state.ledger.complete)
 
+    async def _seed_center(self) -> None:
+        """Have the center seeded again: the trainer that was to do it may have died."""
+        members, slices = self._state.members, self._state.slices
+        trainers, syncs = members.alive("trainer"), members.alive("sync")
+        if not trainers or len(trainers) == len(members.everyone("trainer")):
+            return
+        # All trainers still have the same weights, and a slice that has its first value keeps it.
+        for node in syncs:
+            await self._server.call(
+                trainers[0], SyncReplaced(slices[node.info.token], node.info), REQUEST_SECONDS
+            )
+
     async def _begin_training(self) -> None:
+        await self._seed_center()
         members = self._state.members
         cpu_seconds = {m.info.name: float(m.metrics.get("cpu_seconds", 0.0)) for m in members.alive()}
         progressive = tuple(to_runs(self._state.input.progressive))
@@ -176,6 +197,9 @@ class JobController:
         self._state.begin_training(cpu_seconds)
         self._server.journal.decided(TrainingBegan(cpu_seconds))
         log.info("training starts")
+        if any(not member.alive and member.begun for member in members.everyone()):
+            self._server.recover_dead()
+        await self._server.notify()
 
     async def _follow_training(self, manager: CheckpointManager) -> None:
         """Take checkpoints and samples until the job is trained, ends early, or stops."""

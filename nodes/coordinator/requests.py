@@ -93,10 +93,7 @@ class RequestHandler:
         for node in state.members.alive():
             if node.leaves:
                 server.mark_dead(node.info.token, "was leaving when the coordinator died")
-        server.renotify()
-        for node in state.members.everyone():
-            if not node.alive and state.has_to_recover(node):
-                self.died(node)
+        server.recover_dead()
         for shard in state.members.alive("embedding"):
             if shard.info.index in state.ledger.owed.missing_shards:
                 self._shards.replaced(shard)
@@ -111,7 +108,7 @@ class RequestHandler:
         if isinstance(request, Hello):
             return await self._hello(token, request, number)
         if isinstance(request, ChildExited):
-            return self._exited(token, request)
+            return await self._exited(token, request)
         if isinstance(request, GetStatus):
             return self._status(token, request)
         if isinstance(request, Scale):
@@ -169,38 +166,55 @@ class RequestHandler:
             if member.info.endpoint == endpoint and member.info.token != token:
                 self._server.mark_dead(member.info.token, "was replaced: another node listens at its address")
 
-    def _exited(self, sender: str, request: ChildExited) -> ChildExitedReply:
+    async def _exited(self, sender: str, request: ChildExited) -> ChildExitedReply:
         if not sender or sender != self._server.settings.supervisor:
             raise ProtocolError("only this job's supervisor may say that a process has ended")
         state = self._state
+        if state.members.find(request.token) is not None:
+            self._server.mark_dead(request.token, f"died ({request.how})")
+        # Nodes can join before all are there, and again once training has begun.
+        await self._server.wait_for(lambda: state.phase is not JobPhase.STARTING)
+        # The supervisor repeats a report that waits.
         if (before := self._exits.get(request.token)) is not None:
             return before
-        member = state.members.find(request.token)
-        known = member is not None
-        if known:
-            self._server.mark_dead(request.token, f"died ({request.how})")
-        has_use = state.can_join(request.role) and not (member is not None and member.left)
-        replace = has_use and bool(request.successor)
-        if not known and not state.over and not state.members.started:
-            text = f"a process of the role {request.role} ended before it joined ({request.how})"
-            # Even an exit without error has ended the job early.
-            code = request.code if request.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
-            self._server.request_stop(Stop("death", text, code))
-        elif not known and not state.over:
-            self._server.event(request.role, f"a process ended before it joined ({request.how})")
+        replace = bool(request.successor) and self._has_use_for_successor(request)
+        self._record_exit(request, replace=replace)
         if request.role in self._successors:
             self._successors[request.role].exited(request.token, request.successor if replace else "")
         self._server.spawn(self._server.notify())
         reply = self._exits[request.token] = ChildExitedReply(replace)
         return reply
 
+    def _has_use_for_successor(self, exited: ChildExited) -> bool:
+        state, member = self._state, self._state.members.find(exited.token)
+        if state.stop is not None or (member is not None and member.left):
+            return False
+        if state.members.started:
+            return state.can_join(exited.role)
+        # Another one would end in the same way as a process that ended by itself.
+        return exited.code is ExitCode.STOPPED_BY_DEATH
+
+    def _record_exit(self, exited: ChildExited, *, replace: bool) -> None:
+        """Record a process that never joined; stop the job if it cannot start without it."""
+        state, member = self._state, self._state.members.find(exited.token)
+        if state.over:
+            return
+        if not state.members.started and not replace:
+            who = f"a process of the role {exited.role} ended before it joined"
+            if member is not None:
+                who = f"{member.info.name} died before the job started"
+            # Even an exit without error has ended the job early.
+            code = exited.code if exited.code is not ExitCode.OK else ExitCode.STOPPED_BY_DEATH
+            self._server.request_stop(Stop("death", f"{who} ({exited.how})", code))
+        elif member is None:
+            self._server.event(exited.role, f"a process ended before it joined ({exited.how})")
+
     def _status(self, token: str, request: GetStatus) -> StatusReply:
         if request.subscribe_end:
             self._server.sessions.watches(token)
         is_supervisor = bool(token) and token == self._server.settings.supervisor
-        everyone = self._state.members.everyone()
-        dead = [member.info.token for member in everyone if not member.alive and not member.left]
-        return StatusReply(status_body(self._state, request), tuple(dead) if is_supervisor else ())
+        dead = tuple(self._state.members.dead_tokens()) if is_supervisor else ()
+        return StatusReply(status_body(self._state, request), dead)
 
     async def _end_input(self) -> Done:
         state = self._state

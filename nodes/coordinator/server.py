@@ -212,13 +212,16 @@ class CoordinatorServer(ControlServer):
             await asyncio.wait(written)
         await self.call(other, NodeLost(dead.token, dead.role, dead.name), REQUEST_SECONDS)
 
-    def renotify(self) -> None:
-        """Repeat the notices of a dead coordinator."""
+    def recover_dead(self) -> None:
+        """Repeat the notices of all deaths, and begin the recoveries that are unfinished."""
         members = self.state.members
-        dead = [member.info for member in members.everyone() if member.begun and not member.alive]
-        for other, info in itertools.product(members.alive(), dead):
-            self.spawn(self._notice(other, info))
+        dead = [member for member in members.everyone() if member.begun and not member.alive]
+        for other, member in itertools.product(members.alive(), dead):
+            self.spawn(self._notice(other, member.info))
         self.broadcast_group(self.state.group.view)
+        for member in dead:
+            if self._died is not None and self.state.has_to_recover(member):
+                self._died(member)
 
     def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         """See `ControlServer`."""

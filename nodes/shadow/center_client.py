@@ -22,7 +22,7 @@ from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
 from ...pipeline.wire.control.orders import MemberInfo
-from ...sync_algos.base import Slice
+from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory.center import split_evenly
 from ..runtime.members import Traffic
 from .center_connection import CenterConnection
@@ -244,9 +244,10 @@ class CenterClient:
         )
 
     async def seed(self, flat: torch.Tensor, number: int | None = None) -> None:
-        """Send every sync node its slice's bounds and first value; raises PeerLost.
+        """Send every sync node its slice's bounds and first value.
 
-        If `number` is given, only the node with that slice.
+        If `number` is given, only the node with that slice. A node that is reported as lost is left out: its
+        replacement is seeded. Raises PeerLost for another one that does not answer.
         """
         # Frames are sent without a copy, and a repeat may still be queued when this returns.
         array = flat.numpy().copy()
@@ -257,7 +258,11 @@ class CenterClient:
             def chunk(start: int, stop: int) -> CenterSeed:
                 return CenterSeed(request, part.start, part.stop, start, array[start:stop])
 
-            await connection.request(request, chunk, None)
+            try:
+                await connection.request(request, chunk, None)
+            except PeerLost:
+                if not connection.lost:
+                    raise
 
         seeded = self._connections if number is None else self._connections[number : number + 1]
         await asyncio.gather(*(one(connection) for connection in seeded))

@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from ...pipeline.wire.control.base import Done, Reply, Request
-from ...pipeline.wire.control.orders import ReplicaSample, SampleReplica, SetGroup, SetSync, TrainerJoined
+from ...pipeline.wire.control.orders import (
+    NodeLost,
+    ReplicaSample,
+    SampleReplica,
+    SetGroup,
+    SetSync,
+    TrainerJoined,
+)
 from ..replica.replica import ReplicaContext
 from ..runtime.role import Role
 from .synchronizer import Synchronizer
@@ -20,6 +27,7 @@ class SynchronizedRole(Role):
 
     def __init__(self) -> None:
         self._sync: Synchronizer | None = None
+        self._lost_sync_nodes: list[str] = []
 
     @property
     @abstractmethod
@@ -35,6 +43,20 @@ class SynchronizedRole(Role):
             SetSync: self._set_sync,
             SampleReplica: self._sample_replica,
         }
+
+    def _start_sync(self, sync: Synchronizer) -> None:
+        """Start the synchronizer; sync nodes may have died before it was there."""
+        self._sync = sync
+        sync.start()
+        for token in self._lost_sync_nodes:
+            sync.mark_lost(token)
+
+    def _sync_node_lost(self, lost: NodeLost) -> None:
+        """Mark a sync node as lost; does nothing for other roles."""
+        if lost.role == "sync":
+            self._lost_sync_nodes.append(lost.token)
+            if self._sync is not None:
+                self._sync.mark_lost(lost.token)
 
     async def _trainer_joined(self, request: TrainerJoined) -> Done:
         if self._sync is not None:

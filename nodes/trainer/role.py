@@ -220,12 +220,12 @@ class TrainerRole(SynchronizedRole):
         if self._algorithm.needs_center or self._algorithm.needs_peers:
             restored = self._restored
             state = restored.state if restored is not None else None
-            self._sync = Synchronizer(
+            sync = Synchronizer(
                 self._context, self._algorithm, node, members, self._socket, request.group, state
             )
-            self._sync.start()
+            self._start_sync(sync)
             if node.index == 0 and not request.late:
-                await self._sync.seed(restored.model if restored is not None else None)
+                await sync.seed(restored.model if restored is not None else None)
         assert self._pool is not None
         self._pool.connect(members, self._ack_sender.put, self._sync.fixed if self._sync else [])
         self._workers = self._pool.workers
@@ -246,8 +246,7 @@ class TrainerRole(SynchronizedRole):
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:
-        if lost.role == "sync" and self._sync is not None:
-            self._sync.mark_lost(lost.token)
+        self._sync_node_lost(lost)
         if lost.role in ("reader", "embedding"):
             for worker in self._workers:
                 worker.node_lost(lost.name)

@@ -6,6 +6,7 @@ processes of its own stays with `cluster.Cluster` and `supervised.Supervised`.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import logging
@@ -26,7 +27,12 @@ from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
-from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, StatusReply
+from shadowsync.pipeline.wire.control.messages import (
+    ChildExited,
+    ChildExitedReply,
+    GetStatus,
+    StatusReply,
+)
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.messages import ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.sockets import Connection
@@ -61,14 +67,16 @@ class InProcessCluster:
     Args:
         supervised: whether the coordinator is told of every death at once, as a supervisor does; otherwise it
             has the silence to go by.
+        replaces: whether the test does what a supervisor does, by `replace_dead`.
     """
 
-    def __init__(self, job_file: Path, *, supervised: bool = False) -> None:
+    def __init__(self, job_file: Path, *, supervised: bool = False, replaces: bool = False) -> None:
         self.job = with_sync_nodes(load_job(job_file), may_import=True)
         self.endpoint = ""
         self.nodes: dict[str, list[InProcess]] = {}
         self._job_file = job_file
         self._supervised = supervised
+        self._supervisor_name = SUPERVISOR if supervised or replaces else ""
         self._announce = job_file.with_name(f"coordinator-{uuid4().hex}.json")
         self.coordinator = self._make_coordinator(None)
         self._link: SupervisorLink | None = None
@@ -120,17 +128,19 @@ class InProcessCluster:
         settings = NodeSettings(
             self.job,
             supervised=True,
-            supervisor=SUPERVISOR if self._supervised else "",
+            supervisor=self._supervisor_name,
             announce=self._announce,
             metrics_port=0,
             recover=recover,
         )
         return InProcessCoordinator(settings)
 
-    def join(self, role: str, *overrides: str, job_file: Path | None = None) -> InProcess:
+    def join(self, role: str, *overrides: str, job_file: Path | None = None, token: str = "") -> InProcess:
         """Start one node that joins, with the cluster's job or another, and with `--set` of `overrides`."""
         job = with_sync_nodes(load_job(job_file or self._job_file, overrides), may_import=True)
         settings = NodeSettings(job, join=self.endpoint, supervised=True, metrics_port=0)
+        if token:
+            settings = dataclasses.replace(settings, token=token)
         node = InProcessNode(role, settings)
         if self._supervised:
             node.on_killed = self._report_death
@@ -181,9 +191,22 @@ class InProcessCluster:
         for node in self._started:
             node.wait(END_SECONDS)
 
+    def replace_dead(self, node: InProcess, code: ExitCode = ExitCode.STOPPED_BY_DEATH) -> None:
+        """Report a death as the supervisor does, and start another node if the job needs one."""
+        successor = uuid4().hex
+        exited = self._exited(node, successor, code)
+        reply = self._supervisor().call(exited, lambda: self.coordinator.poll() is not None)
+        assert reply is None or isinstance(reply, ChildExitedReply)
+        if reply is not None and reply.replace:
+            self.join(node.role, token=successor)
+
     def _report_death(self, node: InProcess) -> None:
-        code = ExitCode.STOPPED_BY_DEATH
-        self._supervisor().call(ChildExited(node.settings.token, node.role, "killed by SIGKILL", code))
+        self._supervisor().call(self._exited(node))
+
+    def _exited(
+        self, node: InProcess, successor: str = "", code: ExitCode = ExitCode.STOPPED_BY_DEATH
+    ) -> ChildExited:
+        return ChildExited(node.settings.token, node.role, "killed by SIGKILL", code, successor=successor)
 
     def _supervisor(self) -> SupervisorLink:
         if self._link is None:
@@ -211,8 +234,8 @@ class SupervisorLink:
         self._requested = 0
         self._lock = threading.Lock()
 
-    def call(self, request: Request[Any]) -> Reply:
-        """One question, one answer; any thread may call."""
+    def call(self, request: Request[Any], ended: Callable[[], bool] = lambda: False) -> Reply | None:
+        """One question, one answer; None once `ended` says that nobody is left. Any thread may call."""
         with self._lock:
             self._requested += 1
             verb = CONTROL_VERBS.name_of(request)
@@ -226,9 +249,11 @@ class SupervisorLink:
                 message = self._connection.receive()
                 if isinstance(message, ReplyMessage) and message.number == self._requested:
                     found.append(message)
-                return bool(found)
+                return bool(found) or ended()
 
             wait_until(replied, f"the coordinator answers {verb!r}")
+        if not found:
+            return None
         assert found[0].ok, found[0].body
         return CONTROL_VERBS.decode_reply(verb, found[0].body)
 

@@ -116,6 +116,15 @@ def _stacks() -> str:
     )
 
 
+def _await_stack(task: asyncio.Task[Any]) -> str:
+    """What a task awaits, through all coroutines that it is in."""
+    found, waits = [task.get_name()], task.get_coro()
+    while waits is not None and (frame := getattr(waits, "cr_frame", None)) is not None:
+        found.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
+        waits = waits.cr_await  # type: ignore[union-attr]
+    return "\n".join(found)
+
+
 class Context(zmq.Context[zmq.Socket[bytes]]):
     """A node's context, which a kill may terminate while the node does so too."""
 
@@ -211,7 +220,10 @@ class InProcess(ABC, ProcessHooks):
         if self._thread.is_alive():
             sockets = "\n".join(self._context.open_sockets())
             what = f"{self.name or self.role} goes on after {seconds:g} s"
-            raise AssertionError(f"{what}:\n--- its open sockets\n{sockets}\n{_stacks()}")
+            tasks = "\n".join(map(_await_stack, asyncio.all_tasks(self._loop)))
+            raise AssertionError(
+                f"{what}:\n--- its open sockets\n{sockets}\n--- its tasks\n{tasks}\n{_stacks()}"
+            )
         assert self.code is not None
         return self.code
 
@@ -284,8 +296,10 @@ class InProcess(ABC, ProcessHooks):
             self.code = int(code)
         except ShadowSyncError as error:
             self.code, self._text = int(error.exit_code), str(error)
-        except asyncio.CancelledError:
-            assert self._killed
+        except BaseException:
+            # Without its context whatever it was doing fails.
+            if not self._killed:
+                raise
             self.code = KILLED
         finally:
             self._context.term()

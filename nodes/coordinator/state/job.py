@@ -377,14 +377,12 @@ class JobState:
         name, role = member.info.name, member.info.role
         if not member.begun:
             return None
-        if not self.members.started:
-            text = f"{name} died before the job started ({member.lost_because})"
-        elif role in ("embedding", "reader") and self.phase is JobPhase.TRAINING:
+        if role in ("embedding", "reader") and self.phase in (JobPhase.STARTING, JobPhase.TRAINING):
             # Another node may replace it.
             return None
-        elif role == "embedding":
+        if role == "embedding":
             return self.lost_shard(member)
-        elif role == "reader":
+        if role == "reader":
             text = f"{name} died; the batches that it had not delivered are untrained"
         elif role == "trainer" and not self.members.alive("trainer"):
             text = "the last trainer died"

@@ -29,6 +29,7 @@ class Member:
         begun: whether it takes part. A node that joins the running job does so after its introduction.
         left: whether it left as told while the job continued.
         leaves: whether it was told to leave the running job.
+        withdrawn: whether it died before the job started.
         joined_at: time of its hello to the running job, by the clock of the coordinator's loop.
     """
 
@@ -38,6 +39,7 @@ class Member:
     begun: bool = True
     left: bool = False
     leaves: bool = False
+    withdrawn: bool = False
     joined_at: float = 0.0
     facts: NodeFacts = field(default_factory=NodeFacts)
     metrics: Counts = field(default_factory=dict)
@@ -71,6 +73,10 @@ class Member:
     def begin(self) -> None:
         """Record that it was introduced to the others, and takes part."""
         self.begun = True
+
+    def withdraw(self) -> None:
+        """Record that it died before the job started: another node takes its slot and its name."""
+        self.begun, self.withdrawn = False, True
 
     def record_heartbeat(self, metrics: Counts) -> None:
         """Record the counts of its heartbeat."""
@@ -159,6 +165,8 @@ class Membership:
         if member is None or not member.alive:
             return None
         member.die(why)
+        if not self.started:
+            member.withdraw()
         return member
 
     def require(self, token: str) -> Member:
@@ -188,9 +196,17 @@ class Membership:
         return [member for member in self.everyone(role) if member.alive and not member.begun]
 
     def everyone(self, role: str | None = None) -> list[Member]:
-        """Return all members ever, of one role or of all."""
-        found = [member for member in self._members.values() if role in (None, member.info.role)]
+        """Return all members ever, of one role or of all, without the withdrawn ones."""
+        found = [
+            member
+            for member in self._members.values()
+            if role in (None, member.info.role) and not member.withdrawn
+        ]
         return sorted(found, key=lambda member: (member.info.role, member.info.index))
+
+    def dead_tokens(self) -> list[str]:
+        """Return the tokens of all nodes that were declared dead."""
+        return [token for token, member in self._members.items() if not member.alive and not member.left]
 
     def missing(self) -> dict[str, int]:
         """Return how many nodes of each role are not ready."""

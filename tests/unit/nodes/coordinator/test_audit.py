@@ -300,7 +300,6 @@ def test_what_two_dead_nodes_had_sent_each_other_is_as_the_ledger_knows_it(job_c
 def test_a_dead_shards_count_is_unknown(job_counts: JobCounts) -> None:
     job_counts.outcome = Outcome(stop=Stop("death", "embedding-0 died", ExitCode.STOPPED_BY_DEATH))
     train_all(job_counts, but=4)
-    job_counts.state.join("embedding", "e0", job_counts.state.job.digest, "", "", 0)
     job_counts.members.lose("e0", "died")
     del job_counts.applied["embedding-0"]
     _, ledger = job_counts.close()

@@ -81,6 +81,7 @@ def test_one_that_joins_late_has_a_name_of_its_own() -> None:
 def test_the_lost_are_known_and_stay_lost() -> None:
     members = membership()
     join(members, "trainer", "t1")
+    members.start()
     lost = members.lose("t1", "was silent")
     assert lost is not None
     assert (lost.info.name, lost.alive, lost.lost_because) == ("trainer-0", False, "was silent")
@@ -104,7 +105,11 @@ def test_before_the_start_a_dead_nodes_place_is_free_again() -> None:
     join(members, "trainer", "t2")
     members.lose("t1", "died")
     assert join(members, "trainer", "t3") == "trainer-0"
-    assert [member.info.token for member in members.everyone("trainer")] == ["t1", "t3", "t2"]
+    assert [member.info.token for member in members.everyone("trainer")] == ["t3", "t2"]
+    # The supervisor still ends its process, and it cannot come back.
+    assert members.dead_tokens() == ["t1"]
+    with pytest.raises(ClusterError, match="trainer-0 was declared dead"):
+        join(members, "trainer", "t1")
 
 
 def test_a_stranger_is_no_member() -> None:

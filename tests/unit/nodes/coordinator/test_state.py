@@ -74,27 +74,41 @@ def test_the_first_reason_to_stop_counts(state: JobState) -> None:
     assert outcome.stop is first
 
 
-def test_a_node_that_dies_before_the_start_stops_the_job(state: JobState) -> None:
-    death = state.mark_dead("token-trainer-0", "died (killed)")
+def test_before_the_start_another_node_takes_the_place_of_a_dead_one(state: JobState) -> None:
+    death = state.mark_dead("token-embedding-0", "died (killed)")
     assert death is not None
-    assert death.stop is not None
-    assert death.stop.text == "trainer-0 died before the job started (died (killed))"
-    assert state.mark_dead("token-trainer-0", "again") is None, "it is dead already"
+    assert death.stop is None
+    assert state.mark_dead("token-embedding-0", "again") is None, "it is dead already"
+    assert state.members.missing() == {"embedding": 1}
+    assert state.ledger.owed.has_all_shards, "no row was lost"
+    assert state.join("embedding", "another", state.job.digest, "", "here", 2).info.name == "embedding-0"
 
 
 @pytest.mark.parametrize(
-    ("dead", "text", "lost_shard"),
+    ("phase", "dead", "text", "lost_shard"),
     [
-        (["trainer-0"], None, False),
-        (["trainer-0", "trainer-1"], "the last trainer died", False),
-        (["embedding-0"], "embedding-0 died, and its 1,000 rows are lost", True),
-        (["reader-0"], "reader-0 died; the batches that it had not delivered are untrained", False),
+        (JobPhase.STARTING, ["trainer-0"], None, False),
+        (JobPhase.STARTING, ["trainer-0", "trainer-1"], "the last trainer died", False),
+        (JobPhase.STARTING, ["embedding-0"], None, False),
+        (JobPhase.STARTING, ["reader-0"], None, False),
+        (JobPhase.TRAINING, ["embedding-0", "reader-0"], None, False),
+        (JobPhase.CLOSING, ["trainer-0"], None, False),
+        (JobPhase.CLOSING, ["embedding-0"], "embedding-0 died, and its 1,000 rows are lost", True),
+        (
+            JobPhase.CLOSING,
+            ["reader-0"],
+            "reader-0 died; the batches that it had not delivered are untrained",
+            False,
+        ),
     ],
 )
 def test_which_deaths_a_job_survives(
-    state: JobState, dead: list[str], text: str | None, lost_shard: bool
+    state: JobState, phase: JobPhase, dead: list[str], text: str | None, lost_shard: bool
 ) -> None:
     state.start_members()
+    for following in (JobPhase.TRAINING, JobPhase.CLOSING):
+        if state.phase is not phase:
+            state.enter(following)
     deaths = [state.mark_dead(f"token-{name}", "died") for name in dead]
     assert deaths[-1] is not None
     stop = deaths[-1].stop
@@ -133,7 +147,7 @@ def test_a_slow_trainer_is_told_to_cut_its_batches_while_it_trains(tmp_path: Pat
                     found.setdefault(name, []).append(micro_batches)
         return found
 
-    state.enter(JobPhase.STARTING)
+    state.start_members()
     assert orders(0) == {}
     state.enter(JobPhase.TRAINING)
     given = orders(5)

@@ -186,6 +186,7 @@ def test_a_dead_node_has_no_rates_and_no_edges(tmp_path: Path) -> None:
             for index in range(2):
                 counts = {"trained_examples": 100 * step, "to/sync-0": 100 * step, "rounds": 7, "gap_sum": 9}
                 heartbeat(c, f"trainer-{index}", now - 0.5 + 0.5 * step, **counts)
+        c.members.start()
         c.members.lose("trainer-token-0", "died (killed by SIGKILL)")
         status = build_status(c, None, 0)
         dead = next(node for node in status.nodes if node.name == "trainer-0")
