@@ -1,0 +1,193 @@
+"""A job of processes under a flood of hostile messages: `python -m shadowsync.tests.fuzz.flood --out FILE`.
+
+The deterministic job runs twice with a key over TCP: undisturbed, then with attackers of every socket that it
+listens on: one has the key but no place in the job, the other has no key. It fails unless the job ends well,
+its ledger adds up, and both models are equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from shadowsync.lab.chaos.ledger_check import problems_of
+from shadowsync.nodes.runtime.process import CLI, python
+from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE
+from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
+from shadowsync.tests.support.runs import RunFolder, small_job, write_job
+
+LOOK_SECONDS = 0.5
+# Growth counts from here on: before, a process has not used everything that it needs.
+WARM_SECONDS = 10.0
+EXAMPLES = 20_000
+
+
+class Watched:
+    """The processes of a running job: their memory over time, by role."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._began = time.monotonic()
+        self.bytes: dict[str, list[tuple[float, int]]] = {}
+
+    def nodes(self) -> Iterator[tuple[str, psutil.Process]]:
+        """Each node's process, by role."""
+        for child in psutil.Process(self._process.pid).children(recursive=True):
+            try:
+                line = child.cmdline()
+                if line[1:3] == ["-m", "shadowsync.cli"]:
+                    yield line[3], child
+            except psutil.Error:
+                continue
+
+    def endpoints(self) -> list[str]:
+        """Every address on which a node listens."""
+        found = set()
+        for _, node in self.nodes():
+            found |= {one.laddr for one in node.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
+        return [f"tcp://{address.ip}:{address.port}" for address in sorted(found)]
+
+    def look(self) -> None:
+        """Record the memory of each node."""
+        for role, node in self.nodes():
+            try:
+                found = self.bytes.setdefault(f"{role} {node.pid}", [])
+                found.append((time.monotonic() - self._began, node.memory_info().rss))
+            except psutil.NoSuchProcess:
+                continue
+
+    def growth(self) -> dict[str, dict[str, float]]:
+        """Of each node the resident bytes after WARM_SECONDS, their maximum, and at the end, in MB."""
+        found = {}
+        for name, looks in self.bytes.items():
+            warm = [resident for seconds, resident in looks if seconds > WARM_SECONDS]
+            if warm:
+                values = {"warm": warm[0], "most": max(warm), "last": warm[-1]}
+                found[name] = {key: round(value / 1e6, 1) for key, value in values.items()}
+        return found
+
+
+def run_job(job: Path, key: Path, stack: ExitStack) -> tuple[subprocess.Popen[bytes], Watched]:
+    """Start the job; return its process."""
+    command = python(CLI, "run", str(job), "--key", str(key), "--quiet")
+    process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+    return process, Watched(process)
+
+
+@contextmanager
+def attackers(modules: Sequence[str], key: Path, endpoints: list[str], seed: int) -> Iterator[dict[str, Any]]:
+    """Attack while the block lasts; the counts of each attacker are in the dictionary after it."""
+    counts: dict[str, Any] = {}
+    running = []
+    for module in modules:
+        command = [sys.executable, "-m", f"shadowsync.tests.fuzz.{module}", str(seed)]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, KEY_VARIABLE: str(key)},
+        )
+        assert process.stdin is not None
+        process.stdin.write("".join(f"{endpoint}\n" for endpoint in endpoints))
+        process.stdin.flush()
+        running.append((module, process))
+    try:
+        yield counts
+    finally:
+        for module, process in running:
+            said, _ = process.communicate(timeout=120.0)
+            lines = said.splitlines()[1:]
+            counts[module] = [[int(number) for number in line.split()] for line in lines]
+
+
+def attacked(job: Path, key: Path, seed: int) -> tuple[int, Watched, dict[str, Any]]:
+    """Run the job under attack; return its exit code, its memory and what was sent."""
+    with ExitStack() as stack:
+        process, watched = run_job(job, key, stack)
+        while process.poll() is None and len(watched.endpoints()) < 4:
+            time.sleep(LOOK_SECONDS)
+        endpoints = watched.endpoints()
+        with attackers(("attack", "keyless"), key, endpoints, seed) as counts:
+            while process.poll() is None:
+                watched.look()
+                time.sleep(LOOK_SECONDS)
+        return process.returncode, watched, {"endpoints": endpoints, **counts}
+
+
+def calm(job: Path, key: Path) -> tuple[int, Watched]:
+    """Run the job undisturbed."""
+    with ExitStack() as stack:
+        process, watched = run_job(job, key, stack)
+        while process.poll() is None:
+            watched.look()
+            time.sleep(LOOK_SECONDS)
+        return process.returncode, watched
+
+
+def refused(folder: Path) -> int:
+    """Connections that the job's nodes refused because of the key."""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return sum(int(node.get("refused_connections", 0)) for node in report["nodes"])
+
+
+def make_jobs(folder: Path, epochs: int) -> tuple[Path, Path]:
+    """Write the files of the two jobs, which differ only in their names."""
+    log = folder / "log"
+    log.mkdir()
+    generate_log(log, examples=EXAMPLES, eval_examples=1000, seed=1, data_format="parquet", files=2)
+    changes: dict[str, dict[str, Any]] = {
+        "sync": {"algorithm": "easgd", "mode": "fixed", "every": 2},
+        "network": {"transport": "tcp"},
+    }
+
+    def make(name: str) -> Path:
+        settings = {**deterministic(changes, 5, name), "data": {"epochs": epochs}}
+        return write_job(folder / f"{name}.toml", small_job(log, folder / "runs"), settings)
+
+    return make("calm"), make("attacked")
+
+
+def main() -> None:
+    """Run the job twice, compare, and write what was sent and how much memory it took."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        key = folder / "job.key"
+        subprocess.run(python(CLI, "key", "new", str(key)), check=True, stdout=subprocess.DEVNULL)
+        first, second = make_jobs(folder, given.epochs)
+        code, before = calm(first, key)
+        attacked_code, during, sent = attacked(second, key, given.seed)
+        one, other = RunFolder(folder / "runs" / "calm"), RunFolder(folder / "runs" / "attacked")
+        result = {
+            "exit_codes": [code, attacked_code],
+            "problems": problems_of(other.folder, given.epochs * EXAMPLES),
+            "equal": digests(one) == digests(other) and was_trained(other),
+            "refused_connections": refused(other.folder),
+            "sent": sent,
+            "memory_calm_megabytes": before.growth(),
+            "memory_attacked_megabytes": during.growth(),
+        }
+    given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+    if result["exit_codes"] != [0, 0] or result["problems"] or not result["equal"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
