@@ -51,7 +51,7 @@ def shard(
     assert service.join(60.0)
 
 
-def replied(client: EmbeddingClient) -> InFlightBatch | None:
+def replied(client: EmbeddingClient[InFlightBatch]) -> InFlightBatch | None:
     connection = client.connections[0]
     assert connection.socket.poll(60_000), "nothing came"
     message = connection.receive()
