@@ -33,7 +33,10 @@ def hub_address(join: str | None, key: str | PathLike[str] | None) -> str:
 
 
 def find_hub(address: str, wanted: Mapping[str, Any], timeout_seconds: float) -> Joining:
-    """Return where to join; with "env://" rank 0 starts a hub with the settings `wanted`."""
+    """Return where to join; with "env://" rank 0 starts a hub.
+
+    `wanted` are settings of that hub, by key.
+    """
     if address == ENV:
         return join_by_environment(wanted, timeout_seconds)
     return Joining(address, lambda: None)

@@ -21,7 +21,7 @@ from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, TrainerJoined
 from ...pipeline.wire.control.tables import JoinTables, JoinTablesReply
 from ..node_thread import NodeThread
-from ..tables.job import require_tables, tables_job
+from ..tables_job import require_tables, tables_job
 from .admission import REQUEST_SECONDS, AdmissionFailed
 from .hosted import hosted_node
 from .state import EMBEDDING, HubState
@@ -100,9 +100,10 @@ class HubTables:
         log.info("%s joined", member.info.name)
 
     def fails_to_start(self, member: Member, why: str) -> bool:
-        """Record the death of a node; return whether that only means that the tables cannot be.
+        """Record the death of a node; return whether it was still starting.
 
-        Otherwise rows are lost, and the hub with them."""
+        Then only the tables cannot be. Otherwise rows are lost, and the hub with them.
+        """
         if member.info.role != EMBEDDING or self._begun:
             return False
         self._failure = self._failure or why

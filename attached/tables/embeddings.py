@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, cast, overload
+from typing import Any, Final, NoReturn, Self, overload
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ...pipeline.types import Float32Array, Int32Array
 from ..errors import AttachError
 from ..job import loop_job
 from ..joining import await_begun, find_hub, hub_address
-from ..node_thread import NodeThread
+from ..node_thread import NodeThread, await_first
 from .role import TablesRole
 from .row_client import RowsLost, TableRequest
 from .vectors import DistinctIds, Pooling, differentiable
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Embeddings(nn.Module):
-    """Tables whose rows are on the embedding nodes of a hub, and shared by all loops.
+    """Tables on the embedding nodes of a hub, shared by all loops.
 
     The forward pass fetches rows, the backward pass sends their gradients and does not wait: the nodes step
     the rows, by the table's own optimizer, once for each backward pass. The module has no parameters, so the
@@ -154,16 +154,17 @@ class Embeddings(nn.Module):
         return self._look_up({name: ids})[name]
 
     def vectors(self, table: str, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Read rows as they are now, float32 [rows, dim] on the CPU; all of the table by default.
+        """Read rows as they are now, by default all of the table.
 
-        The gradients of this module are applied before. `rows` are int64 [rows].
+        The result is float32 [rows, dim] on the CPU. The gradients of this module are applied before. `rows`
+        are int64 [rows].
         """
         settings = self._require_table(table)
         self.flush()
         wanted = torch.arange(settings.rows) if rows is None else rows
         parts = []
         with torch.no_grad():
-            for part in wanted.split(max(1, READ_FLOATS // settings.dim)):
+            for part in torch.split(wanted, max(1, READ_FLOATS // settings.dim)):
                 distinct = DistinctIds.of(settings, part, None)
                 (found,) = self._fetch({table: distinct}, torch.device("cpu"))
                 parts.append(found[distinct.places])
@@ -288,8 +289,7 @@ class Embeddings(nn.Module):
     def _leave(self) -> None:
         self._is_over = True
         with contextlib.suppress(concurrent.futures.CancelledError):
-            left = self._thread.submit(self._role.leave)
-            concurrent.futures.wait([left, self._thread.ended], return_when="FIRST_COMPLETED")
+            await_first(self._thread.submit(self._role.leave), self._thread.ended)
         if not self._thread.join(END_SECONDS):
             self._thread.fail(ClusterError("the module left"))
             self._thread.join(END_SECONDS)
@@ -337,12 +337,13 @@ def _wanted(
             where="dim",
             remedy="give one number, or one for each table",
         )
-    dims = cast(Mapping[str, int], dim) if isinstance(dim, Mapping) else dict.fromkeys(tables, dim)
+    dims = dim if isinstance(dim, Mapping) else dict.fromkeys(tables, dim)
     return {name: {"rows": rows, "dim": dims[name], **own} for name, rows in tables.items()}
 
 
 def _node_settings(endpoint: str, timeout_seconds: float) -> NodeSettings:
-    """Return the settings of the module's node, which notices within a node timeout that its hub is gone."""
+    """Return the settings of the module's node."""
+    # So it notices within one node timeout that its hub is gone.
     seconds = RunSection().node_timeout_seconds / GONE_TIMEOUTS
     job = loop_job({"run.start_timeout_seconds": timeout_seconds, "run.node_timeout_seconds": seconds})
     return NodeSettings(job, join=endpoint)

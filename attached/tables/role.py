@@ -61,7 +61,10 @@ class TablesRole(Role):
         return ""
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Ask the hub for the tables, which starts its embedding nodes if this is the first module."""
+        """Ask the hub for the tables.
+
+        It starts its embedding nodes if this is the first module.
+        """
         self._node = node
         wanted = None if self._wanted is None else dict(self._wanted)
         try:

@@ -48,7 +48,7 @@ class RowsLost(ClusterError):
 
 
 class RowClient(Service):
-    """The connections of one module to the embedding nodes, on a thread of their own.
+    """The thread with the connections of one module to the embedding nodes.
 
     A module's pushes and lookups are sent in the order of the calls, so a lookup that is called after a push
     sees it. Any thread may call `look_up`, `push` and `flush`, which raise RowsLost once the thread has

@@ -35,9 +35,10 @@ class DistinctIds:
 
     @classmethod
     def of(cls, table: TableSettings, ids: torch.Tensor, padding_idx: int | None) -> DistinctIds:
-        """Return the distinct rows of ids, int64 or int32 of any shape on any device.
+        """Return the distinct rows of ids.
 
-        Raises AttachError for another type, and for an id that the table does not have.
+        `ids` are int64 or int32, of any shape and on any device. Raises AttachError for another type, and for
+        an id that the table does not have.
         """
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
             kind = str(ids.dtype) if isinstance(ids, torch.Tensor) else type(ids).__name__

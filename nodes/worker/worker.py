@@ -189,7 +189,7 @@ class Worker(Service):
         """Work until told to stop, then close the sockets."""
         torch.set_num_threads(1)
         self._stepper = Stepper(self._context)
-        connections = WorkerConnections(
+        connections = WorkerConnections[InFlightBatch](
             self._zmq_context,
             self._members,
             self._identity,

@@ -56,10 +56,10 @@ def test_rows_are_stepped_as_those_of_torch(tables_hub: HubThread) -> None:
         losses = []
         for ids in batches(60):
             ours = loss_of(own(ids), ids)
-            ours.backward()
+            ours.backward()  # type: ignore[no-untyped-call]
             steps.zero_grad()
             theirs = loss_of({n: nn.functional.embedding(ids[n], w) for n, w in weights.items()}, ids)
-            theirs.backward()
+            theirs.backward()  # type: ignore[no-untyped-call]
             steps.step()
             losses.append((ours.item(), theirs.item()))
         assert all(a == pytest.approx(b, rel=1e-4) for a, b in losses)
@@ -67,7 +67,7 @@ def test_rows_are_stepped_as_those_of_torch(tables_hub: HubThread) -> None:
         for name, rows in own.state().items():
             torch.testing.assert_close(rows, weights[name].detach(), rtol=1e-4, atol=1e-5)
         # The control: a step further they are apart.
-        loss_of(own(ids), ids).backward()
+        loss_of(own(ids), ids).backward()  # type: ignore[no-untyped-call]
         assert (own.vectors("user") - weights["user"].detach()).abs().max() > 1e-3
         assert own.metrics()["pushes"] == 61
 
@@ -172,7 +172,7 @@ def test_two_loops_at_once_with_attach(tables_hub: HubThread) -> None:
             for ids in batches(150, seed):
                 optimizer.zero_grad()
                 one = loss(model, ids)
-                one.backward()
+                one.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 losses.append(one.item())
             assert sync.model().tables is model.tables
@@ -240,7 +240,7 @@ def test_tables_that_cannot_be_leave_the_hub_as_it_was() -> None:
             ({"tables": {"user": 3}, "optimizer": "lamb"}, r"tables\.user\.optimizer"),
         ):
             with pytest.raises(shadowsync.AttachError, match=text):
-                shadowsync.Embeddings(join=own.endpoint, **given)  # type: ignore[arg-type]
+                shadowsync.Embeddings(join=own.endpoint, **given)
         with pytest.raises(ClusterError, match="memory"):
             shadowsync.Embeddings({"user": 2**31 - 2}, 4096, join=own.endpoint)
         with pytest.raises(ClusterError, match="there are no tables yet"):

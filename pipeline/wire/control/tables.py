@@ -1,4 +1,4 @@
-"""The request of a module for tables on a hub's embedding nodes, and the reply."""
+"""The request of a module for tables of a hub, and the reply."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JoinTables(Request["JoinTablesReply"]):
 
 @dataclass(frozen=True, slots=True)
 class JoinTablesReply(Reply):
-    """The resolved job of the tables, and how their rows are split over the embedding nodes."""
+    """The resolved job of the tables, and the split of their rows over nodes."""
 
     job: dict[str, Any]
     plan: dict[str, Any]

@@ -109,7 +109,7 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
     values = 2 * BATCH * DIM * 4
     for shares in (True, False):
         service, connection = start(shares=shares)
-        client = EmbeddingClient(
+        client = EmbeddingClient[InFlightBatch](
             [connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
         )
         last = train(client, batches)
@@ -132,7 +132,9 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
 def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> None:
     codecs = LinkCodecs(**{way: make_codec("bfloat16")})
     service, connection = start(codecs)
-    client = EmbeddingClient([connection], ["e"], codecs, shared_memory=[SharedMemoryClient("e", BLOCKS)])
+    client = EmbeddingClient[InFlightBatch](
+        [connection], ["e"], codecs, shared_memory=[SharedMemoryClient("e", BLOCKS)]
+    )
     router, one = ShardRouter(PLAN), in_flight(0)
     for number in range(3):
         one = in_flight(number)
@@ -283,7 +285,7 @@ def box() -> RecordedConnection:
 @pytest.fixture
 def client(box: RecordedConnection) -> Iterator[EmbeddingClient[InFlightBatch]]:
     """With memory that the node has."""
-    made = EmbeddingClient(
+    made = EmbeddingClient[InFlightBatch](
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     made.look_up(in_flight(99), [plan(0, 1, 2)], 0.0)
@@ -407,7 +409,7 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
 def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(
     box: RecordedConnection,
 ) -> None:
-    client = EmbeddingClient(
+    client = EmbeddingClient[InFlightBatch](
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     client.look_up(in_flight(0), [plan(0, 1, 2)], 0.0)
@@ -424,7 +426,9 @@ def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_repla
 
 def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) -> None:
     service, connection = start()
-    client = EmbeddingClient([connection], ["e"], shared_memory=[SharedMemoryClient("e", BLOCKS)])
+    client = EmbeddingClient[InFlightBatch](
+        [connection], ["e"], shared_memory=[SharedMemoryClient("e", BLOCKS)]
+    )
     router = ShardRouter(PLAN)
     for number, batch in enumerate((3, 400, 3, 1200, 5, 1300, 2500, 7)):
         one = in_flight(number)
@@ -450,7 +454,7 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
     box: RecordedConnection, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
     monkeypatch.delattr(f"{module}.{name}")
-    client = EmbeddingClient(
+    client = EmbeddingClient[InFlightBatch](
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     for number in range(3):

@@ -45,7 +45,7 @@ def connections(
         MemberInfo("trainer-0", "trainer", 0, "token", ""),
     ]
     waker = Waker()
-    made = WorkerConnections(context, members, WORKER.decode(), job, waker.fileno())
+    made = WorkerConnections[InFlightBatch](context, members, WORKER.decode(), job, waker.fileno())
     yield made
     made.close()
     waker.close()

@@ -64,7 +64,7 @@ def test_a_batch_is_looked_up_and_pushed_whole(
     shard: tuple[ShardService, Connection, LinkCodecs], lr_scale: float
 ) -> None:
     service, connection, codecs = shard
-    client, router = EmbeddingClient([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
+    client, router = EmbeddingClient[InFlightBatch]([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
     drawn = draw_rows(TABLES, 15, 1)
     batch = InFlightBatch(
         ReaderClient("reader-0", connection, 4),

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...pipeline.config.job import Job
-from ...pipeline.errors import JobFileError
-from ...pipeline.jobfile.load import job_of_tree
-from ..errors import AttachError
+from ..pipeline.config.job import Job
+from ..pipeline.errors import JobFileError
+from ..pipeline.jobfile.load import job_of_tree
+from .errors import AttachError
 
 # What a module may say about a table; the rest is the hub's [embedding].
 TABLE_KEYS: Final = ("rows", "dim", "optimizer", "lr", "init_scale", "storage")
