@@ -68,7 +68,8 @@ def attach(
         AttachError: the model, optimizer or a setting cannot be attached; nothing was changed.
         ClusterError: there is no such hub, or the other loops have another model; nothing was changed.
     """
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    optimizers = [_unwrapped(one) for one in given]
     check_model(module, optimizers)
     wanted = _settings(algorithm, options, mode, every, gap, duty, codecs)
     address = hub_address(join, key)
@@ -92,6 +93,12 @@ def attach(
     except BaseException:
         views.detach()
         raise
+
+
+def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer that steps: Accelerate and Lightning give wrappers, whose hooks nobody calls."""
+    inner = getattr(optimizer, "optimizer", None)
+    return _unwrapped(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _settings(
