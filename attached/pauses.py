@@ -1,4 +1,4 @@
-"""A pause of an attached loop that begins in one callback and ends in another."""
+"""A pause of an attached loop, from one callback to another."""
 
 from __future__ import annotations
 

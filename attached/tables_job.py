@@ -32,15 +32,7 @@ def tables_job(hub: Job, wanted: Mapping[str, Any]) -> Job:
     Raises:
         JobFileError: a table or a setting that cannot be.
     """
-    if not wanted or len(wanted) > MAX_TABLES:
-        raise JobFileError(f"{len(wanted)} tables given; give 1 to {MAX_TABLES}", where="tables")
-    for name, settings in wanted.items():
-        if not name or _PATTERN & set(name):
-            raise JobFileError(f"{name!r} cannot be the name of a table", where="tables")
-        if not isinstance(settings, Mapping) or "rows" not in settings or set(settings) - set(TABLE_KEYS):
-            raise JobFileError(
-                f"the settings are {settings!r}", where=f"tables.{name}", remedy="give the number of rows"
-            )
+    _check(wanted)
     label = "label"
     while label in wanted:
         label += "_"
@@ -62,11 +54,26 @@ def tables_job(hub: Job, wanted: Mapping[str, Any]) -> Job:
     return job_of_tree(tree)
 
 
+def _check(wanted: Mapping[str, Any]) -> None:
+    """Raise JobFileError for what is not settings by table."""
+    if not wanted or len(wanted) > MAX_TABLES:
+        raise JobFileError(f"{len(wanted)} tables given; give 1 to {MAX_TABLES}", where="tables")
+    for name, settings in wanted.items():
+        if not name or _PATTERN & set(name):
+            raise JobFileError(f"{name!r} cannot be the name of a table", where="tables")
+        if not isinstance(settings, Mapping) or "rows" not in settings or set(settings) - set(TABLE_KEYS):
+            raise JobFileError(
+                f"the settings are {settings!r}", where=f"tables.{name}", remedy="give the number of rows"
+            )
+
+
 def require_tables(job: Job, wanted: Mapping[str, Any], first: str) -> None:
     """Raise AttachError, which names the setting, if a module wants other tables.
 
-    `first` is the name of the module that decided what the tables are.
+    `first` is the name of the module that decided what the tables are. Raises JobFileError for what cannot be
+    a table at all.
     """
+    _check(wanted)
     there = {table.name: table for table in job.tables}
     for name in wanted:
         if name not in there:

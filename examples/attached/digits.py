@@ -12,7 +12,7 @@ TEST = 360
 
 
 def digits(index: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return the part of the training images that is loop INDEX's, and all test images."""
+    """Return the training images of loop `index`, and all test images."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32) / 16
     y = torch.tensor(labels)

@@ -24,7 +24,10 @@ from torch.utils.data import DataLoader
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """Train the part of this worker; there is no `prepare_model`, which would make it DDP."""
+    """Train the part of this worker.
+
+    There is no `prepare_model`, which would make it DDP.
+    """
     index = ray.train.get_context().get_world_rank()
     train, test = digits(index)
     model = small_model()

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: loop INDEX of 2, which synchronizes with the other at a hub.
+"""Hugging Face's Trainer: loop INDEX of 2, which meets the other at a hub.
 
 pip install 'shadowsync[transformers]' scikit-learn
 shadowsync hub                                                     # prints tcp://HOST:PORT
@@ -20,7 +20,7 @@ from transformers import Trainer, TrainingArguments
 
 
 class Digits(nn.Module):
-    """A classifier of 8 x 8 images, with the loss where the Trainer looks for it."""
+    """A classifier of 8 x 8 images, as the Trainer wants it."""
 
     def __init__(self) -> None:
         super().__init__()

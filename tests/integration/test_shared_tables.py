@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import shadowsync
 import torch
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.tests.support.attached_loops import hub, in_threads, sgd, small_model
+from shadowsync.tests.support.attached_loops import END_SECONDS, hub, in_threads, sgd, small_model
 from torch import nn
 
 pytestmark = pytest.mark.timeout(170)
@@ -267,3 +269,67 @@ def test_when_the_hub_ends_the_next_pass_says_so() -> None:
     with pytest.raises(ClusterError, match=why):
         tables.vectors("user")
     tables.close()
+
+
+def test_an_exception_leaves_and_the_rows_stay(tables_hub: HubThread) -> None:
+    def fail(tables: shadowsync.Embeddings) -> None:
+        with tables:
+            tables({"user": torch.tensor([1])})["user"].sum().backward()  # type: ignore[no-untyped-call]
+            raise ZeroDivisionError("mine")
+
+    before = read(tables_hub, 1)
+    with pytest.raises(ZeroDivisionError, match="mine") as raised:
+        fail(joined(tables_hub))
+    assert raised.value.__context__ is None
+    assert (before - read(tables_hub, 1)).abs().max() in (0.0, pytest.approx(0.5)), "it may not have come"
+    with pytest.raises(shadowsync.AttachError, match=r"cannot be written with a module; write state_dict"):
+        pickled(joined(tables_hub))
+
+
+def read(own: HubThread, row: int) -> torch.Tensor:
+    with joined(own) as tables:
+        return tables.vectors("user", torch.tensor([row]))
+
+
+def pickled(tables: shadowsync.Embeddings) -> None:
+    with tables:
+        tables.__reduce_ex__(2)
+
+
+def test_a_forked_process_is_refused(tables_hub: HubThread) -> None:
+    with joined(tables_hub) as own:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                own({"user": torch.tensor([1])})
+            except shadowsync.AttachError as error:
+                os.write(write, str(error).encode())
+            own.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert b"was forked after the tables were joined" in os.read(read, 1000)
+        os.close(read)
+        os.close(write)
+        # Its parent goes on.
+        assert own({"user": torch.tensor([1])})["user"].shape == (1, DIM)
+
+
+def test_the_loop_waits_only_for_too_many_gradients(tables_hub: HubThread) -> None:
+    with joined(tables_hub, max_pending=2) as own:
+        rows = own._role.rows
+        # The thread takes no order meanwhile, so nothing is answered.
+        held, taken = threading.Event(), threading.Event()
+        vectors = [own({"user": torch.tensor([at])})["user"] for at in range(3)]
+        rows._call(lambda: (taken.set(), held.wait(END_SECONDS)))
+        assert taken.wait(END_SECONDS)
+        for one in vectors[:2]:
+            one.sum().backward()  # type: ignore[no-untyped-call]
+        assert own.metrics()["pending_pushes"] == 2
+        third = threading.Thread(target=vectors[2].sum().backward)
+        third.start()
+        assert own.metrics()["pending_pushes"] == 2
+        held.set()
+        third.join(END_SECONDS)
+        own.flush()
+        assert (own.metrics()["pending_pushes"], own.metrics()["pushes"]) == (0, 3)
