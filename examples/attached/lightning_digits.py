@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 
-class Digits(pl.LightningModule):
+class Digits(pl.LightningModule):  # type: ignore[misc]
     """A classifier of 8 x 8 images."""
 
     def __init__(self) -> None:

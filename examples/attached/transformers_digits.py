@@ -34,7 +34,7 @@ class Digits(nn.Module):
 
 def examples(data: TensorDataset) -> list[dict[str, torch.Tensor]]:
     """Return a data set as the Trainer takes it."""
-    return [{"x": x, "labels": y} for x, y in data]
+    return [{"x": x, "labels": y} for x, y in zip(*data.tensors, strict=True)]
 
 
 def main(index: int, hub: str) -> None:

@@ -47,7 +47,7 @@ def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_p
         assert added[2] >= steps_of(tmp_path, 1) > 3
         assert abs(added[0] - added[2]) <= 1
         assert added[[1, 3]].abs().max() == 0
-        (-own(torch.tensor([3]))).sum().backward()  # type: ignore[no-untyped-call]
+        (-own(torch.tensor([3]))).sum().backward()
         assert (own.vectors("shared") - first)[3, 0] == pytest.approx(1)
         hub.kill()
         hub.wait(SECONDS)

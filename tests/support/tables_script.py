@@ -25,7 +25,7 @@ def main(index: int, address: str, folder: Path) -> None:
     with tables:
         ids = torch.tensor([0, 1 + index])
         for step in itertools.count(1):
-            (-tables(ids)).sum().backward()  # type: ignore[no-untyped-call]
+            (-tables(ids)).sum().backward()
             tables.flush()
             (folder / f"steps-{index}.txt").write_text(str(step), encoding="ascii")
             if step >= STEPS and not (index == 1 and address != "env://"):
