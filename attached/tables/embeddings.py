@@ -101,6 +101,8 @@ class Embeddings(nn.Module):
         self._dropped = 0
         # Not a parameter: nobody steps it. It makes autograd come to the rows.
         self._anchor = torch.empty(0, requires_grad=True)
+        # What waits for messages cannot be compiled.
+        self._outside_graphs = torch.compiler.disable(self._forward)
         joining = find_hub(hub_address(join, key), {}, timeout_seconds)
         self._at_end = joining.at_end
         role = TablesRole(wanted, timeout_seconds, max_pending)
@@ -143,6 +145,12 @@ class Embeddings(nn.Module):
 
         Raises AttachError for ids or tables that are not there, ClusterError once the nodes are gone.
         """
+        found: torch.Tensor | dict[str, torch.Tensor] = self._outside_graphs(ids)
+        return found
+
+    def _forward(
+        self, ids: torch.Tensor | Mapping[str, torch.Tensor]
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
         if isinstance(ids, Mapping):
             return self._look_up(ids)
         if len(self._tables) > 1:
