@@ -102,7 +102,7 @@ class Embeddings(nn.Module):
         # Not a parameter: nobody steps it. It makes autograd come to the rows.
         self._anchor = torch.empty(0, requires_grad=True)
         # What waits for messages cannot be compiled.
-        self._outside_graphs = torch.compiler.disable(self._forward)
+        self._outside_graphs = torch.compiler.disable(self._forward)  # type: ignore[no-untyped-call]
         joining = find_hub(hub_address(join, key), {}, timeout_seconds)
         self._at_end = joining.at_end
         role = TablesRole(wanted, timeout_seconds, max_pending)

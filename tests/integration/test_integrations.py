@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 from shadowsync.attached.errors import AttachError
+from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.tests.support.attached_loops import Task, hub, small_model
 from shadowsync.tests.support.processes import Starter
+from shadowsync.tests.support.ray_cluster import ray_cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "attached"
 SECONDS = 400.0
@@ -37,6 +39,19 @@ def accuracies(text: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
+@pytest.mark.ray
+def test_two_workers_of_ray_train_learn_together(starter: Starter, tmp_path: Path) -> None:
+    for package in ("ray", "pandas"):
+        # The second comes with ray[train].
+        require(package)
+    with ray_cluster(tmp_path) as cluster, hub() as own:
+        driver = starter.spawn(
+            own.endpoint, script=EXAMPLES / "ray_digits.py", environment=cluster.environment
+        )
+        assert driver.wait(SECONDS) == 0, driver.text()
+    check(own, driver.text())
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_two_loops_of_an_example_learn_together(package: str, starter: Starter, tmp_path: Path) -> None:
     require(package)
@@ -48,8 +63,13 @@ def test_two_loops_of_an_example_learn_together(package: str, starter: Starter, 
         ]
         for loop in loops:
             assert loop.wait(SECONDS) == 0, loop.text()
-    for loop in loops:
-        before, center = accuracies(loop.text())
+    check(own, *(loop.text() for loop in loops))
+
+
+def check(own: HubThread, *texts: str) -> None:
+    """Both loops made their steps and synchronized all, and the center has learned."""
+    for text in texts:
+        before, center = accuracies(text)
         # The first values are the control.
         assert before < 0.4
         assert center > 0.85

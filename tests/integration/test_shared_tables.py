@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
+from shadowsync.attached.hub.hosted import hosted_node
 from shadowsync.attached.hub.serve import HubThread
-from shadowsync.pipeline.errors import ClusterError
+from shadowsync.attached.job import loop_job
+from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.tests.support.attached_loops import END_SECONDS, hub, in_threads, sgd, small_model
 from torch import nn
 
@@ -369,3 +372,20 @@ def test_the_loop_waits_only_for_too_many_gradients(tables_hub: HubThread) -> No
         third.join(END_SECONDS)
         own.flush()
         assert (own.metrics()["pending_pushes"], own.metrics()["pushes"]) == (0, 3)
+
+
+def test_who_is_not_there_and_who_does_not_belong_there(tables_hub: HubThread) -> None:
+    with pytest.raises(ClusterError, match="no coordinator answered within 500 ms"):
+        shadowsync.Embeddings({"user": 3}, join="tcp://127.0.0.1:1", timeout_seconds=0.5)
+    with pytest.raises(shadowsync.AttachError, match="join: 'hub' given"):
+        shadowsync.Embeddings({"user": 3}, join="hub")
+    with pytest.raises(shadowsync.AttachError, match="dims of user given, and tables item, user"):
+        shadowsync.Embeddings(TABLES, {"user": 4}, join=tables_hub.endpoint)
+    with pytest.raises(shadowsync.AttachError, match="pooling='max'"):
+        shadowsync.Embeddings(TABLES, DIM, join=tables_hub.endpoint, pooling="max")  # type: ignore[arg-type]
+    stranger = hosted_node("embedding", NodeSettings(loop_job({})), tables_hub.endpoint, 7)
+    stranger.start()
+    code, text = stranger.ended.result(END_SECONDS)
+    assert (code, "a hub starts its embedding nodes itself" in text) == (ExitCode.CLUSTER, True), text
+    # The control: the hub goes on, and a module that belongs there joins.
+    joined(tables_hub).close()
