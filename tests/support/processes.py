@@ -241,7 +241,8 @@ class Starter:
         program = [str(script)] if script else ["-m", "shadowsync.cli"]
         command = [sys.executable, *program, *arguments]
         full = self._environment | dict(environment or {})
-        return self._remember(Spawned(command, full, self._folder, self._log(arguments[0])))
+        log = self._log(script.stem if script else arguments[0])
+        return self._remember(Spawned(command, full, self._folder, log))
 
     def fork(
         self, *arguments: str, script: Path | None = None, environment: Mapping[str, str] | None = None
