@@ -1,7 +1,7 @@
 """ShadowSync: background synchronization for training recommendation models (arXiv 2003.03477).
 
 In Python, `run` trains a job on this machine and returns its report; `load` opens the model that a run saved;
-`attach` synchronizes any torch loop with others.
+`attach` synchronizes any torch loop with others; `Embeddings` gives it tables on embedding nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .attached.attach import attach
     from .attached.errors import AttachError
+    from .attached.tables.embeddings import Embeddings
     from .nodes.supervisor.run import RunFailed, run
     from .pipeline.config.job import Job
     from .pipeline.errors import ShadowSyncError
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 # Imported when they are first used: the command line's --help, and nodes that know no torch, import this too.
 _PLACES = {
     "AttachError": "attached.errors",
+    "Embeddings": "attached.tables.embeddings",
     "PROTOCOL_VERSION": "pipeline.wire.frames",
     "Job": "pipeline.config.job",
     "Report": "pipeline.report.model",
@@ -38,6 +40,7 @@ _PLACES = {
 __all__ = [
     "PROTOCOL_VERSION",
     "AttachError",
+    "Embeddings",
     "Job",
     "Report",
     "RunFailed",

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from ..nodes.runtime.settings import NodeSettings
-from ..pipeline.errors import ClusterError, ExitCode
+from ..pipeline.errors import ClusterError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.endpoints import AUTO, host_of, is_loopback_host
-from ..pipeline.wire.keys.job_key import KEY_VARIABLE, job_key
 from .checks import check_model
-from .errors import AttachError
 from .job import loop_job
+from .joining import await_begun, find_hub, hub_address
 from .loop import AttachedLoop
-from .node_thread import NodeThread, await_first
+from .node_thread import NodeThread
 from .role import LoopRole
-from .torchrun import ENV, Joining, join_by_environment
 from .views import ParameterViews
-
-JOIN_VARIABLE: Final = "SHADOWSYNC_JOIN"
 
 
 def attach(
@@ -74,26 +68,20 @@ def attach(
         AttachError: the model, optimizer or a setting cannot be attached; nothing was changed.
         ClusterError: there is no such hub, or the other loops have another model; nothing was changed.
     """
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    optimizers = [_unwrapped(one) for one in given]
     check_model(module, optimizers)
     wanted = _settings(algorithm, options, mode, every, gap, duty, codecs)
-    if key is not None:
-        os.environ[KEY_VARIABLE] = str(Path(key).absolute())
-        job_key()
-    address = join or os.environ.get(JOIN_VARIABLE) or ENV
-    if address != ENV and not address.startswith("tcp://"):
-        raise AttachError(f"{address!r} given", where="join", remedy='give tcp://HOST:PORT or "env://"')
+    address = hub_address(join, key)
     views = ParameterViews(module)
     views.claim()
     try:
-        joining = (
-            join_by_environment(wanted, timeout_seconds) if address == ENV else Joining(address, lambda: None)
-        )
+        joining = find_hub(address, wanted, timeout_seconds)
         settings = _node_settings(joining.endpoint, bind, advertise, timeout_seconds)
         thread = NodeThread(lambda: LoopRole(views, wanted, start), settings, "attached loop")
         role = thread.start()
         try:
-            _await_begin(thread, role)
+            await_begun(thread, role.begun)
             _await_others(thread, role, wait_for, timeout_seconds)
             return AttachedLoop(
                 views, optimizers, thread, role, raise_if_lost=on_lost == "raise", at_end=joining.at_end
@@ -105,6 +93,12 @@ def attach(
     except BaseException:
         views.detach()
         raise
+
+
+def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer that steps: Accelerate and Lightning give wrappers, whose hooks nobody calls."""
+    inner = getattr(optimizer, "optimizer", None)
+    return _unwrapped(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _settings(
@@ -135,16 +129,6 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
         bind, advertise = ("127.0.0.1", advertise) if near else ("0.0.0.0", advertise or AUTO)
     job = loop_job({"run.start_timeout_seconds": timeout_seconds})
     return NodeSettings(job, join=endpoint, bind=bind, advertise=advertise)
-
-
-def _await_begin(thread: NodeThread[LoopRole], role: LoopRole) -> None:
-    """Return when the loop may train; raises what prevents it."""
-    await_first(role.begun, thread.ended)
-    if role.begun.done():
-        return
-    code, text = thread.ended.result()
-    error = AttachError if code == ExitCode.USAGE else ClusterError
-    raise error(text or "the hub ended before the loop began")
 
 
 def _await_others(

@@ -142,6 +142,5 @@ def _check_tables(module: nn.Module, trainable: Sequence[tuple[str, nn.Parameter
             f"embedding tables are {100 * sum(tables.values()) / total:.0f}% of the trainable bytes, which"
             " each round would send",
             where=", ".join(list(tables)[:3]),
-            remedy="freeze them, or train them on embedding nodes in a job; shadowsync.Embeddings, which"
-            " does so for any loop, is planned",
+            remedy="freeze them, or train them on embedding nodes: shadowsync.Embeddings, or a job",
         )

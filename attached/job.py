@@ -11,7 +11,7 @@ from ..pipeline.errors import JobFileError
 from ..pipeline.jobfile.load import job_of_tree
 from .errors import AttachError
 
-SECTIONS: Final = ("run", "sync", "codecs", "watch")
+SECTIONS: Final = ("run", "sync", "codecs", "embedding", "watch")
 # Loops have their own data and models: no node of a hub reads these sections, which a job must have.
 _UNREAD: Final[dict[str, dict[str, Any]]] = {
     "data": {"format": "criteo_tsv", "path": ["-"], "dense_features": 0, "categorical_features": 1},

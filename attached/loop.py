@@ -82,21 +82,32 @@ class AttachedLoop:
         """Whether the loop has lost its hub, and trains alone."""
         return self._role.over and not self._is_over
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the loop has left."""
+        return self._is_over
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if os.getpid() != self._pid:
-            return
         if error is None:
             self.finish()
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leave without a closing round, as an exception does; a second call does nothing.
+
+        What goes wrong is logged: the user's exception is the one to see.
+        """
+        if self._is_over or os.getpid() != self._pid:
             return
         try:
             self._leave(closing_round=False)
         except BaseException:
-            # The user's exception is the one to see.
             log.exception("the loop could not leave its hub cleanly")
 
     def finish(self) -> None:

@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 @click.option("--algo", metavar="NAME", help="The algorithm. [default: easgd]")
 @click.option("--sync-nodes", type=click.IntRange(min=1), help="Sync nodes, of algorithms with a center.")
 @click.option(
+    "--embedding-nodes",
+    type=click.IntRange(min=1),
+    help="Embedding nodes of shadowsync.Embeddings, which start with the first module. [default: 1]",
+)
+@click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="SECTION.KEY=VALUE",
-    help="A setting of a job file's [sync], [codecs] or [run], such as sync.gap=10.",
+    help="A setting of a job file's [sync], [codecs], [embedding] or [run], such as sync.gap=10.",
 )
 @click.option("--until-empty", is_flag=True, help="End when the last loop has left.")
 @click.option(
@@ -44,6 +49,7 @@ def hub(
     advertise: str,
     algo: str | None,
     sync_nodes: int | None,
+    embedding_nodes: int | None,
     overrides: tuple[str, ...],
     until_empty: bool,
     book: Path | None,
@@ -60,7 +66,11 @@ def hub(
     from ..nodes.runtime.process import log_to_stderr
     from ..nodes.runtime.settings import NodeSettings
 
-    given: dict[str, Any] = {"sync.algorithm": algo, "sync.nodes": sync_nodes}
+    given: dict[str, Any] = {
+        "sync.algorithm": algo,
+        "sync.nodes": sync_nodes,
+        "embedding.nodes": embedding_nodes,
+    }
     job = loop_job({name: value for name, value in given.items() if value is not None}, overrides)
     settings = NodeSettings(job, bind=bind.removeprefix("tcp://"), advertise=advertise)
     log_to_stderr()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS
 from ...nodes.coordinator.control_server import ControlServer
@@ -38,12 +38,20 @@ class HubAdmission:
 
     Args:
         mark_dead: called with the token of a member that cannot take part, and why.
+        others: what admits a member of another role than loop and sync node.
     """
 
-    def __init__(self, server: ControlServer, state: HubState, mark_dead: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        server: ControlServer,
+        state: HubState,
+        mark_dead: Callable[[str, str], None],
+        others: Mapping[str, Callable[[Member], Awaitable[None]]],
+    ) -> None:
         self._server = server
         self._state = state
         self._mark_dead = mark_dead
+        self._admitters = {LOOP: self._admit_loop, SYNC: self._admit_sync, **others}
         self._admitting = asyncio.Lock()
 
     async def admit(self, member: Member) -> None:
@@ -53,7 +61,7 @@ class HubAdmission:
                 await self._server.wait_for(lambda: self._state.has_sync_nodes or not member.alive)
             async with self._admitting:
                 if member.alive:
-                    await (self._admit_loop if member.info.role == LOOP else self._admit_sync)(member)
+                    await self._admitters[member.info.role](member)
         except AdmissionFailed as error:
             self._mark_dead(member.info.token, str(error))
         await self._server.notify()

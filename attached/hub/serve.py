@@ -6,17 +6,14 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from uuid import uuid4
 
-from ...nodes.launch import make_role
 from ...nodes.runtime.main_loop import run_pause_aware
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.role import Role
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.wire.control.loops import LoopsReply
-from ...pipeline.wire.endpoints import WILDCARDS, host_of
 from ..node_thread import NodeThread, ThreadHooks
+from .hosted import hosted_node
 from .server import HubServer
 
 END_SECONDS = 10.0
@@ -41,7 +38,7 @@ async def serve_hub(
         endpoint = server.listen()
         server.start()
         for index in range(settings.job.sync_nodes):
-            nodes.append(_sync_node(settings, server.bound, index))
+            nodes.append(hosted_node("sync", server.settings, server.bound, index))
             await asyncio.to_thread(nodes[-1].start)
         announce(endpoint)
         await server.over()
@@ -49,18 +46,9 @@ async def serve_hub(
         if server.bound:
             await server.finish()
         await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in nodes))
+        await server.tables.close()
         await server.close()
     return server.state.book()
-
-
-def _sync_node(settings: NodeSettings, bound: str, index: int) -> NodeThread[Role]:
-    """Make a sync node that joins the hub of this process."""
-    host = host_of(settings.bind)
-    join = bound
-    if host in WILDCARDS:
-        join = f"tcp://127.0.0.1:{bound.rpartition(':')[2]}"
-    own = replace(settings, join=join, bind=host, token=uuid4().hex)
-    return NodeThread(lambda: make_role("sync", settings.job), own, f"sync-{index} control")
 
 
 class HubThread:

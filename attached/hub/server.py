@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from ...nodes.coordinator.control_server import ControlServer
@@ -15,6 +16,7 @@ from ...nodes.coordinator.monitoring.replica_sampler import ReplicaSampler
 from ...nodes.coordinator.state.membership import Member
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings
+from ...pipeline.config.tables import EmbeddingSection
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
 from ...pipeline.text.format import duration
@@ -38,13 +40,15 @@ from ...pipeline.wire.control.messages import (
     ReportSlowPeer,
 )
 from ...pipeline.wire.control.orders import Finish, GroupView, NodeLost, SetGroup
+from ...pipeline.wire.control.tables import JoinTables
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.messages import Heartbeat, HeartbeatReply
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..errors import AttachError
 from ..job import require_settings
 from .admission import REQUEST_SECONDS, HubAdmission
-from .state import SYNC, HubState
+from .state import CLIENT, EMBEDDING, SYNC, HubState
+from .tables import HubTables
 
 FINISH_SECONDS = 5.0
 
@@ -61,11 +65,15 @@ class HubServer(ControlServer):
     def __init__(
         self, settings: NodeSettings, *, until_empty: bool = False, process: ProcessHooks | None = None
     ) -> None:
-        super().__init__(settings, process)
-        self.state = HubState(settings.job)
+        # What [embedding] says holds for the tables of modules only.
+        job = settings.job.model_copy(update={"embedding": EmbeddingSection()})
+        super().__init__(replace(settings, job=job), process)
+        self.state = HubState(job)
+        self.tables = HubTables(self, self.state, settings)
         self._until_empty = until_empty
-        self._admission = HubAdmission(self, self.state, self.mark_dead)
-        self._plan = TablePlan.make(settings.job.tables, settings.job.embedding.nodes).to_body()
+        admitters = {CLIENT: self.tables.admit_client, EMBEDDING: self.tables.admit_node}
+        self._admission = HubAdmission(self, self.state, self.mark_dead, admitters)
+        self._plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
         self._sampling: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
 
@@ -102,6 +110,7 @@ class HubServer(ControlServer):
             return self.state.book()
         handlers: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             JoinLoops: self._join_loops,
+            JoinTables: self.tables.join,
             Ready: self._ready,
             Leave: self._leave,
             Interrupt: self._leave,
@@ -142,7 +151,7 @@ class HubServer(ControlServer):
             return
         log.warning("%s: %s", member.info.name, why)
         self._without(member, self.state.lose(member, why))
-        if member.info.role == SYNC:
+        if member.info.role in (SYNC, EMBEDDING) and not self.tables.fails_to_start(member, why):
             self._failed(ClusterError(f"{member.info.name}: {why}"))
 
     def broadcast_group(self, view: GroupView | None) -> None:
@@ -157,16 +166,19 @@ class HubServer(ControlServer):
         for other in self.state.members.alive():
             self.spawn(self.call(other, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS))
         self.broadcast_group(view)
-        if self._until_empty and self.state.begun and not self.state.loops:
+        if self._until_empty and self.state.begun and self.state.is_empty:
             self._stopped.set()
         self.spawn(self.notify())
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if token != hello.token:
             raise ProtocolError("the token is not that of the connection")
+        if hello.role == EMBEDDING:
+            self.tables.require_own(token)
         member = self.state.members.join(hello)
         member.say_hello(asyncio.get_running_loop().time())
-        return HelloReply(member.info.name, member.info.index, "", self._plan)
+        plan = self.tables.plan if hello.role == EMBEDDING else self._plan
+        return HelloReply(member.info.name, member.info.index, "", plan)
 
     async def _join_loops(self, member: Member, request: JoinLoops) -> JoinLoopsReply:
         try:

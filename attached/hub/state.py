@@ -28,15 +28,18 @@ from ...pipeline.wire.field_checks import Counts
 from .samples import SampleStream
 
 LOOP, SYNC = "trainer", "sync"
+# A module with tables, and a node that has them.
+CLIENT, EMBEDDING = "client", "embedding"
+_KINDS = {LOOP: "loop", CLIENT: "tables"}
 MAX_STREAMS = 64
 # A count of a heartbeat: examples of this stream that the loop has trained.
 FINISHED_PREFIX = "finished/"
 
 
 class HubMembers:
-    """Loops and sync nodes by token.
+    """Loops, modules with tables, sync and embedding nodes by token.
 
-    A loop never gets the index of another, even of a dead one.
+    A loop or a module never gets the index of another, even of a dead one.
 
     Args:
         sync_nodes: number of sync nodes.
@@ -47,17 +50,19 @@ class HubMembers:
         self._members: dict[str, Member] = {}
 
     def join(self, hello: Hello) -> Member:
-        """Admit a loop or a sync node that says hello; raises ClusterError."""
+        """Admit who says hello; raises ClusterError."""
         known = self._members.get(hello.token)
         if known is not None and known.alive:
             return known
-        if known is not None or hello.role not in (LOOP, SYNC):
+        if known is not None or hello.role not in (LOOP, SYNC, CLIENT, EMBEDDING):
             what = "was declared dead" if known is not None else f"a hub has no {hello.role!r}"
             raise ClusterError(what, remedy="attach again" if known is not None else "join a coordinator")
-        index = len(self.everyone(hello.role))
+        # Embedding nodes that could not start are replaced by others.
+        before = self.everyone(hello.role)
+        index = sum(one.alive for one in before) if hello.role == EMBEDDING else len(before)
         if hello.role == SYNC and index >= self._sync_nodes:
             raise ClusterError(f"the hub already has its {self._sync_nodes} sync nodes")
-        name = f"{'loop' if hello.role == LOOP else SYNC}-{index}"
+        name = f"{_KINDS.get(hello.role, hello.role)}-{index}"
         info = MemberInfo(name, hello.role, index, hello.token, hello.endpoint)
         self._members[hello.token] = member = Member(info, begun=False)
         return member
@@ -95,7 +100,7 @@ class HubState:
 
     Attributes:
         seeded: whether the center has its first value, or there is no center.
-        begun: whether a loop has ever begun.
+        begun: whether a loop, or a module with tables, has ever begun.
     """
 
     def __init__(self, job: Job) -> None:
@@ -128,6 +133,11 @@ class HubState:
         """The loops that take part now."""
         return self.members.alive(LOOP)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no loop and no module with tables takes part."""
+        return not self.loops and not self.members.alive(CLIENT)
+
     def offer(self, member: Member, parameters: tuple[ParameterShape, ...]) -> None:
         """Compare a loop's parameters with those of the first loop.
 
@@ -158,7 +168,7 @@ class HubState:
     def begin(self, member: Member) -> None:
         """Record that a member takes part from now on."""
         member.begin()
-        if member.info.role == LOOP:
+        if member.info.role in (LOOP, CLIENT):
             self.begun = True
 
     def heartbeat(self, member: Member, counts: Counts) -> None:

@@ -8,14 +8,33 @@ from dataclasses import dataclass, field
 from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.errors import ProtocolError
-from ...pipeline.types import Float32Array
+from ...pipeline.types import BatchId, Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
 from .reader_client import ReaderClient
 
 
+@dataclass(slots=True, kw_only=True)
+class RowRequests:
+    """The requests of one batch to all embedding nodes, and their answers."""
+
+    requests: list[LookupPlan] = field(default_factory=list)
+    replies: list[Float32Array] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    targets: list[Lease | None] = field(default_factory=list)
+    pending_lookups: int = 0
+    unpushed: int = 0
+    lr_scale: float = 1.0
+    stranded: bool = False
+
+    @property
+    def id(self) -> BatchId:
+        """The identity of its push, by which nodes recognize a repeat."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True)
-class InFlightBatch:
+class InFlightBatch(RowRequests):
     """A delivery in flight in a worker, from lookup to acknowledgement.
 
     `reader` is the client of the reader that delivered it.
@@ -23,16 +42,13 @@ class InFlightBatch:
 
     reader: ReaderClient
     delivery: Delivery
-    requests: list[LookupPlan] = field(default_factory=list)
-    replies: list[Float32Array] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    targets: list[Lease | None] = field(default_factory=list)
-    pending_lookups: int = 0
-    unpushed: int = 0
     loss: float = 0.0
     other_losses: tuple[float, ...] = ()
-    lr_scale: float = 1.0
-    stranded: bool = False
+
+    @property
+    def id(self) -> BatchId:
+        """See `RowRequests`."""
+        return self.delivery.id
 
     @property
     def losses(self) -> tuple[float, ...]:

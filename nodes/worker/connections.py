@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, Generic
 
 import zmq
 
@@ -23,7 +23,7 @@ from ...pipeline.wire.sockets import Connection, has_message
 from ..embedding.shared_memory import SharedMemoryClient
 from ..runtime.main_loop import PauseAwareClock
 from .batches import InFlightBatch
-from .embedding_client import EmbeddingClient
+from .embedding_client import B, EmbeddingClient
 from .reader_client import ReaderClient
 
 # Time between checks for overdue requests; `retransmission` says when one is due.
@@ -77,10 +77,10 @@ class ReplyWatch:
                 )
 
 
-class WorkerConnections:
+class WorkerConnections(Generic[B]):
     """All connections of one worker.
 
-    Created and used by its thread, except for `metrics`.
+    Created and used by its thread, except for `metrics`. B is what is kept of a batch.
 
     Attributes:
         readers: a client for each reader, by name.
@@ -110,7 +110,9 @@ class WorkerConnections:
         # Blocks for lookups ahead, the current batch, unanswered pushes, and a few to spare.
         blocks = job.trainer.lookups_ahead + MAX_PENDING_PUSHES + SPARE_BLOCKS
         segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
-        self.shards = EmbeddingClient([connect(m) for m in shards], names, job.codecs.embedding(), segments)
+        self.shards = EmbeddingClient[B](
+            [connect(m) for m in shards], names, job.codecs.embedding(), segments
+        )
         # Connections to replaced embedding nodes: their counts still matter.
         self._former: list[tuple[str, Connection]] = []
         self._former_memory: list[tuple[str, SharedMemoryClient]] = []
@@ -140,7 +142,7 @@ class WorkerConnections:
         self._has_waited = timeout_milliseconds > 0 and seconds > SHORTEST_WAIT_SECONDS
         return seconds
 
-    def receive(self) -> tuple[list[InFlightBatch], list[InFlightBatch]]:
+    def receive(self) -> tuple[list[InFlightBatch], list[B]]:
         """Return new deliveries, and batches whose last push is answered.
 
         Also resends overdue requests.
@@ -149,7 +151,8 @@ class WorkerConnections:
             LookupRefused: an embedding node refused a request.
             PeerUnreachable: a living node has answered nothing for too long.
         """
-        delivered, pushed = [], []
+        delivered: list[InFlightBatch] = []
+        pushed: list[B] = []
         for reader in self.readers.values():
             for message in self._receive_from(reader.name, reader.connection):
                 if isinstance(message, Delivery) and reader.accept(message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from ...pipeline.wire.row_codec import RowCodec
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Connection
 from ..embedding.shared_memory import Lease, SharedMemoryClient
-from .batches import InFlightBatch
+from .batches import RowRequests
+
+B = TypeVar("B", bound=RowRequests)
 
 
 class LookupRefused(ShadowSyncError):
@@ -25,16 +28,18 @@ class LookupRefused(ShadowSyncError):
 
 
 @dataclass(slots=True)
-class _PendingRequest:
-    batch: InFlightBatch
+class _PendingRequest(Generic[B]):
+    batch: B
     shard: int
     message: Lookup | Push
     sent_at: float
     lease: Lease | None = None
 
 
-class EmbeddingClient:
+class EmbeddingClient(Generic[B]):
     """Client of all embedding nodes, in their order; owned by the worker's thread.
+
+    B is what it keeps of a batch.
 
     Args:
         shared_memory: a client for each node, if memory is to be shared with them.
@@ -60,7 +65,7 @@ class EmbeddingClient:
         self.shared_memory = list(shared_memory)
         self._can_lend = {Lookup: not codecs.down.lossy, Push: not codecs.up.lossy}
         self._next_request = 1
-        self._pending: dict[int, _PendingRequest] = {}
+        self._pending: dict[int, _PendingRequest[B]] = {}
         self.lookups = 0
         self.resent = 0
         self.resent_pushes = 0
@@ -94,7 +99,7 @@ class EmbeddingClient:
         request = self._pending.get(getattr(reply, "request", 0))
         return request.sent_at if request is not None and isinstance(request.message, Lookup) else None
 
-    def look_up(self, batch: InFlightBatch, requests: Sequence[LookupPlan], now: float) -> None:
+    def look_up(self, batch: B, requests: Sequence[LookupPlan], now: float) -> None:
         """Request a batch's vectors from every node, even from those without its rows."""
         batch.requests = list(requests)
         batch.versions = [0] * len(requests)
@@ -103,7 +108,7 @@ class EmbeddingClient:
             batch.pending_lookups += 1
             self._send_lookup(batch, shard, request, now)
 
-    def push(self, batch: InFlightBatch, gradients: Sequence[Float32Array], now: float) -> None:
+    def push(self, batch: B, gradients: Sequence[Float32Array], now: float) -> None:
         """Send every node the gradients of its part.
 
         A node without any of the rows gets a push, too, since every node records every batch.
@@ -117,14 +122,14 @@ class EmbeddingClient:
             if lease is not None and not lease.holds(gradient):
                 lease.values[:] = gradient
             version = batch.versions[shard]
-            number, batch_id = self._take_number(), batch.delivery.id
+            number, batch_id = self._take_number(), batch.id
             rows, counts, lengths = request.rows, request.counts, request.bag_lengths
             message = Push(
                 number, batch_id, version, rows, gradient, batch.lr_scale, counts, lengths, keys=request.keys
             )
             self._send(batch, shard, message, now, lease=lease)
 
-    def targets(self, batch: InFlightBatch) -> list[Lease | None]:
+    def targets(self, batch: B) -> list[Lease | None]:
         """Return, per node, shared memory for its gradients, or None.
 
         The batch keeps it. Gradients that are in it at the time of `push` are sent without a copy.
@@ -134,7 +139,7 @@ class EmbeddingClient:
         ]
         return batch.targets
 
-    def receive(self, shard: int, message: Message) -> InFlightBatch | None:
+    def receive(self, shard: int, message: Message) -> B | None:
         """Process an answer; return the batch if this answers its last push.
 
         Raises LookupRefused for a refusal, and for an answer that does not fit its request.
@@ -184,7 +189,7 @@ class EmbeddingClient:
                 request.lease = None
                 self._send_again(request, now)
 
-    def give_up(self) -> list[InFlightBatch]:
+    def give_up(self) -> list[B]:
         """Consider dead nodes, and their rows, lost for good.
 
         Returns the batches with a push that one of them never answered.
@@ -220,13 +225,13 @@ class EmbeddingClient:
                 self._retire_lease(request)
                 self._send_again(request, now)
 
-    def _send_again(self, request: _PendingRequest, now: float) -> None:
+    def _send_again(self, request: _PendingRequest[B], now: float) -> None:
         request.sent_at = now
         self.resent += 1
         self.resent_pushes += isinstance(request.message, Push)
         self.connections[request.shard].send(self._coding.outgoing(request.message))
 
-    def _store_vectors(self, request: _PendingRequest, message: Vectors) -> None:
+    def _store_vectors(self, request: _PendingRequest[B], message: Vectors) -> None:
         batch, shard = request.batch, request.shard
         expected = batch.requests[shard].floats
         values = message.values
@@ -244,7 +249,7 @@ class EmbeddingClient:
         batch.replies[shard], batch.versions[shard] = values, message.version
         batch.pending_lookups -= 1
 
-    def _send_lookup(self, batch: InFlightBatch, shard: int, plan: LookupPlan, now: float) -> None:
+    def _send_lookup(self, batch: B, shard: int, plan: LookupPlan, now: float) -> None:
         self.lookups += 1
         message = Lookup(self._take_number(), plan.rows, plan.counts, plan.bag_lengths, keys=plan.keys)
         if self.shared_memory:
@@ -254,7 +259,7 @@ class EmbeddingClient:
 
     def _send(
         self,
-        batch: InFlightBatch,
+        batch: B,
         shard: int,
         message: Lookup | Push,
         now: float,
@@ -282,7 +287,7 @@ class EmbeddingClient:
         if offer is not None:
             self.connections[shard].send(offer)
 
-    def _retire_lease(self, request: _PendingRequest) -> None:
+    def _retire_lease(self, request: _PendingRequest[B]) -> None:
         """Exclude the lease from reuse: the node may still write to it."""
         if request.lease is not None:
             self.shared_memory[request.shard].retire(request.lease)

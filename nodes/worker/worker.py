@@ -85,7 +85,7 @@ class Worker(Service):
         self._waiting_for_round = Activity("wait for synchronization")
         self._trained_examples = 0
         self._left_out_batches = 0
-        self._connections: WorkerConnections | None = None
+        self._connections: WorkerConnections[InFlightBatch] | None = None
 
     def start(self, progressive: frozenset[int] = frozenset()) -> None:
         """Begin to train; see `WorkerHandle.start`."""
@@ -189,7 +189,7 @@ class Worker(Service):
         """Work until told to stop, then close the sockets."""
         torch.set_num_threads(1)
         self._stepper = Stepper(self._context)
-        connections = WorkerConnections(
+        connections = WorkerConnections[InFlightBatch](
             self._zmq_context,
             self._members,
             self._identity,
@@ -225,7 +225,7 @@ class Worker(Service):
         self._commands.put(command)
         self.waker.wake()
 
-    def _receive(self, connections: WorkerConnections, timeout_milliseconds: int) -> None:
+    def _receive(self, connections: WorkerConnections[InFlightBatch], timeout_milliseconds: int) -> None:
         missing = self._missing()
         waited = connections.poll(timeout_milliseconds)
         self._waits[missing] += waited

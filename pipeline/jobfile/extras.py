@@ -23,6 +23,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "kubernetes": ("yaml",),
     "storage": ("obstore",),
     "ray": ("ray",),
+    "lightning": ("lightning",),
+    "transformers": ("accelerate", "transformers"),
 }
 
 

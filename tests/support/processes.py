@@ -234,11 +234,15 @@ class Starter:
         self._folder = folder
         self.started: list[Process] = []
 
-    def spawn(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
-        """`shadowsync ARGUMENTS`, as a user starts it."""
-        command = [sys.executable, "-m", "shadowsync.cli", *arguments]
+    def spawn(
+        self, *arguments: str, script: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> Process:
+        """`shadowsync ARGUMENTS`, as a user starts it, or a Python script with these arguments."""
+        program = [str(script)] if script else ["-m", "shadowsync.cli"]
+        command = [sys.executable, *program, *arguments]
         full = self._environment | dict(environment or {})
-        return self._remember(Spawned(command, full, self._folder, self._log(arguments[0])))
+        log = self._log(script.stem if script else arguments[0])
+        return self._remember(Spawned(command, full, self._folder, log))
 
     def fork(
         self, *arguments: str, script: Path | None = None, environment: Mapping[str, str] | None = None

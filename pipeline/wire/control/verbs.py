@@ -78,6 +78,7 @@ from .orders import (
     WriteReplica,
 )
 from .profile import Measure, MeasureReply, Trace, TraceReply
+from .tables import JoinTables, JoinTablesReply
 
 _COORDINATOR: Final = frozenset({"coordinator"})
 _HUB: Final = frozenset({"hub"})
@@ -111,6 +112,7 @@ CONTROL_VERBS: Final = VerbTable(
         "get_loops": Verb(GetLoops, LoopsReply, frozenset({"trainer", "watcher"}), _HUB, repeatable=True),
         "take_samples": Verb(TakeSamples, SamplesReply, _TRAINER, _HUB),
         "end_samples": Verb(EndSamples, Done, _TRAINER, _HUB),
+        "join_tables": Verb(JoinTables, JoinTablesReply, frozenset({"client"}), _HUB),
         "connect_peers": Verb(ConnectPeers, Done, _COORDINATOR, _NODE),
         "begin": Verb(Begin, Done, _COORDINATOR, _NODE),
         "node_lost": Verb(NodeLost, Done, _COORDINATOR, _NODE),

@@ -160,3 +160,19 @@ def test_settings_that_cannot_work(settings: dict[str, Any], message: str) -> No
 def test_an_algorithm_without_a_center_has_no_sync_nodes() -> None:
     assert loop_job({"sync.algorithm": "ma"}).sync_nodes == 0
     assert loop_job({}).sync_nodes == 1
+
+
+def test_modules_with_tables_and_their_nodes() -> None:
+    own = state()
+    assert [hello(own, token, "client").info.name for token in "12"] == ["tables-0", "tables-1"]
+    assert own.is_empty
+    own.begin(own.members.require("1"))
+    assert own.begun
+    assert not own.is_empty
+    own.lose(own.members.require("1"), "was silent")
+    assert own.is_empty
+    # A module never gets the index of a dead one, whose pushes have it. A node that failed is replaced.
+    assert hello(own, "3", "client").info.index == 2
+    assert hello(own, "4", "embedding").info.index == 0
+    own.lose(own.members.require("4"), "failed: memory")
+    assert [hello(own, token, "embedding").info.index for token in "56"] == [0, 1]

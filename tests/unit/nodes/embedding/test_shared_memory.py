@@ -70,7 +70,7 @@ def start(request: pytest.FixtureRequest, context: Context, failures: list[BaseE
         assert service.join(60.0)
 
 
-def take(client: EmbeddingClient) -> Message:
+def take(client: EmbeddingClient[InFlightBatch]) -> Message:
     """The next answer, handed to the client."""
     (connection,) = client.connections
     assert connection.socket.poll(60_000), "nothing came"
@@ -80,7 +80,7 @@ def take(client: EmbeddingClient) -> Message:
     return message
 
 
-def train(client: EmbeddingClient, batches: int) -> Float32Array:
+def train(client: EmbeddingClient[InFlightBatch], batches: int) -> Float32Array:
     """A few batches, their gradients written where they are sent from; gives the last vectors."""
     router = ShardRouter(PLAN)
     random = np.random.default_rng(3)
@@ -109,7 +109,7 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
     values = 2 * BATCH * DIM * 4
     for shares in (True, False):
         service, connection = start(shares=shares)
-        client = EmbeddingClient(
+        client = EmbeddingClient[InFlightBatch](
             [connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
         )
         last = train(client, batches)
@@ -132,7 +132,9 @@ def test_the_same_bits_for_fewer_bytes_sent(start: Start) -> None:
 def test_what_a_codec_makes_smaller_is_not_shared(start: Start, way: str) -> None:
     codecs = LinkCodecs(**{way: make_codec("bfloat16")})
     service, connection = start(codecs)
-    client = EmbeddingClient([connection], ["e"], codecs, shared_memory=[SharedMemoryClient("e", BLOCKS)])
+    client = EmbeddingClient[InFlightBatch](
+        [connection], ["e"], codecs, shared_memory=[SharedMemoryClient("e", BLOCKS)]
+    )
     router, one = ShardRouter(PLAN), in_flight(0)
     for number in range(3):
         one = in_flight(number)
@@ -281,9 +283,9 @@ def box() -> RecordedConnection:
 
 
 @pytest.fixture
-def client(box: RecordedConnection) -> Iterator[EmbeddingClient]:
+def client(box: RecordedConnection) -> Iterator[EmbeddingClient[InFlightBatch]]:
     """With memory that the node has."""
-    made = EmbeddingClient(
+    made = EmbeddingClient[InFlightBatch](
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     made.look_up(in_flight(99), [plan(0, 1, 2)], 0.0)
@@ -300,7 +302,7 @@ def requested(box: RecordedConnection) -> Lookup | Push:
     return message
 
 
-def replied(client: EmbeddingClient, box: RecordedConnection, one: InFlightBatch) -> int:
+def replied(client: EmbeddingClient[InFlightBatch], box: RecordedConnection, one: InFlightBatch) -> int:
     """Looks a batch up, in shared memory; gives the place."""
     client.look_up(one, [plan(0, 4, 5)], 0.0)
     lookup = requested(box)
@@ -310,7 +312,9 @@ def replied(client: EmbeddingClient, box: RecordedConnection, one: InFlightBatch
     return lookup.offset
 
 
-def test_a_place_is_free_when_the_batch_is_trained(client: EmbeddingClient, box: RecordedConnection) -> None:
+def test_a_place_is_free_when_the_batch_is_trained(
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
+) -> None:
     one, two = in_flight(0), in_flight(1)
     place = replied(client, box, one)
     assert replied(client, box, two) != place
@@ -320,7 +324,7 @@ def test_a_place_is_free_when_the_batch_is_trained(client: EmbeddingClient, box:
 
 
 def test_a_place_is_not_free_while_a_step_computes_with_it(
-    client: EmbeddingClient, box: RecordedConnection
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
     one = in_flight(0)
     place = replied(client, box, one)
@@ -333,7 +337,7 @@ def test_a_place_is_not_free_while_a_step_computes_with_it(
 
 
 def test_a_push_keeps_its_place_until_it_is_answered(
-    client: EmbeddingClient, box: RecordedConnection
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
     one = in_flight(0)
     replied(client, box, one)
@@ -350,7 +354,7 @@ def test_a_push_keeps_its_place_until_it_is_answered(
 
 
 def test_what_is_sent_again_is_whole_and_its_place_is_never_used_again(
-    client: EmbeddingClient, box: RecordedConnection
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
     one, two = in_flight(0), in_flight(1)
     replied(client, box, one)
@@ -380,7 +384,7 @@ MANY = plan(0, *range(2000))
 
 
 def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
-    client: EmbeddingClient, box: RecordedConnection
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
     one = in_flight(0)
     replied(client, box, one)
@@ -405,7 +409,7 @@ def test_what_is_lent_when_another_segment_is_offered_is_sent_whole(
 def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_replaced(
     box: RecordedConnection,
 ) -> None:
-    client = EmbeddingClient(
+    client = EmbeddingClient[InFlightBatch](
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     client.look_up(in_flight(0), [plan(0, 1, 2)], 0.0)
@@ -422,7 +426,9 @@ def test_a_batch_after_a_larger_one_is_lent_nothing_of_the_segment_that_is_repla
 
 def test_a_node_takes_what_a_worker_sends_while_its_segments_grow(start: Start) -> None:
     service, connection = start()
-    client = EmbeddingClient([connection], ["e"], shared_memory=[SharedMemoryClient("e", BLOCKS)])
+    client = EmbeddingClient[InFlightBatch](
+        [connection], ["e"], shared_memory=[SharedMemoryClient("e", BLOCKS)]
+    )
     router = ShardRouter(PLAN)
     for number, batch in enumerate((3, 400, 3, 1200, 5, 1300, 2500, 7)):
         one = in_flight(number)
@@ -448,7 +454,7 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
     box: RecordedConnection, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
     monkeypatch.delattr(f"{module}.{name}")
-    client = EmbeddingClient(
+    client = EmbeddingClient[InFlightBatch](
         [box.connection], ["embedding-0"], shared_memory=[SharedMemoryClient("embedding-0", BLOCKS)]
     )
     for number in range(3):
@@ -457,7 +463,9 @@ def test_a_python_without_such_memory_sends_all_over_the_socket(
     assert client.shared_memory[0].refused
 
 
-def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: RecordedConnection) -> None:
+def test_a_forgotten_lookup_keeps_its_place(
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
+) -> None:
     client.look_up(in_flight(0), [plan(0, 4, 5)], 0.0)
     lookup = requested(box)
     client.forget_lookups()
@@ -466,7 +474,7 @@ def test_a_forgotten_lookup_keeps_its_place(client: EmbeddingClient, box: Record
 
 
 def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
-    client: EmbeddingClient, box: RecordedConnection
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
     one = in_flight(0)
     client.look_up(one, [plan(0, 4, 5)], 0.0)
@@ -496,7 +504,7 @@ def test_the_node_in_a_dead_ones_place_has_memory_of_its_own(
 
 
 def test_an_answer_into_memory_that_was_not_given_is_an_error(
-    client: EmbeddingClient, box: RecordedConnection
+    client: EmbeddingClient[InFlightBatch], box: RecordedConnection
 ) -> None:
     client.look_up(in_flight(0), [plan(0, *range(9000))], 0.0)
     lookup = box.take()[-1]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
+from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.connections import PeerUnreachable, ReplyWatch, WorkerConnections
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode
@@ -35,7 +36,7 @@ def shards(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[list[Listener]]:
 @pytest.fixture
 def connections(
     context: zmq.Context[zmq.Socket[bytes]], shards: list[Listener]
-) -> Iterator[WorkerConnections]:
+) -> Iterator[WorkerConnections[InFlightBatch]]:
     job = Job.model_validate(
         {"data": {"format": "criteo_tsv", "path": ["x"]}, "network": {"shared_memory": False}}
     )
@@ -44,7 +45,7 @@ def connections(
         MemberInfo("trainer-0", "trainer", 0, "token", ""),
     ]
     waker = Waker()
-    made = WorkerConnections(context, members, WORKER.decode(), job, waker.fileno())
+    made = WorkerConnections[InFlightBatch](context, members, WORKER.decode(), job, waker.fileno())
     yield made
     made.close()
     waker.close()
@@ -61,7 +62,7 @@ def _pushed(listener: Listener) -> Push:
 
 
 def test_what_has_come_of_a_node_that_is_lost_is_not_taken(
-    connections: WorkerConnections, shards: list[Listener]
+    connections: WorkerConnections[InFlightBatch], shards: list[Listener]
 ) -> None:
     """It may have been seen before the news of its death: its socket is closed by then."""
     batch = in_flight()
@@ -75,7 +76,7 @@ def test_what_has_come_of_a_node_that_is_lost_is_not_taken(
 
 
 def test_a_push_goes_to_the_node_that_takes_the_place(
-    connections: WorkerConnections, shards: list[Listener]
+    connections: WorkerConnections[InFlightBatch], shards: list[Listener]
 ) -> None:
     batch = in_flight()
     batch.requests, batch.versions = [plan(0, 4)], [0]
@@ -96,7 +97,7 @@ def test_a_push_goes_to_the_node_that_takes_the_place(
 
 
 def test_one_that_has_died_again_is_not_connected_to(
-    connections: WorkerConnections, shards: list[Listener]
+    connections: WorkerConnections[InFlightBatch], shards: list[Listener]
 ) -> None:
     connections.lose("embedding-0")
     connections.lose("embedding-1")
@@ -121,7 +122,7 @@ class SlowPoller(zmq.Poller):
 
 @pytest.mark.parametrize(("waits", "trips"), [(MILLISECONDS, 1), (0, 0)])
 def test_a_round_trip_is_from_sending_to_the_answer_that_ended_a_wait(
-    connections: WorkerConnections,
+    connections: WorkerConnections[InFlightBatch],
     shards: list[Listener],
     monkeypatch: pytest.MonkeyPatch,
     waits: int,

@@ -51,7 +51,7 @@ def shard(
     assert service.join(60.0)
 
 
-def replied(client: EmbeddingClient) -> InFlightBatch | None:
+def replied(client: EmbeddingClient[InFlightBatch]) -> InFlightBatch | None:
     connection = client.connections[0]
     assert connection.socket.poll(60_000), "nothing came"
     message = connection.receive()
@@ -64,7 +64,7 @@ def test_a_batch_is_looked_up_and_pushed_whole(
     shard: tuple[ShardService, Connection, LinkCodecs], lr_scale: float
 ) -> None:
     service, connection, codecs = shard
-    client, router = EmbeddingClient([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
+    client, router = EmbeddingClient[InFlightBatch]([connection], ["embedding-0"], codecs), ShardRouter(PLAN)
     drawn = draw_rows(TABLES, 15, 1)
     batch = InFlightBatch(
         ReaderClient("reader-0", connection, 4),

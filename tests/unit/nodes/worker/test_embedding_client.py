@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient, LookupRefused
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Push, Pushed, Vectors
 from shadowsync.pipeline.wire.retransmission import LOOKUP
@@ -18,12 +19,12 @@ def boxes() -> list[RecordedConnection]:
 
 
 @pytest.fixture
-def client(boxes: list[RecordedConnection]) -> EmbeddingClient:
+def client(boxes: list[RecordedConnection]) -> EmbeddingClient[InFlightBatch]:
     return EmbeddingClient([box.connection for box in boxes], ["embedding-0", "embedding-1", "embedding-2"])
 
 
 def test_each_node_is_asked_for_its_part_even_of_nothing(
-    client: EmbeddingClient, boxes: list[RecordedConnection]
+    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
 ) -> None:
     one = in_flight()
     client.look_up(one, [plan(0, 4, 5), plan(1), plan(2, 6)], 0.0)
@@ -43,7 +44,7 @@ def test_each_node_is_asked_for_its_part_even_of_nothing(
 
 
 def test_a_push_carries_the_batch_and_the_lookups_version(
-    client: EmbeddingClient, boxes: list[RecordedConnection]
+    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
 ) -> None:
     one = in_flight(7)
     client.look_up(one, [plan(0, 4), plan(1), plan(2, 6)], 0.0)
@@ -72,7 +73,7 @@ def test_a_push_carries_the_batch_and_the_lookups_version(
     assert (one.unpushed, client.outstanding) == (0, 0)
 
 
-def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient) -> None:
+def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient[InFlightBatch]) -> None:
     one = in_flight()
     client.look_up(one, [plan(0, 4), plan(1, 5)], 0.0)
     client.receive(1, vectors(1, 9.0))
@@ -86,7 +87,7 @@ def test_an_answer_counts_once_and_from_whom_was_asked(client: EmbeddingClient) 
 
 
 def test_only_what_is_overdue_is_sent_again_and_is_the_same(
-    client: EmbeddingClient, boxes: list[RecordedConnection]
+    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
 ) -> None:
     early, late = in_flight(0), in_flight(1)
     client.look_up(early, [plan(0, 4), plan(1, 5)], 100.0)
@@ -116,14 +117,16 @@ def test_only_what_is_overdue_is_sent_again_and_is_the_same(
     ],
 )
 def test_a_refusal_or_a_wrong_answer_is_an_error_by_name(
-    client: EmbeddingClient, message: Failure | Vectors, why: str
+    client: EmbeddingClient[InFlightBatch], message: Failure | Vectors, why: str
 ) -> None:
     client.look_up(in_flight(), [plan(0, 4)], 0.0)
     with pytest.raises(LookupRefused, match=why):
         client.receive(0, message)
 
 
-def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[RecordedConnection]) -> None:
+def test_forgetting_lookups_keeps_pushes(
+    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
+) -> None:
     trained, waiting = in_flight(0), in_flight(1)
     client.look_up(trained, [plan(0, 4)], 0.0)
     client.receive(0, vectors(1, 1.0))
@@ -143,7 +146,7 @@ def test_forgetting_lookups_keeps_pushes(client: EmbeddingClient, boxes: list[Re
 
 
 def test_a_lost_node_strands_what_was_pushed_to_it_once(
-    client: EmbeddingClient, boxes: list[RecordedConnection]
+    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
 ) -> None:
     both, other, waiting = in_flight(0), in_flight(1), in_flight(2)
     nothing = np.zeros(0, np.float32)
@@ -177,7 +180,7 @@ def test_a_lost_node_strands_what_was_pushed_to_it_once(
 
 
 def test_another_node_in_a_dead_ones_place_gets_what_is_not_answered(
-    client: EmbeddingClient, boxes: list[RecordedConnection]
+    client: EmbeddingClient[InFlightBatch], boxes: list[RecordedConnection]
 ) -> None:
     trained, waiting, later = in_flight(0), in_flight(1), in_flight(2)
     trained.requests, trained.versions = [plan(0, 4), plan(1), plan(2)], [0, 0, 0]

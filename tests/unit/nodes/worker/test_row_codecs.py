@@ -161,7 +161,9 @@ def test_a_push_that_cannot_be_read_is_refused(shard: tuple[ShardService, str], 
 
 
 def test_lines_refuse_vectors_that_cannot_be_read(worker: Connection) -> None:
-    client = EmbeddingClient([worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16")))
+    client = EmbeddingClient[InFlightBatch](
+        [worker], ["embedding-0"], LinkCodecs(down=make_codec("bfloat16"))
+    )
     one = np.zeros((1, 1), np.float32)
     delivery = Delivery(1, 0, BATCH, one[0], one, np.zeros((1, 1), np.int32))
     batch = InFlightBatch(ReaderClient("reader-0", worker, 4), delivery)

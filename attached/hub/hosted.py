@@ -1,0 +1,32 @@
+"""Nodes that a hub hosts as threads of its process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import uuid4
+
+from ...nodes.launch import make_role
+from ...nodes.runtime.role import Role
+from ...nodes.runtime.settings import NodeSettings
+from ...pipeline.wire.endpoints import WILDCARDS, host_of
+from ..node_thread import NodeThread
+
+
+def hosted_node(
+    role: str, settings: NodeSettings, bound: str, index: int, token: str = ""
+) -> NodeThread[Role]:
+    """Make a node that joins the hub of this process.
+
+    Args:
+        role: "sync" or "embedding".
+        settings: the hub's, with the job of the node.
+        bound: the address that the hub is bound to.
+        index: its number, for the name of the thread.
+        token: its token; by default a new one.
+    """
+    host = host_of(settings.bind)
+    join = bound
+    if host in WILDCARDS:
+        join = f"tcp://127.0.0.1:{bound.rpartition(':')[2]}"
+    own = replace(settings, join=join, bind=host, token=token or uuid4().hex)
+    return NodeThread(lambda: make_role(role, settings.job), own, f"{role}-{index} control")

@@ -1,0 +1,141 @@
+"""The tables of a hub: its embedding nodes, and the modules that use them.
+
+Imports no torch, but the embedding nodes do, which start with the first module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any, Final
+from uuid import uuid4
+
+from ...nodes.coordinator.control_server import ControlServer
+from ...nodes.coordinator.state.membership import Member
+from ...nodes.runtime.role import Role
+from ...nodes.runtime.settings import NodeSettings
+from ...pipeline.config.job import Job
+from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, TrainerJoined
+from ...pipeline.wire.control.tables import JoinTables, JoinTablesReply
+from ..node_thread import NodeThread
+from ..tables_job import require_tables, tables_job
+from .admission import REQUEST_SECONDS, AdmissionFailed
+from .hosted import hosted_node
+from .state import EMBEDDING, HubState
+
+END_SECONDS: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class HubTables:
+    """The embedding nodes of a hub; runs on the hub's loop.
+
+    They start when the first module says which tables there are, and stay until the hub ends: modules may
+    come and go. If they cannot start, because the rows do not fit into memory, that module is refused, and
+    another may ask for other tables.
+
+    Args:
+        settings: the hub's, whose job has the [embedding] of the nodes.
+    """
+
+    def __init__(self, server: ControlServer, state: HubState, settings: NodeSettings) -> None:
+        self._server, self._state, self._settings = server, state, settings
+        self._declaring = asyncio.Lock()
+        self._job: Job | None = None
+        self._plan: dict[str, Any] = {}
+        self._first = ""
+        self._begun = False
+        self._failure = ""
+        self._nodes: dict[str, NodeThread[Role]] = {}
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan of the tables, for embedding nodes."""
+        return self._plan
+
+    def require_own(self, token: str) -> None:
+        """Raise ClusterError for an embedding node that the hub did not start."""
+        if token not in self._nodes:
+            raise ClusterError(
+                "a hub starts its embedding nodes itself", remedy="give the hub --embedding-nodes N"
+            )
+
+    async def join(self, member: Member, request: JoinTables) -> JoinTablesReply:
+        """Tell a module the tables; start the nodes if it is the first.
+
+        Raises JobFileError, AttachError or ClusterError if it cannot have its tables.
+        """
+        async with self._declaring:
+            if self._job is None:
+                if request.wanted is None:
+                    raise ClusterError("there are no tables yet", remedy="give tables={NAME: ROWS, ...}")
+                await self._start(member, tables_job(self._settings.job, request.wanted))
+            elif request.wanted is not None:
+                require_tables(self._job, request.wanted, self._first)
+        assert self._job is not None
+        return JoinTablesReply(self._job.model_dump(mode="json"), self._plan)
+
+    async def admit_node(self, member: Member) -> None:
+        """Admit an embedding node, which accepts no module yet."""
+        connect = ConnectPeers((member.info,), self._state.group.view)
+        if await self._server.call(member, connect, REQUEST_SECONDS) is None:
+            raise AdmissionFailed("did not get ready")
+        self._state.begin(member)
+
+    async def admit_client(self, member: Member) -> None:
+        """Connect a module to the embedding nodes."""
+        nodes = self._state.members.alive(EMBEDDING)
+        joined = TrainerJoined(member.info)
+        if len(await self._server.call_all(nodes, joined, REQUEST_SECONDS)) < len(nodes):
+            raise AdmissionFailed("could not be announced to the embedding nodes")
+        infos = (*(node.info for node in nodes), member.info)
+        for order in (ConnectPeers(infos, self._state.group.view), Begin()):
+            if await self._server.call(member, order, REQUEST_SECONDS) is None:
+                raise AdmissionFailed("could not connect to the embedding nodes")
+        self._state.begin(member)
+        log.info("%s joined", member.info.name)
+
+    def fails_to_start(self, member: Member, why: str) -> bool:
+        """Record the death of a node; return whether it was still starting.
+
+        Then only the tables cannot be. Otherwise rows are lost, and the hub with them.
+        """
+        if member.info.role != EMBEDDING or self._begun:
+            return False
+        self._failure = self._failure or why
+        return True
+
+    async def close(self) -> None:
+        """Wait for the nodes, which have been told to end."""
+        await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in self._nodes.values()))
+
+    async def _start(self, member: Member, job: Job) -> None:
+        """Start the embedding nodes; raises ClusterError with the reason if one cannot."""
+        plan = TablePlan.make(job.tables, job.embedding.nodes)
+        settings = replace(self._settings, job=job)
+        self._plan, self._failure = plan.to_body(), ""
+        for index in range(plan.nodes):
+            token = uuid4().hex
+            node = self._nodes[token] = hosted_node("embedding", settings, self._server.bound, index, token)
+            await asyncio.to_thread(node.start)
+        alive = self._state.members.alive
+        await self._server.wait_for(lambda: len(alive(EMBEDDING)) == plan.nodes or self._failure != "")
+        if len(alive(EMBEDDING)) < plan.nodes:
+            await self._give_up()
+            raise ClusterError(self._failure or "the hub ends", where="the tables")
+        self._job, self._first, self._begun = job, member.info.name, True
+        rows = ", ".join(f"{table.name} ({table.rows:,} rows of {table.dim})" for table in job.tables)
+        log.info("tables of %s: %s, on %d embedding nodes", member.info.name, rows, plan.nodes)
+
+    async def _give_up(self) -> None:
+        """End the nodes that did start."""
+        living = [one for one in self._state.members.living() if one.info.role == EMBEDDING]
+        await self._server.call_all(living, Finish(ExitCode.OK, "the tables cannot be"), END_SECONDS)
+        for one in living:
+            self._state.lose(one, "ended before the tables were there")
+        await self.close()
+        self._nodes = {}

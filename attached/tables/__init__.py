@@ -1,0 +1,1 @@
+"""Embedding tables for loops of users: `shadowsync.Embeddings`."""

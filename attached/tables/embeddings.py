@@ -1,0 +1,357 @@
+"""`shadowsync.Embeddings`: tables on embedding nodes, for any torch loop."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self, overload
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...nodes.runtime.node import GONE_TIMEOUTS
+from ...nodes.runtime.settings import NodeSettings
+from ...pipeline.config.sections import RunSection
+from ...pipeline.embedding.lookup.router import ShardRouter
+from ...pipeline.errors import ClusterError
+from ...pipeline.types import Float32Array, Int32Array
+from ..errors import AttachError
+from ..job import loop_job
+from ..joining import await_begun, find_hub, hub_address
+from ..node_thread import NodeThread, await_first
+from .role import TablesRole
+from .row_client import RowsLost, TableRequest
+from .vectors import DistinctIds, Pooling, differentiable
+
+END_SECONDS: Final = 15.0
+# Floats of one request when whole tables are read.
+READ_FLOATS: Final = 1 << 20
+_NO_SINGLE_ROWS: Final[Int32Array] = np.zeros((0, 1), np.int32)
+
+log = logging.getLogger(__name__)
+
+
+class Embeddings(nn.Module):
+    """Tables on the embedding nodes of a hub, shared by all loops.
+
+    The forward pass fetches rows, the backward pass sends their gradients and does not wait: the nodes step
+    the rows, by the table's own optimizer, once for each backward pass. The module has no parameters, so the
+    loop's optimizer does not see it, and `attach` does not synchronize it. Any thread may call it; call
+    `close`, or use it in a `with` block, when training is over.
+
+    Args:
+        tables: number of rows by name; None for the tables that another module has declared. All modules of a
+            hub declare the same.
+        dim: floats in a row, of all tables or by name.
+        join, key: as of `attach`.
+        optimizer: "sgd", "rowwise_adagrad", "adagrad" or "adam" (lazy).
+        lr: learning rate of the rows.
+        init_scale: first values are uniform in [-init_scale, init_scale).
+        storage: "float32" or "bfloat16", of the rows in memory. What is None is as other modules have it, or
+            else as [embedding] of the hub.
+        pooling: how the rows of a bag, ids of the shape [batch, length], become one vector; None: not.
+        padding_idx: an id that is left out: it adds nothing to a bag, and its vector is zeros.
+        scaler: the GradScaler of the loop, if it has one: gradients are divided by its scale, and those of a
+            backward pass that are not finite are dropped, as it drops the step.
+        max_pending: backward passes whose gradients may be on their way before the next one waits.
+        timeout_seconds: how long to wait for the hub and its nodes.
+
+    Attributes:
+        lr_scale: factor of the learning rates from now on; set it for a schedule.
+
+    Raises:
+        AttachError: tables or settings that cannot be, or differ from those of other modules.
+        ClusterError: there is no hub, or its nodes cannot hold the tables; later, when they are gone.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, int] | None = None,
+        dim: int | Mapping[str, int] = 16,
+        *,
+        join: str | None = None,
+        key: str | PathLike[str] | None = None,
+        optimizer: str | None = None,
+        lr: float | None = None,
+        init_scale: float | None = None,
+        storage: str | None = None,
+        pooling: Pooling | None = None,
+        padding_idx: int | None = None,
+        scaler: Any = None,
+        max_pending: int = 8,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        super().__init__()
+        if pooling not in (None, "sum", "mean") or max_pending < 1:
+            raise AttachError(
+                f'pooling={pooling!r}, max_pending={max_pending} given; give "sum", "mean" or None, and at'
+                " least 1"
+            )
+        given = {"optimizer": optimizer, "lr": lr, "init_scale": init_scale, "storage": storage}
+        wanted = None if tables is None else _wanted(tables, dim, given)
+        self._pooling, self._padding_idx, self._scaler = pooling, padding_idx, scaler
+        self.lr_scale = 1.0
+        self._pid, self._is_over = os.getpid(), False
+        self._dropped = 0
+        # Not a parameter: nobody steps it. It makes autograd come to the rows.
+        self._anchor = torch.empty(0, requires_grad=True)
+        # What waits for messages cannot be compiled.
+        self._outside_graphs = torch.compiler.disable(self._forward)  # type: ignore[no-untyped-call]
+        joining = find_hub(hub_address(join, key), {}, timeout_seconds)
+        self._at_end = joining.at_end
+        role = TablesRole(wanted, timeout_seconds, max_pending)
+        self._thread = NodeThread(lambda: role, _node_settings(joining.endpoint, timeout_seconds), "tables")
+        self._role = self._thread.start()
+        try:
+            await_begun(self._thread, role.begun)
+        except BaseException:
+            self._thread.fail(ClusterError("the module did not join"))
+            self._thread.join(END_SECONDS)
+            raise
+        assert role.plan is not None
+        self._router = ShardRouter(role.plan)
+        self._tables = {table.name: table for table in role.plan.tables}
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows by table."""
+        return {name: table.rows for name, table in self._tables.items()}
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Floats in a row by table."""
+        return {name: table.dim for name, table in self._tables.items()}
+
+    @overload
+    def forward(self, ids: torch.Tensor) -> torch.Tensor: ...
+
+    @overload
+    def forward(self, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]: ...
+
+    def forward(
+        self, ids: torch.Tensor | Mapping[str, torch.Tensor]
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        """Return the vectors of ids, float32 on the device of the ids.
+
+        `ids` are int64: those of the only table, or by the name of the table. The shape [batch] gives
+        [batch, dim]; [batch, length] gives [batch, dim] with pooling, else [batch, length, dim]. Waits for
+        the nodes' answers.
+
+        Raises AttachError for ids or tables that are not there, ClusterError once the nodes are gone.
+        """
+        found: torch.Tensor | dict[str, torch.Tensor] = self._outside_graphs(ids)
+        return found
+
+    def _forward(
+        self, ids: torch.Tensor | Mapping[str, torch.Tensor]
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        if isinstance(ids, Mapping):
+            return self._look_up(ids)
+        if len(self._tables) > 1:
+            raise AttachError(
+                f"one tensor given; there are {len(self._tables)} tables",
+                remedy="give {NAME: ids}, with names among " + ", ".join(self._tables),
+            )
+        (name,) = self._tables
+        return self._look_up({name: ids})[name]
+
+    def vectors(self, table: str, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Read rows as they are now, by default all of the table.
+
+        The result is float32 [rows, dim] on the CPU. The gradients of this module are applied before. `rows`
+        are int64 [rows].
+        """
+        settings = self._require_table(table)
+        self.flush()
+        wanted = torch.arange(settings.rows) if rows is None else rows
+        parts = []
+        with torch.no_grad():
+            for part in torch.split(wanted, max(1, READ_FLOATS // settings.dim)):
+                distinct = DistinctIds.of(settings, part, None)
+                (found,) = self._fetch({table: distinct}, torch.device("cpu"))
+                parts.append(found[distinct.places])
+        return torch.cat(parts) if parts else torch.zeros(0, settings.dim)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Read all rows of all tables; see `vectors`."""
+        return {name: self.vectors(name) for name in self._tables}
+
+    def flush(self) -> None:
+        """Wait until the gradients of all backward passes so far are applied."""
+        self._require_here()
+        try:
+            self._role.rows.flush()
+        except RowsLost as error:
+            self._raise_lost(error)
+
+    def metrics(self) -> dict[str, float]:
+        """Return counts so far.
+
+        `lookups` and `pushes` (applied; a lookup is counted once for each node), `pending_pushes`,
+        `dropped_pushes` (not finite, with a scaler), `resent_requests`, `sent_bytes`, `received_bytes`, and
+        `shared_bytes` through memory that is shared with nodes of this machine.
+        """
+        counts = self._role.metrics()
+        names = ("lookups", "pushes", "pending_pushes", "resent_requests", "sent_bytes", "received_bytes")
+        found = {name: float(counts.get(name, 0)) for name in (*names, "shared_bytes")}
+        return found | {"dropped_pushes": float(self._dropped)}
+
+    def close(self) -> None:
+        """Wait until all gradients are applied, and leave; a second call does nothing.
+
+        With "env://" rank 0 waits for the others, since it hosts the nodes. Raises ClusterError if gradients
+        were lost with the nodes.
+        """
+        if self._is_over or os.getpid() != self._pid:
+            return
+        try:
+            self.flush()
+        finally:
+            self._leave()
+        self._at_end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif os.getpid() == self._pid and not self._is_over:
+            # The user's exception is the one to see.
+            self._leave()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the module itself: a copy of a model has the same rows."""
+        return self
+
+    def __getstate__(self) -> NoReturn:
+        raise AttachError(
+            "the rows are on embedding nodes, and cannot be written with a module",
+            where="Embeddings",
+            remedy="write state_dict() of the model, and state() of this module",
+        )
+
+    def extra_repr(self) -> str:
+        """Return the tables."""
+        return ", ".join(f"{name}: {table.rows} x {table.dim}" for name, table in self._tables.items())
+
+    def _look_up(self, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if not ids:
+            return {}
+        distinct = {
+            name: DistinctIds.of(self._require_table(name), own, self._padding_idx)
+            for name, own in ids.items()
+        }
+        device = next(iter(ids.values())).device
+        found = self._fetch(distinct, device)
+        return {
+            name: own.spread(vectors, self._pooling)
+            for (name, own), vectors in zip(distinct.items(), found, strict=True)
+        }
+
+    def _fetch(self, distinct: Mapping[str, DistinctIds], device: torch.device) -> list[torch.Tensor]:
+        """Return the vectors of distinct rows, float32 [N, dim], in the order of `distinct`."""
+        self._require_here()
+        none = np.zeros(0, np.int32)
+        of_tables = [distinct[name].rows if name in distinct else none for name in self._tables]
+        lengths = np.array([[len(rows)] for rows in of_tables], np.int32)
+        try:
+            request = self._role.rows.look_up(
+                self._router.requests(_NO_SINGLE_ROWS, np.concatenate(of_tables), lengths)
+            )
+        except RowsLost as error:
+            self._raise_lost(error)
+        made = self._router.assemble(request.requests, request.replies, device)
+        found: Sequence[torch.Tensor] = made.embeddings
+        if torch.is_grad_enabled():
+            found = differentiable(made, self._anchor, lambda gradients: self._push(request, gradients))
+        by_name = dict(zip(self._tables, found, strict=True))
+        return [by_name[name][0] for name in distinct]
+
+    def _push(self, request: TableRequest, gradients: Sequence[Float32Array]) -> None:
+        self._require_here()
+        if self._scaler is not None and (scale := float(self._scaler.get_scale())) != 1.0:
+            gradients = [own / np.float32(scale) for own in gradients]
+        if not all(np.isfinite(own.dot(own)) for own in gradients):
+            if self._scaler is not None:
+                self._dropped += 1
+                return
+            raise AttachError(
+                "the gradients of rows are not finite, or enormous",
+                where="Embeddings",
+                remedy="lower the learning rates; with a GradScaler, give it as scaler",
+            )
+        try:
+            self._role.rows.push(request, gradients, self.lr_scale)
+        except RowsLost as error:
+            self._raise_lost(error)
+
+    def _leave(self) -> None:
+        self._is_over = True
+        with contextlib.suppress(concurrent.futures.CancelledError):
+            await_first(self._thread.submit(self._role.leave), self._thread.ended)
+        if not self._thread.join(END_SECONDS):
+            self._thread.fail(ClusterError("the module left"))
+            self._thread.join(END_SECONDS)
+
+    def _require_table(self, name: str) -> Any:
+        if name not in self._tables:
+            raise AttachError(
+                f"there is no table {name!r}",
+                where="Embeddings",
+                remedy=f"give one of {', '.join(self._tables)}",
+            )
+        return self._tables[name]
+
+    def _require_here(self) -> None:
+        if os.getpid() != self._pid:
+            raise AttachError(
+                "this process was forked after the tables were joined",
+                where="Embeddings",
+                remedy="make the module in each process that trains, after it was started",
+            )
+        if self._is_over:
+            raise AttachError("was closed", where="Embeddings")
+
+    def _raise_lost(self, error: RowsLost) -> NoReturn:
+        """Raise why the nodes are gone."""
+        if self._is_over:
+            raise AttachError("was closed", where="Embeddings") from error
+        concurrent.futures.wait([self._thread.ended], timeout=END_SECONDS)
+        ended = self._thread.ended
+        why = ended.result()[1] if ended.done() and ended.exception() is None else ""
+        raise ClusterError(
+            f"the embedding nodes are gone, and the rows with them{f': {why}' if why else ''}",
+            remedy="start a hub and the loops again",
+        ) from error
+
+
+def _wanted(
+    tables: Mapping[str, int], dim: int | Mapping[str, int], given: Mapping[str, object]
+) -> dict[str, dict[str, object]]:
+    """Return the settings that the hub must have, by table."""
+    own = {key: value for key, value in given.items() if value is not None}
+    if isinstance(dim, Mapping) and set(dim) != set(tables):
+        raise AttachError(
+            f"dims of {', '.join(sorted(dim))} given, and tables {', '.join(sorted(tables))}",
+            where="dim",
+            remedy="give one number, or one for each table",
+        )
+    dims = dim if isinstance(dim, Mapping) else dict.fromkeys(tables, dim)
+    return {name: {"rows": rows, "dim": dims[name], **own} for name, rows in tables.items()}
+
+
+def _node_settings(endpoint: str, timeout_seconds: float) -> NodeSettings:
+    """Return the settings of the module's node."""
+    # So it notices within one node timeout that its hub is gone.
+    seconds = RunSection().node_timeout_seconds / GONE_TIMEOUTS
+    job = loop_job({"run.start_timeout_seconds": timeout_seconds, "run.node_timeout_seconds": seconds})
+    return NodeSettings(job, join=endpoint)

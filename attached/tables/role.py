@@ -1,0 +1,121 @@
+"""The control side of a module with tables, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import zmq
+
+from ...nodes.runtime.role import JOIN_SECONDS, NodeContext, Role, unexpected_request
+from ...pipeline.config.job import Job
+from ...pipeline.embedding.placement.plan import TablePlan
+from ...pipeline.errors import ClusterError
+from ...pipeline.jobfile.load import validate_saved_job
+from ...pipeline.wire.control.base import Done, Reply, Request
+from ...pipeline.wire.control.messages import Leave, NodeFacts
+from ...pipeline.wire.control.orders import Begin, ConnectPeers, NodeLost
+from ...pipeline.wire.control.tables import JoinTables
+from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from .row_client import RowClient
+
+LEAVE_SECONDS = 5.0
+
+
+class TablesRole(Role):
+    """A module with tables as a member of a hub.
+
+    All methods belong to the control thread.
+
+    Args:
+        wanted: the tables' settings that the hub must have, by table; None for those that are there.
+        timeout_seconds: how long the embedding nodes may take to start.
+        max_pending: see `RowClient`.
+
+    Attributes:
+        begun: done when rows can be asked for; it has the error if that failed.
+        job, plan: the tables and their split, once begun.
+    """
+
+    name: ClassVar[str] = "client"
+
+    def __init__(self, wanted: Mapping[str, Any] | None, timeout_seconds: float, max_pending: int) -> None:
+        self._wanted, self._timeout_seconds, self._max_pending = wanted, timeout_seconds, max_pending
+        self._node: NodeContext | None = None
+        self._rows: RowClient | None = None
+        self.job: Job | None = None
+        self.plan: TablePlan | None = None
+        self.begun: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    @property
+    def rows(self) -> RowClient:
+        """The connections to the embedding nodes, once begun."""
+        assert self._rows is not None
+        return self._rows
+
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:  # noqa: ARG002
+        """See `Role`: it only connects."""
+        return ""
+
+    async def prepare(self, node: NodeContext) -> NodeFacts:
+        """Ask the hub for the tables.
+
+        It starts its embedding nodes if this is the first module.
+        """
+        self._node = node
+        wanted = None if self._wanted is None else dict(self._wanted)
+        try:
+            reply = await node.coordinator.call(JoinTables(wanted), timeout_seconds=self._timeout_seconds)
+        except ConnectionLost as error:
+            raise ClusterError(f"the hub did not give the tables: {error}") from error
+        self.job = validate_saved_job(reply.job, where="the hub's tables")
+        self.plan = TablePlan.from_body(self.job.tables, self.job.embedding.nodes, reply.plan)
+        return NodeFacts(plan_digest=self.plan.digest)
+
+    async def handle(self, request: Request[Any]) -> Reply:
+        """Reply to ConnectPeers, Begin and NodeLost."""
+        node = self._node
+        assert node is not None
+        if isinstance(request, ConnectPeers):
+            assert self.job is not None
+            self._rows = RowClient(
+                node.zmq_context,
+                request.members,
+                node.token,
+                node.index,
+                self.job,
+                node.fail,
+                self._max_pending,
+            )
+            self._rows.start()
+        elif isinstance(request, Begin):
+            self.begun.set_result(None)
+        elif isinstance(request, NodeLost):
+            if request.role == "embedding":
+                node.fail(ClusterError(f"{request.name} is lost, and its rows with it"))
+        else:
+            raise unexpected_request(self.name, request)
+        return Done()
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the counts so far."""
+        return dict(self._rows.metrics()) if self._rows is not None else {}
+
+    async def leave(self) -> None:
+        """Leave the hub; its answer ends the node."""
+        node = self._node
+        assert node is not None
+        try:
+            await node.coordinator.call(Leave(), timeout_seconds=LEAVE_SECONDS)
+        except (ConnectionLost, RemoteError) as error:
+            node.fail(ClusterError(f"the hub did not answer: {error}"))
+
+    async def close(self) -> None:
+        """End the thread of the rows."""
+        if self._rows is not None:
+            self._rows.stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.to_thread(self._rows.join, JOIN_SECONDS)

@@ -1,0 +1,97 @@
+"""The job of the tables that modules share: what its embedding nodes read.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..pipeline.config.job import Job
+from ..pipeline.errors import JobFileError
+from ..pipeline.jobfile.load import job_of_tree
+from .errors import AttachError
+
+# What a module may say about a table; the rest is the hub's [embedding].
+TABLE_KEYS: Final = ("rows", "dim", "optimizer", "lr", "init_scale", "storage")
+MAX_TABLES: Final = 512
+# Characters of patterns of column names.
+_PATTERN: Final = frozenset("*?[")
+
+
+def tables_job(hub: Job, wanted: Mapping[str, Any]) -> Job:
+    """Return the job whose tables are those that a module wants.
+
+    A module asks for distinct rows, so each table is one of lists that nodes do not pool.
+
+    Args:
+        hub: the job of the hub, whose [run], [codecs] and [embedding] hold.
+        wanted: settings by key, by table.
+
+    Raises:
+        JobFileError: a table or a setting that cannot be.
+    """
+    _check(wanted)
+    label = "label"
+    while label in wanted:
+        label += "_"
+    saved = hub.model_dump(mode="json")
+    tree = {
+        "run": saved["run"],
+        "codecs": saved["codecs"],
+        "embedding": saved["embedding"],
+        # No node of the tables reads the rest, which a job must have.
+        "data": {
+            "format": "csv",
+            "path": ["-"],
+            "columns": {label: "label"} | {name: {"kind": "multi_hot", "pooling": "none"} for name in wanted},
+        },
+        "trainer": {"workers": 1},
+        "sync": {"algorithm": "none"},
+        "tables": {name: dict(settings) for name, settings in wanted.items()},
+    }
+    return job_of_tree(tree)
+
+
+def _check(wanted: Mapping[str, Any]) -> None:
+    """Raise JobFileError for what is not settings by table."""
+    if not wanted or len(wanted) > MAX_TABLES:
+        raise JobFileError(f"{len(wanted)} tables given; give 1 to {MAX_TABLES}", where="tables")
+    for name, settings in wanted.items():
+        if not name or _PATTERN & set(name):
+            raise JobFileError(f"{name!r} cannot be the name of a table", where="tables")
+        if not isinstance(settings, Mapping) or "rows" not in settings or set(settings) - set(TABLE_KEYS):
+            raise JobFileError(
+                f"the settings are {settings!r}", where=f"tables.{name}", remedy="give the number of rows"
+            )
+
+
+def require_tables(job: Job, wanted: Mapping[str, Any], first: str) -> None:
+    """Raise AttachError, which names the setting, if a module wants other tables.
+
+    `first` is the name of the module that decided what the tables are. Raises JobFileError for what cannot be
+    a table at all.
+    """
+    _check(wanted)
+    there = {table.name: table for table in job.tables}
+    for name in wanted:
+        if name not in there:
+            raise AttachError(
+                f"the module wants a table {name!r}, and those of {first} are {', '.join(there)}",
+                where="tables",
+                remedy="give all modules the same tables, or another hub",
+            )
+    for name, table in there.items():
+        if name not in wanted:
+            raise AttachError(
+                f"the module has no table {name!r}, and {first} has", where="tables", remedy="give it, too"
+            )
+        for key, value in wanted[name].items():
+            found = getattr(table, key)
+            if found != value:
+                raise AttachError(
+                    f"the module wants {value!r}, and the table of {first} has {found!r}",
+                    where=f"tables.{name}.{key}",
+                    remedy="give the same, or leave it out",
+                )

@@ -1,0 +1,74 @@
+"""Loops with shared tables as processes: one is killed, the hub is killed, and as torchrun starts them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import shadowsync
+import torch
+from shadowsync.pipeline.errors import ClusterError
+from shadowsync.tests.support import tables_script
+from shadowsync.tests.support.processes import Process, Starter, free_ports, wait_until
+
+SCRIPT = Path(tables_script.__file__)
+SECONDS = 400.0
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def started_hub(starter: Starter, folder: Path) -> tuple[Process, str]:
+    announce = folder / "hub.txt"
+    hub = starter.fork(
+        *("hub", "--until-empty", "--embedding-nodes", "2", "--announce", str(announce)),
+        *("--set", "run.node_timeout_seconds=8", "--set", "sync.algorithm=none"),
+    )
+    wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
+    return hub, announce.read_text()
+
+
+def steps_of(folder: Path, index: int) -> int:
+    path = folder / f"steps-{index}.txt"
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
+def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_path: Path) -> None:
+    hub, address = started_hub(starter, tmp_path)
+    settings = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0}
+    with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **settings) as own:  # type: ignore[arg-type]
+        first = own.vectors("shared")
+        loop = starter.fork("1", address, str(tmp_path), script=SCRIPT)
+        wait_until(lambda: steps_of(tmp_path, 1) > 3 or loop.poll() is not None, "it trains", SECONDS)
+        assert loop.poll() is None, loop.text()
+        loop.kill()
+        loop.wait(SECONDS)
+        # Each backward pass of the dead loop added 1 to both of its rows, or did not reach all nodes.
+        added = (own.vectors("shared") - first)[:, 0].round()
+        assert added[2] >= steps_of(tmp_path, 1) > 3
+        assert abs(added[0] - added[2]) <= 1
+        assert added[[1, 3]].abs().max() == 0
+        (-own(torch.tensor([3]))).sum().backward()
+        assert (own.vectors("shared") - first)[3, 0] == pytest.approx(1)
+        hub.kill()
+        hub.wait(SECONDS)
+        with pytest.raises(ClusterError, match=r"the embedding nodes are gone, .* the coordinator was gone"):
+            own(torch.tensor([3]))
+
+
+def test_processes_that_torchrun_started_share_the_tables_of_rank_0(starter: Starter, tmp_path: Path) -> None:
+    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    variables["MASTER_PORT"] = str(free_ports(1))
+    loops = [
+        starter.fork(
+            *(str(at), "env://", str(tmp_path)), script=SCRIPT, environment=variables | {"RANK": str(at)}
+        )
+        for at in range(2)
+    ]
+    for loop in loops:
+        assert loop.wait(SECONDS) == 0, loop.text()
+    tables = [[float(x) for x in (tmp_path / f"table-{at}.txt").read_text().split()] for at in range(2)]
+    # First values are within 0.05. Whoever read last saw the steps of both in row 0; each its own.
+    assert max(table[0] for table in tables) == pytest.approx(2 * tables_script.STEPS, abs=0.06)
+    for at, table in enumerate(tables):
+        assert table[1 + at] == pytest.approx(tables_script.STEPS, abs=0.06)
+        assert table[3] == pytest.approx(0.0, abs=0.06)

@@ -1,0 +1,56 @@
+"""The job of the tables that modules want, and what differs from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from shadowsync.attached.errors import AttachError
+from shadowsync.attached.job import loop_job
+from shadowsync.attached.tables_job import MAX_TABLES, require_tables, tables_job
+from shadowsync.pipeline.errors import JobFileError
+
+WANTED: dict[str, Any] = {"user": {"rows": 10, "dim": 4, "lr": 0.5}, "label": {"rows": 3, "dim": 2}}
+
+
+def test_what_a_module_does_not_say_is_the_hub_s() -> None:
+    hub = loop_job({"embedding.nodes": 2, "embedding.optimizer": "adam"}, ["codecs.gradients=bfloat16"])
+    job = tables_job(hub, WANTED)
+    user, label = job.tables
+    assert (user.name, user.rows, user.dim, user.lr, user.optimizer) == ("user", 10, 4, 0.5, "adam")
+    assert (label.name, label.rows, label.lr, label.pooling) == ("label", 3, job.embedding.lr, "none")
+    assert job.embedding.nodes == 2
+    assert job.codecs.gradients == "bfloat16"
+    require_tables(job, {"user": {"rows": 10}, "label": {"rows": 3, "optimizer": "adam"}}, "tables-0")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ({}, f"0 tables given; give 1 to {MAX_TABLES}"),
+        ({f"t{at}": {"rows": 1} for at in range(MAX_TABLES + 1)}, f"{MAX_TABLES + 1} tables given"),
+        ({"": {"rows": 1}}, "'' cannot be the name"),
+        ({"a?": {"rows": 1}}, r"'a\?' cannot be the name"),
+        ({"a": {"dim": 1}}, r"tables\.a: .* give the number of rows"),
+        ({"a": {"rows": 1, "kind": "growing"}}, r"tables\.a: "),
+        ({"a": 3}, r"tables\.a: the settings are 3"),
+        ({"a": {"rows": 1, "dim": 0}}, r"tables\.a\.dim"),
+        ({"a": {"rows": 1, "lr": -1.0}}, r"tables\.a\.lr"),
+        ({"a": {"rows": 1.5}}, r"tables\.a\.rows"),
+        ({"a": {"rows": 1, "storage": "int4"}}, r"tables\.a\.storage"),
+    ],
+)
+def test_tables_that_cannot_be(wanted: dict[str, Any], text: str) -> None:
+    with pytest.raises(JobFileError, match=text):
+        tables_job(loop_job({}), wanted)
+
+
+def test_other_tables_are_named() -> None:
+    job = tables_job(loop_job({}), WANTED)
+    for wanted, text in (
+        (WANTED | {"user": {"rows": 11}}, r"tables\.user\.rows: the module wants 11, .* of tables-0 has 10"),
+        (WANTED | {"shop": {"rows": 3}}, "wants a table 'shop', and those of tables-0 are user, label"),
+        ({"user": {"rows": 10}}, "has no table 'label', and tables-0 has"),
+    ):
+        with pytest.raises(AttachError, match=text):
+            require_tables(job, wanted, "tables-0")
