@@ -22,6 +22,7 @@ SERVICE: Final = "the sync nodes' own work"
 MESSAGES: Final = "the messages of a round"
 PACE: Final = "nothing: rounds keep their pace"
 WAITING: Final = "a round's own time"
+NO_ROUND: Final = "no round ended in the window"
 
 
 class SimulatedPoint(ResultModel):
@@ -146,6 +147,8 @@ def _point(setting: Setting, first: _Counts, last: _Counts) -> SimulatedPoint:
 
 def _limit(setting: Setting, round_seconds: float | None, busy: float, service: float) -> str:
     """Name what sets the time between rounds."""
+    if round_seconds is None:
+        return NO_ROUND
     if not setting.site_size and max(busy, service) >= FULL:
         return LINK if busy >= service else SERVICE
     alone = setting.round_cpu_seconds / setting.duty

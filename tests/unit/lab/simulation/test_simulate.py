@@ -10,7 +10,15 @@ from pydantic import ValidationError
 from shadowsync.benchmarks.speed.simulated_scaling import GAP_GOAL, STEPS_GOAL, compared
 from shadowsync.lab.capacity.queueing import paced_cycle_seconds
 from shadowsync.lab.simulation.setting import FRAME_PAYLOAD, Setting
-from shadowsync.lab.simulation.simulate import LINK, MESSAGES, PACE, SERVICE, SimulatedPoint, simulate
+from shadowsync.lab.simulation.simulate import (
+    LINK,
+    MESSAGES,
+    NO_ROUND,
+    PACE,
+    SERVICE,
+    SimulatedPoint,
+    simulate,
+)
 from shadowsync.lab.simulation.sweep import (
     JSON_NAME,
     PICTURE_NAME,
@@ -181,3 +189,8 @@ def test_too_many_trainers_are_refused() -> None:
     with pytest.raises(ValidationError, match="10000"):
         Setting(**COSTS, trainers=10_001)
     assert parse_settings(["sync_nodes=8", "gap=4"], COSTS).gap == 4, "the control"
+
+
+def test_a_window_in_which_no_round_ends_says_so() -> None:
+    found = of(model_bytes=1e12, seconds=1.0, warm_seconds=0.0)
+    assert (found.gap, found.limit) == (None, NO_ROUND)
