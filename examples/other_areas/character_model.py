@@ -137,7 +137,7 @@ def figures(steps: int, batch: int, every: int, seeds: int) -> Iterator[tuple[st
 def main() -> None:
     """Print the table; rank 0 does."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=200, help="steps of each loop")
+    parser.add_argument("--steps", type=int, default=500, help="steps of each loop")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--every", type=int, default=20, help="steps between outer steps")
     parser.add_argument("--seeds", type=int, default=1)
@@ -146,7 +146,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     for name, found in figures(given.steps, given.batch, given.every, given.seeds):
         if dist.get_rank() == 0:
-            print(f"{name:<40} " + " ".join(f"{value:.4f}" for value in found), flush=True)
+            print(f"{name:<40}  " + " ".join(f"{value:.4f}" for value in found), flush=True)
     dist.destroy_process_group()
 
 

@@ -169,7 +169,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     for name, found in figures(given.epochs, given.seeds):
         if dist.get_rank() == 0:
-            print(f"{name:<34} " + "  ".join(f"{loss:.4f} {hit:.4f}" for loss, hit in found), flush=True)
+            print(f"{name:<34}  " + "  ".join(f"{loss:.4f} {hit:.4f}" for loss, hit in found), flush=True)
     dist.destroy_process_group()
 
 

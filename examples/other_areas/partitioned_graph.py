@@ -77,7 +77,8 @@ class Partition:
         # Features do not change: those of the boundary are there from the start.
         self.inputs = graph.features[order]
         self.labels, self.trained = graph.labels[self.own], graph.trained[self.own]
-        self.mean = torch.sparse_coo_tensor(index, weights, (len(self.own), len(order))).coalesce()
+        shape = (len(self.own), len(order))
+        self.mean = torch.sparse_coo_tensor(index, weights, shape, check_invariants=True).coalesce()
         self.seen: dict[tuple[int, int], torch.Tensor] = {}
         self.under_way: dict[tuple[int, int, int], tuple[Any, torch.Tensor, slice]] = {}
         self.sent_bytes = 0
@@ -191,7 +192,7 @@ def main() -> None:
     for name, found, sent in figures(given.nodes, given.epochs, given.seeds):
         if dist.get_rank() == 0:
             shares = "   ".join(" ".join(f"{share:.4f}" for share in one) for one in found)
-            print(f"{name:<32} {shares}   {sent:,} bytes", flush=True)
+            print(f"{name:<32}  {shares}   {sent:,} bytes", flush=True)
     dist.destroy_process_group()
 
 

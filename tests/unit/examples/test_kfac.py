@@ -126,9 +126,13 @@ def test_an_error_of_the_thread_is_raised_by_a_step(monkeypatch: pytest.MonkeyPa
         raise ArithmeticError("planted")
 
     monkeypatch.setattr(optimizer, "_refresh", fail)
-    with pytest.raises(RuntimeError, match="could not be refreshed"):
+
+    def train() -> None:
         for at in range(100_000):
             _step(model, optimizer, at % 50)
+
+    with pytest.raises(RuntimeError, match="could not be refreshed"):
+        train()
     optimizer.close()
 
 
