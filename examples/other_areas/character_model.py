@@ -137,7 +137,7 @@ def figures(steps: int, batch: int, every: int, seeds: int) -> Iterator[tuple[st
 def main() -> None:
     """Print the table; rank 0 does."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=500, help="steps of each loop")
+    parser.add_argument("--steps", type=int, default=200, help="steps of each loop")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--every", type=int, default=20, help="steps between outer steps")
     parser.add_argument("--seeds", type=int, default=1)

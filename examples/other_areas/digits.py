@@ -8,7 +8,7 @@ The loops share the training images by `sync.sampler`, or each has a half of the
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -51,7 +51,9 @@ def accuracy(model: nn.Module, data: TensorDataset) -> float:
         return float((model(images).argmax(dim=1) == labels).float().mean())
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[list[torch.Tensor]]) -> None:
+def train(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Sequence[torch.Tensor]]
+) -> None:
     """Go through the data once; the loop as it was before there was shadowsync."""
     for images, labels in batches:
         optimizer.zero_grad()
@@ -70,7 +72,7 @@ def one_loop(data: TensorDataset, epochs: int, seed: int) -> nn.Module:
     return model
 
 
-def part(data: TensorDataset, *, by_class: bool) -> DataLoader[list[torch.Tensor]]:
+def part(data: TensorDataset, *, by_class: bool) -> DataLoader[tuple[torch.Tensor, ...]]:
     """Return batches of this process's own images, as many for each: a part of all, or its own digits."""
     rank, loops = dist.get_rank(), dist.get_world_size()
     numbers = data.tensors[1] if by_class else torch.arange(len(data))

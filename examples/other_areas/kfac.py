@@ -13,6 +13,7 @@ import argparse
 import statistics
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -216,21 +217,23 @@ def losses(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, steps:
             yield float(error(model(images), images))
 
 
+def adam(rate: float, model: nn.Module) -> torch.optim.Optimizer:
+    """Return Adam with this rate."""
+    return torch.optim.Adam(model.parameters(), lr=rate)
+
+
+def sgd(rate: float, model: nn.Module) -> torch.optim.Optimizer:
+    """Return SGD with momentum with this rate."""
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+
+
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "K-FAC, background thread": KFAC,
-    "K-FAC, refreshed in every step": lambda model: KFAC(model, every=1),
-    "K-FAC, in every 50th step": lambda model: KFAC(model, every=50),
-    "K-FAC, in the first step only": lambda model: KFAC(model, every=10**9),
-    **{
-        f"Adam, rate {rate:g}": lambda model, rate=rate: torch.optim.Adam(model.parameters(), lr=rate)
-        for rate in (0.001, 0.003, 0.01, 0.03)
-    },
-    **{
-        f"SGD, momentum 0.9, rate {rate:g}": lambda model, rate=rate: torch.optim.SGD(
-            model.parameters(), lr=rate, momentum=0.9
-        )
-        for rate in (0.01, 0.03, 0.1)
-    },
+    "K-FAC, refreshed in every step": partial(KFAC, every=1),
+    "K-FAC, in every 50th step": partial(KFAC, every=50),
+    "K-FAC, in the first step only": partial(KFAC, every=10**9),
+    **{f"Adam, rate {rate:g}": partial(adam, rate) for rate in (0.001, 0.003, 0.01, 0.03)},
+    **{f"SGD, momentum 0.9, rate {rate:g}": partial(sgd, rate) for rate in (0.01, 0.03, 0.1)},
 }
 
 

@@ -56,7 +56,9 @@ def loss_of(model: nn.ModuleList, data: TensorDataset) -> tuple[float, float]:
     with torch.no_grad():
         for tower in model:
             inputs = tower(inputs)
-        logits = model[-1].head(inputs)
+        last = model[-1]
+        assert isinstance(last, Tower)
+        logits = last.head(inputs)
         loss = nn.functional.cross_entropy(logits, labels)
         return float(loss), float((logits.argmax(dim=1) == labels).float().mean())
 

@@ -116,6 +116,7 @@ def test_towers_in_threads_train_as_one_after_the_other() -> None:
         for inputs, labels in [batch for _ in range(3) for batch in batches]:
             below = inputs
             for tower, optimizer in zip(twin, steps, strict=True):
+                assert isinstance(tower, local_parallelism.Tower)
                 made = tower(below.detach())
                 if optimizer is not None:
                     optimizer.zero_grad()

@@ -37,6 +37,18 @@ def _error(made: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return (made - wanted).square().sum(dim=1).mean()
 
 
+def _linear(model: nn.Sequential, layer: int) -> nn.Linear:
+    found = model[layer]
+    assert isinstance(found, nn.Linear)
+    return found
+
+
+def _gradient(layer: nn.Linear) -> torch.Tensor:
+    assert layer.weight.grad is not None
+    assert layer.bias.grad is not None
+    return torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1)
+
+
 def _step(model: nn.Module, optimizer: KFAC, seed: int = 0) -> None:
     inputs, wanted = _data(seed)
     optimizer.zero_grad()
@@ -71,12 +83,12 @@ def test_the_first_step_is_that_of_an_explicit_solve(layer: int, damping: float)
     lr = 0.1
     optimizer = KFAC(model, lr=lr, damping=damping, clip=1e9, every=1)
     _step(model, optimizer)
-    old, new = before[layer], model[layer]
+    old, new = _linear(before, layer), _linear(model, layer)
     moved = torch.cat([old.weight - new.weight, (old.bias - new.bias)[:, None]], dim=1).double() / lr
     exact = copy.deepcopy(before).double()
     inputs, wanted = _data(0)
     _error(exact(inputs.double()), wanted.double()).backward()  # type: ignore[no-untyped-call]
-    gradient = torch.cat([exact[layer].weight.grad, exact[layer].bias.grad[:, None]], dim=1)
+    gradient = _gradient(_linear(exact, layer))
     fisher = _fisher(before, layer, 0)
     solved = torch.linalg.solve(fisher + damping * torch.eye(len(fisher)), gradient.flatten())
     # What `direction` gives is compared; the weights' own rounding is larger.
@@ -95,9 +107,9 @@ def test_the_factors_are_moving_averages() -> None:
     inputs = [torch.cat([_data(seed)[0], torch.ones(ROWS, 1)], dim=1) for seed in (0, 1)]
     first, second = (rows.T @ rows / ROWS for rows in inputs)
     _step(model, optimizer, 0)
-    torch.testing.assert_close(optimizer.factors(model[0])[0], first)
+    torch.testing.assert_close(optimizer.factors(_linear(model, 0))[0], first)
     _step(model, optimizer, 1)
-    torch.testing.assert_close(optimizer.factors(model[0])[0], 0.9 * first + 0.1 * second)
+    torch.testing.assert_close(optimizer.factors(_linear(model, 0))[0], 0.9 * first + 0.1 * second)
 
 
 def test_the_thread_refreshes_while_the_loop_trains() -> None:
