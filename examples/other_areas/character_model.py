@@ -1,4 +1,4 @@
-"""A small character language model in DiLoCo's setting: many steps, then an outer step by the mean.
+"""A small character language model in DiLoCo's setting.
 
     torchrun --standalone --nproc-per-node 2 examples/other_areas/character_model.py
 
@@ -24,7 +24,10 @@ HELD_OUT = 0.1
 
 
 def text() -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return the text as int64 character numbers: to train on, and held out; and how many characters."""
+    """Return the text to train on, and held out, and how many characters.
+
+    The texts are numbers of characters, int64 [N].
+    """
     whole = "".join(topics[name] for name in sorted(topics))
     numbers = {character: at for at, character in enumerate(sorted(set(whole)))}
     coded = torch.tensor([numbers[character] for character in whole])
@@ -54,7 +57,7 @@ class CharacterModel(nn.Module):
 
 
 def loss_of(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy in nats a character; windows int64 [B, CONTEXT + 1]."""
+    """Return the mean loss, nats a character, of int64 [B, CONTEXT + 1]."""
     logits = model(windows[:, :-1])
     return nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
@@ -62,7 +65,7 @@ def loss_of(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, part: torch.Tensor, steps: int, batch: int
 ) -> None:
-    """Train on windows at random places of a part of the text; the loop as it was."""
+    """Train on windows at random places; the loop as it was."""
     windows = part.unfold(0, CONTEXT + 1, 1)
     for _ in range(steps):
         chosen = windows[torch.randint(len(windows), (batch,))]
@@ -88,7 +91,7 @@ def one_process(coded: torch.Tensor, characters: int, seed: int, steps: int, bat
 def attached(
     coded: torch.Tensor, characters: int, seed: int, steps: int, batch: int, **sync: Any
 ) -> nn.Module:
-    """Train on this process's part of the text, attached to the other loops; return the model of all."""
+    """Train on this process's part of the text; return the model of all."""
     rank, loops = dist.get_rank(), dist.get_world_size()
     model, optimizer = made(seed, characters, 3e-3)
     torch.manual_seed(1000 * seed + rank)
@@ -102,7 +105,7 @@ def attached(
 
 
 def figures(steps: int, batch: int, every: int, seeds: int) -> Iterator[tuple[str, list[float]]]:
-    """Yield each row's name with its losses on held-out text by seed, the mean over the processes."""
+    """Yield each row's name with its losses by seed, means over processes."""
     trained, held_out, characters = text()
     tested = held_out.unfold(0, CONTEXT + 1, CONTEXT)
     loops = dist.get_world_size()

@@ -1,4 +1,4 @@
-"""A vision model on scikit-learn's digits: two attached loops beside one loop and beside none.
+"""A vision model on scikit-learn's digits: two attached loops beside one.
 
     torchrun --standalone --nproc-per-node 2 examples/other_areas/digits.py
 
@@ -26,7 +26,10 @@ CLASSES = 10
 
 
 def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return images, float32 [N, 1, 8, 8] in [0, 1], and labels: to train on, and held out."""
+    """Return images and labels: to train on, and held out.
+
+    Images are float32 [N, 1, 8, 8] in [0, 1], labels int64 [N].
+    """
     found = load_digits()
     images = torch.from_numpy(found.images).float().unsqueeze(1) / 16
     labels = torch.from_numpy(found.target).long()
@@ -73,7 +76,10 @@ def one_loop(data: TensorDataset, epochs: int, seed: int) -> nn.Module:
 
 
 def part(data: TensorDataset, *, by_class: bool) -> DataLoader[tuple[torch.Tensor, ...]]:
-    """Return batches of this process's own images, as many for each: a part of all, or its own digits."""
+    """Return batches of this process's own images, as many for each.
+
+    They are a part of all images, or those of its own digits.
+    """
     rank, loops = dist.get_rank(), dist.get_world_size()
     numbers = data.tensors[1] if by_class else torch.arange(len(data))
     own = Subset(data, (numbers % loops == rank).nonzero().flatten().tolist())
@@ -81,7 +87,7 @@ def part(data: TensorDataset, *, by_class: bool) -> DataLoader[tuple[torch.Tenso
 
 
 def attached_loop(data: TensorDataset, epochs: int, seed: int, has: str, **sync: Any) -> nn.Module:
-    """Train this process's images, attached to the other loops; return the model of all."""
+    """Train this process's images, attached; return the model of all."""
     torch.manual_seed(seed)
     model = small_network()
     optimizer = torch.optim.Adam(model.parameters())
@@ -105,7 +111,7 @@ def attached_loop(data: TensorDataset, epochs: int, seed: int, has: str, **sync:
 
 
 def figures(epochs: int, seeds: int) -> Iterator[tuple[str, list[float]]]:
-    """Yield each row's name with its accuracies by seed, the mean over the processes."""
+    """Yield each row's name with its accuracies by seed, means over processes."""
     shadow = {"gap": EVERY, "duty": 1.0}
     fixed = {"mode": "fixed", "every": EVERY, "options": {"elastic_rate": 1.0}}
     rows: tuple[tuple[str, str, dict[str, Any]], ...] = (

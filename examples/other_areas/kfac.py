@@ -1,4 +1,4 @@
-"""K-FAC for the linear layers of a model, its factors refreshed by a background thread.
+"""K-FAC for a model's linear layers, refreshed by a background thread.
 
     python examples/other_areas/kfac.py
 
@@ -34,7 +34,7 @@ class Basis(NamedTuple):
 
 
 class KFAC(torch.optim.Optimizer):
-    """K-FAC over the linear layers of a module, with momentum; other parameters need another optimizer.
+    """K-FAC over the linear layers of a module; other parameters need another optimizer.
 
     With a the input of a layer and a 1 behind it, g the gradient of an example's loss by its output, ∇ that
     of the batch's loss by its weights and bias [out, in + 1], and λ the damping:
@@ -97,7 +97,7 @@ class KFAC(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Change the layers, by the gradients of the last backward pass; the loop's thread calls it."""
+        """Change the layers by their gradients; the loop's thread calls it."""
         if self._error is not None:
             raise RuntimeError("the factors could not be refreshed") from self._error
         if not self._bases or (self._every and self._steps % self._every == 0):
@@ -124,14 +124,14 @@ class KFAC(torch.optim.Optimizer):
         return gradients @ (turned / (of_gradients[:, None] * of_inputs + self._damping)) @ inputs.T
 
     def factors(self, layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return A [in + 1, in + 1] and G [out, out] of a layer that has been trained."""
+        """Return A [in + 1, in + 1] and G [out, out] of a layer."""
         inputs, gradients = self._factors[layer]
         assert inputs is not None
         assert gradients is not None
         return inputs, gradients
 
     def observe(self, loss: torch.Tensor) -> None:
-        """Average the factors with what this loss of the last forward pass shows of them.
+        """Average the factors with what this loss shows of them.
 
         Give a loss against targets that are drawn from what the model predicts: then G is that of the Fisher
         matrix. It must be a mean over the rows of the layers' inputs. Call it before the backward pass of the
@@ -172,7 +172,7 @@ class KFAC(torch.optim.Optimizer):
 
 
 def with_one(layer: nn.Linear, rows: torch.Tensor) -> torch.Tensor:
-    """Return rows [N, in] with a column of ones behind them if the layer has a bias."""
+    """Return rows [N, in], with a column of ones for a bias."""
     return rows if layer.bias is None else torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1)
 
 

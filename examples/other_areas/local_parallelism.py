@@ -1,4 +1,4 @@
-"""Local parallelism: detached towers of layers, each trained by a loss of its own in its own thread.
+"""Local parallelism: detached towers of layers, each with a loss of its own.
 
     torchrun --standalone --nproc-per-node 2 examples/other_areas/local_parallelism.py
 
@@ -35,7 +35,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Tower(nn.Module):
-    """Some of the layers, and a head for their local loss; the last tower's head is the model's."""
+    """Some layers, and a head for their local loss; the last is the model's."""
 
     def __init__(self, inputs: int, layers: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def train_tower(
     below: Iterable[Batch],
     above: queue.Queue[Batch | None],
 ) -> None:
-    """Train a tower on what the one below gives, and hand on what it made, without a gradient.
+    """Train a tower on what the one below gives; hand on without a gradient.
 
     Without an optimizer it stays as it was made: the control.
     """
@@ -105,7 +105,7 @@ def train(
 def made(
     count: int, seed: int, *, only_last: bool = False
 ) -> tuple[nn.ModuleList, list[torch.optim.Optimizer | None]]:
-    """Return towers and their optimizers; with `only_last` the others are frozen, and have none."""
+    """Return towers and optimizers; with `only_last` the others have none."""
     torch.manual_seed(seed)
     model = nn.ModuleList(Tower(WIDTH if at else INPUTS, LAYERS // count) for at in range(count))
     for tower in model[:-1] if only_last else ():
@@ -118,7 +118,10 @@ def made(
 
 
 def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
-    """Return images, float32 [N, INPUTS] in [0, 1], and labels: to train on, and held out."""
+    """Return images and labels: to train on, and held out.
+
+    Images are float32 [N, INPUTS] in [0, 1], labels int64 [N].
+    """
     found = load_digits()
     images, labels = torch.from_numpy(found.data).float() / 16, torch.from_numpy(found.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
@@ -127,7 +130,7 @@ def digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def attached(data: TensorDataset, epochs: int, seed: int, count: int, *, only_last: bool) -> nn.ModuleList:
-    """Train this process's share of the data, attached to the other loops; return the mean of all."""
+    """Train this process's share of the data; return the mean of all."""
     model, optimizers = made(count, seed, only_last=only_last)
     own = [one for one in optimizers if one is not None]
     with shadowsync.attach(
@@ -144,7 +147,7 @@ def attached(data: TensorDataset, epochs: int, seed: int, count: int, *, only_la
 
 
 def figures(epochs: int, seeds: int) -> Iterator[tuple[str, list[tuple[float, float]]]]:
-    """Yield each row's name with its (loss, accuracy) by seed, the mean over the processes."""
+    """Yield each row's name with its (loss, accuracy) by seed."""
     rows = [("one tower: back-propagation", 1, False)]
     rows += [(f"{count} towers, local losses", count, False) for count in (2, 4)]
     rows += [(f"{count} towers, only the last trained", count, True) for count in (2, 4)]

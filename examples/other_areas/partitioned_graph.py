@@ -1,4 +1,4 @@
-"""A graph model over partitions, with vectors of the boundary that are some epochs old.
+"""A graph model over partitions, with old vectors of the boundary.
 
     torchrun --standalone --nproc-per-node 2 examples/other_areas/partitioned_graph.py
 
@@ -29,7 +29,10 @@ LAYERS = 3
 
 @dataclass(frozen=True)
 class Graph:
-    """A stochastic block model: features float32 [N, FEATURES], labels int64 [N], edges int64 [2, E]."""
+    """A stochastic block model.
+
+    Features float32 [N, FEATURES], labels int64 [N], edges int64 [2, E], trained bool [N].
+    """
 
     features: torch.Tensor
     labels: torch.Tensor
@@ -38,7 +41,7 @@ class Graph:
 
 
 def block_model(nodes: int, seed: int, inside: float = 9.0, outside: float = 3.0) -> Graph:
-    """Draw a graph: so many neighbours of a node's own class, and of others, on average.
+    """Draw a graph with so many neighbours of a node's own and other classes.
 
     A tenth of the nodes is trained on.
     """
@@ -54,7 +57,7 @@ def block_model(nodes: int, seed: int, inside: float = 9.0, outside: float = 3.0
 
 
 class Partition:
-    """One partition: its nodes, then those of the others that its nodes have edges to.
+    """One partition: its nodes, then those of others with edges to them.
 
     Node n is in partition n % parts. With a delay below 0 nothing is exchanged.
     """
@@ -84,7 +87,7 @@ class Partition:
         self.sent_bytes = 0
 
     def with_boundary(self, layer: int, vectors: torch.Tensor, epoch: int) -> torch.Tensor:
-        """Return the own vectors with those of the boundary behind them, as of `delay` epochs ago.
+        """Return the vectors with the boundary's of `delay` epochs ago behind them.
 
         Until the first have come, they are zeros.
         """
@@ -155,7 +158,7 @@ def train(partition: Partition, seed: int, looks: list[int], **sync: Any) -> lis
 
 
 def figures(nodes: int, looks: list[int], seeds: int) -> Iterator[tuple[str, list[list[float]], int]]:
-    """Yield each row's name, its accuracies by seed and epoch, and the boundary's bytes of a run."""
+    """Yield each row's name, its accuracies by seed and epoch, and the bytes."""
     rank, parts = dist.get_rank(), dist.get_world_size()
     fixed: dict[str, Any] = {"mode": "fixed", "every": 1, "options": {"elastic_rate": 1.0}}
     shadow: dict[str, Any] = {"mode": "shadow", "gap": 1, "duty": 1.0}
