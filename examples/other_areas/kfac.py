@@ -124,7 +124,7 @@ class KFAC(torch.optim.Optimizer):
         return gradients @ (turned / (of_gradients[:, None] * of_inputs + self._damping)) @ inputs.T
 
     def factors(self, layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return A [in + 1, in + 1] and G [out, out] of a layer."""
+        """Return A [in + 1, in + 1] and G [out, out]."""
         inputs, gradients = self._factors[layer]
         assert inputs is not None
         assert gradients is not None
