@@ -34,7 +34,7 @@ from ..pipeline.wire.control.orders import (
     WriteReplica,
 )
 from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError
-from ..sync_algos.base import Algorithm, PeerLost
+from ..sync_algos.base import Algorithm, ModelOrigin, PeerLost
 from ..sync_algos.catalog.registry import make_algorithm
 from .views import ParameterViews
 
@@ -165,10 +165,13 @@ class LoopRole(SynchronizedRole):
         if closing_round:
             self.is_complete = sync is None
         if sync is not None and closing_round:
+            has_mean = self.algorithm.model is ModelOrigin.MEAN
             for _ in range(CLOSING_ROUNDS):
-                # It makes the mean of all loops, too, where that is the model.
-                self.is_complete = (await sync.finalize(closing_round=True)).complete
-                if self.is_complete:
+                # It makes the mean of all loops, too, where that is the model; one that leaves may end that
+                # after the closing round.
+                ended = await sync.finalize(closing_round=not self.is_complete)
+                self.is_complete = self.is_complete or ended.complete
+                if self.is_complete and (ended.ready or not has_mean):
                     break
             self.last_model = await sync.model()
         if sync is not None:

@@ -192,5 +192,5 @@ def test_too_many_trainers_are_refused() -> None:
 
 
 def test_a_window_in_which_no_round_ends_says_so() -> None:
-    found = of(model_bytes=1e12, seconds=1.0, warm_seconds=0.0)
+    found = of(model_bytes=1e12, seconds=1.0, warm_seconds=1.0)
     assert (found.gap, found.limit) == (None, NO_ROUND)
