@@ -259,7 +259,9 @@ class InProcess(ABC, ProcessHooks):
         self._killed = True
         self._context.cut()
         self.going.set()
-        self._loop.call_soon_threadsafe(self._task.cancel)
+        # Its loop is closed if it has ended by itself, without its context.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._task.cancel)
         self.on_killed(self)
 
     def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
