@@ -39,6 +39,9 @@ class ThreadHooks(ProcessHooks):
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
         """See `ProcessHooks`: there is no supervisor."""
 
+    def health_path(self, *, supervised: bool) -> None:
+        """See `ProcessHooks`: several nodes may share the process."""
+
     def log_to(self, folder: str | Path, name: str) -> None:
         """See `ProcessHooks`: log records go where the process sends them."""
 

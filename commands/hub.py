@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .key import security_options
+from .options.job_arguments import web_option, web_override
 
 if TYPE_CHECKING:
     from ..pipeline.wire.control.loops import LoopsReply
@@ -34,6 +36,20 @@ if TYPE_CHECKING:
     metavar="SECTION.KEY=VALUE",
     help="A setting of a job file's [sync], [codecs] or [run], such as sync.gap=10.",
 )
+@click.option(
+    "--dir",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The hub's folder, new or empty; for shadowsync top. [default: runs/hub, runs/hub-2, ...]",
+)
+@web_option
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Port for Prometheus metrics, on the host of --bind; 0 for none. [default: 0]",
+)
 @click.option("--until-empty", is_flag=True, help="End when the last loop has left.")
 @click.option(
     "--book", type=click.Path(path_type=Path, dir_okay=False), help="Write the book of steps there, as JSON."
@@ -45,6 +61,9 @@ def hub(
     algo: str | None,
     sync_nodes: int | None,
     overrides: tuple[str, ...],
+    folder: Path | None,
+    web: str | None,
+    metrics_port: int,
     until_empty: bool,
     book: Path | None,
     announce: Path | None,
@@ -52,21 +71,38 @@ def hub(
     """Start a hub, where loops join with shadowsync.attach.
 
     It prints the address to join. Ctrl-C ends it; then it prints what each loop did, and how many of its
-    steps were synchronized.
+    steps were synchronized. shadowsync top DIR shows that meanwhile.
     """
+    from ..attached.hub.folder import announce as announce_in
+    from ..attached.hub.folder import make_hub_folder
     from ..attached.hub.serve import serve_hub
     from ..attached.job import loop_job
     from ..nodes.runtime.main_loop import run_interruptible
     from ..nodes.runtime.process import log_to_stderr
-    from ..nodes.runtime.settings import NodeSettings
+    from ..nodes.runtime.settings import NodeSettings, insecurities
+    from ..pipeline.jobfile.extras import left_out
 
     given: dict[str, Any] = {"sync.algorithm": algo, "sync.nodes": sync_nodes}
+    overrides = (*overrides, *web_override(web))
     job = loop_job({name: value for name, value in given.items() if value is not None}, overrides)
-    settings = NodeSettings(job, bind=bind.removeprefix("tcp://"), advertise=advertise)
+    settings = NodeSettings(
+        job, bind=bind.removeprefix("tcp://"), advertise=advertise, metrics_port=metrics_port or None
+    )
+    # Before there is a folder: an address may need a key that was not given.
+    settings.listen_at()
+    for text in (left_out(job, metrics_port=metrics_port or None, has_report=False), *insecurities(settings)):
+        if text:
+            click.echo(text, err=True)
+    place = make_hub_folder(job, folder)
+    settings = replace(settings, folder=place)
     log_to_stderr()
 
-    def tell(endpoint: str) -> None:
+    def tell(endpoint: str, page: str) -> None:
+        announce_in(place, endpoint)
         click.echo(f"loops join at {endpoint}")
+        click.echo(f"folder: {place}")
+        if page:
+            click.echo(f"page: {page}")
         sys.stdout.flush()
         if announce is not None:
             announce.write_text(endpoint, encoding="ascii")

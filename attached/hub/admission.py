@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS
@@ -23,8 +22,6 @@ from .state import LOOP, SYNC, HubState
 
 REQUEST_SECONDS = 60.0
 
-log = logging.getLogger(__name__)
-
 
 class AdmissionFailed(Exception):
     """A member cannot take part; the text says why."""
@@ -38,12 +35,20 @@ class HubAdmission:
 
     Args:
         mark_dead: called with the token of a member that cannot take part, and why.
+        event: called with the name of a loop, and what happened to it.
     """
 
-    def __init__(self, server: ControlServer, state: HubState, mark_dead: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        server: ControlServer,
+        state: HubState,
+        mark_dead: Callable[[str, str], None],
+        event: Callable[[str, str], None],
+    ) -> None:
         self._server = server
         self._state = state
         self._mark_dead = mark_dead
+        self._event = event
         self._admitting = asyncio.Lock()
 
     async def admit(self, member: Member) -> None:
@@ -88,7 +93,7 @@ class HubAdmission:
             group = SetGroup(state.return_to_group(member))
             await self._server.call_all([*state.loops, member], group, REQUEST_SECONDS)
         state.begin(member)
-        log.info("%s joined%s", member.info.name, "" if first else " late")
+        self._event(member.info.name, "joined" if first else "joined late")
 
     async def _copy_weights(self, member: Member) -> None:
         """Copy the weights of another loop."""

@@ -7,8 +7,10 @@ import concurrent.futures
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
+from ...nodes.coordinator.monitoring.monitoring import Monitoring
 from ...nodes.launch import make_role
 from ...nodes.runtime.main_loop import run_pause_aware
 from ...nodes.runtime.process import ProcessHooks
@@ -18,13 +20,14 @@ from ...pipeline.wire.control.loops import LoopsReply
 from ...pipeline.wire.endpoints import WILDCARDS, host_of
 from ..node_thread import NodeThread, ThreadHooks
 from .server import HubServer
+from .status import hub_status
 
 END_SECONDS = 10.0
 
 
 async def serve_hub(
     settings: NodeSettings,
-    announce: Callable[[str], None],
+    announce: Callable[[str, str], None],
     *,
     until_empty: bool = False,
     process: ProcessHooks | None = None,
@@ -32,24 +35,28 @@ async def serve_hub(
     """Serve loops until the end; return the book of steps.
 
     The end is an interrupt, or with `until_empty` that the last loop has left. `announce` is called with the
-    address to join. Raises ClusterError for an address that cannot be used, and the error of a sync node that
-    failed.
+    address to join, and that of the page, "" without one. Raises ClusterError for an address that cannot be
+    used, and the error of a sync node that failed.
     """
     server = HubServer(settings, until_empty=until_empty, process=process)
+    watching = Monitoring(server, partial(hub_status, server.state), "hub")
     nodes: list[NodeThread[Role]] = []
     try:
         endpoint = server.listen()
+        watching.open()
         server.start()
+        server.spawn(watching.run())
         for index in range(settings.job.sync_nodes):
             nodes.append(_sync_node(settings, server.bound, index))
             await asyncio.to_thread(nodes[-1].start)
-        announce(endpoint)
+        announce(endpoint, server.state.page)
         await server.over()
     finally:
         if server.bound:
             await server.finish()
         await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in nodes))
         await server.close()
+        await watching.close()
     return server.state.book()
 
 
@@ -59,7 +66,7 @@ def _sync_node(settings: NodeSettings, bound: str, index: int) -> NodeThread[Rol
     join = bound
     if host in WILDCARDS:
         join = f"tcp://127.0.0.1:{bound.rpartition(':')[2]}"
-    own = replace(settings, join=join, bind=host, token=uuid4().hex)
+    own = replace(settings, join=join, bind=host, token=uuid4().hex, metrics_port=0)
     return NodeThread(lambda: make_role("sync", settings.job), own, f"sync-{index} control")
 
 
@@ -67,22 +74,22 @@ class HubThread:
     """A hub as a thread of this process.
 
     Attributes:
-        endpoint: the address to join, once `start` has returned.
+        endpoint, page: the address to join, and that of the page, once `start` has returned.
         book: the book of steps, once it has ended.
     """
 
     def __init__(self, settings: NodeSettings, *, until_empty: bool = False) -> None:
         self._settings, self._until_empty = settings, until_empty
-        self._announced: concurrent.futures.Future[str] = concurrent.futures.Future()
+        self._announced: concurrent.futures.Future[tuple[str, str]] = concurrent.futures.Future()
         self._hooks = _StoppableHooks()
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
-        self.endpoint = ""
+        self.endpoint = self.page = ""
         self.book: LoopsReply | None = None
 
     def start(self) -> str:
         """Start the hub; return the address to join. Raises what `serve_hub` raises."""
         self._thread.start()
-        self.endpoint = self._announced.result()
+        self.endpoint, self.page = self._announced.result()
         return self.endpoint
 
     def stop(self) -> None:
@@ -99,7 +106,7 @@ class HubThread:
             self.book = run_pause_aware(
                 serve_hub(
                     self._settings,
-                    self._announced.set_result,
+                    lambda *where: self._announced.set_result(where),
                     until_empty=self._until_empty,
                     process=self._hooks,
                 )

@@ -13,11 +13,12 @@ from typing import Any
 from ...nodes.coordinator.control_server import ControlServer
 from ...nodes.coordinator.monitoring.replica_sampler import ReplicaSampler
 from ...nodes.coordinator.state.membership import Member
+from ...nodes.runtime.health import Health, serve_health
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
-from ...pipeline.text.format import duration
+from ...pipeline.text.format import counted, duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.loops import (
     EndSamples,
@@ -28,6 +29,7 @@ from ...pipeline.wire.control.loops import (
     TakeSamples,
 )
 from ...pipeline.wire.control.messages import (
+    GetStatus,
     Hello,
     HelloReply,
     Interrupt,
@@ -36,6 +38,7 @@ from ...pipeline.wire.control.messages import (
     Ready,
     RejoinGroup,
     ReportSlowPeer,
+    StatusReply,
 )
 from ...pipeline.wire.control.orders import Finish, GroupView, NodeLost, SetGroup
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
@@ -44,7 +47,8 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..errors import AttachError
 from ..job import require_settings
 from .admission import REQUEST_SECONDS, HubAdmission
-from .state import SYNC, HubState
+from .state import LOOP_NAME, SYNC, HubState
+from .status import hub_status
 
 FINISH_SECONDS = 5.0
 
@@ -62,9 +66,11 @@ class HubServer(ControlServer):
         self, settings: NodeSettings, *, until_empty: bool = False, process: ProcessHooks | None = None
     ) -> None:
         super().__init__(settings, process)
-        self.state = HubState(settings.job)
+        self.state = HubState(settings.job, settings.folder)
         self._until_empty = until_empty
-        self._admission = HubAdmission(self, self.state, self.mark_dead)
+        self._admission = HubAdmission(
+            self, self.state, self.mark_dead, lambda name, what: self.event(name, what, logging.INFO)
+        )
         self._plan = TablePlan.make(settings.job.tables, settings.job.embedding.nodes).to_body()
         self._sampling: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
@@ -73,6 +79,8 @@ class HubServer(ControlServer):
         """Begin to receive and to watch heartbeats; an interrupt ends the hub."""
         self.spawn(self._receive())
         self.spawn(self._watch())
+        if (path := self._process.health_path(supervised=False)) is not None:
+            self.spawn(serve_health(path, self.health))
         self._process.on_interrupt(asyncio.get_running_loop(), self._stopped.set)
 
     async def over(self) -> None:
@@ -94,12 +102,36 @@ class HubServer(ControlServer):
                 self.state.heartbeat(member, reply.counts)
                 self.state.lose(member, "")
 
+    async def close(self) -> None:
+        """Tell watchers that the hub has ended; end the tasks and the socket."""
+        try:
+            await self.tell_watchers(self.state.outcome)
+        finally:
+            await super().close()
+
+    def event(self, node: str, what: str, level: int = logging.WARNING) -> None:
+        """Record what happened to a member, in log and status."""
+        log.log(level, "%s: %s", node, what)
+        self.state.add_event(node, what)
+
+    def health(self) -> Health:
+        """Return what the socket of `nodes/runtime/health.py` answers."""
+        state, loops = self.state, counted(len(self.state.loops), "loop")
+        missing = state.job.sync_nodes - len(state.members.alive(SYNC))
+        lacking = f", without {counted(missing, 'sync node')}" if missing else ""
+        return Health(not missing, f"hub: {loops}{lacking}", {"loops": len(state.loops)})
+
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:  # noqa: ARG002
         """See `ControlServer`."""
         if isinstance(request, Hello):
             return self._hello(token, request)
         if isinstance(request, GetLoops):
             return self.state.book()
+        if isinstance(request, GetStatus):
+            if request.subscribe_end:
+                self.sessions.watches(token)
+            status = hub_status(self.state, request.curves, request.incidents)
+            return StatusReply(status.model_dump(mode="json"))
         handlers: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             JoinLoops: self._join_loops,
             Ready: self._ready,
@@ -140,7 +172,7 @@ class HubServer(ControlServer):
         self.sessions.end(token.encode(), why)
         if member is None or not member.alive:
             return
-        log.warning("%s: %s", member.info.name, why)
+        self.event(member.info.name, why)
         self._without(member, self.state.lose(member, why))
         if member.info.role == SYNC:
             self._failed(ClusterError(f"{member.info.name}: {why}"))
@@ -166,6 +198,7 @@ class HubServer(ControlServer):
             raise ProtocolError("the token is not that of the connection")
         member = self.state.members.join(hello)
         member.say_hello(asyncio.get_running_loop().time())
+        self.state.places[token] = hello.host, hello.pid
         return HelloReply(member.info.name, member.info.index, "", self._plan)
 
     async def _join_loops(self, member: Member, request: JoinLoops) -> JoinLoopsReply:
@@ -200,7 +233,7 @@ class HubServer(ControlServer):
         except (ConnectionLost, RemoteError) as error:
             log.warning("%s did not confirm its end: %s", member.info.name, error)
         if member.alive:
-            log.info("%s left", member.info.name)
+            self.event(member.info.name, "left", logging.INFO)
             self._without(member, self.state.lose(member, ""))
         self.sessions.end(member.info.token.encode(), "left")
 
@@ -217,7 +250,8 @@ class HubServer(ControlServer):
         group = self.state.group
         view = group.late(request.generation, request.index, reported_by=member.info.index)
         if view is not None:
-            log.warning("loop-%d was removed from the group: %s waited", request.index, member.info.name)
+            what = f"was removed from the group: {member.info.name} waited for it without success"
+            self.event(f"{LOOP_NAME}-{request.index}", what)
         # Also without a change: the reporter does not know the current view.
         self.broadcast_group(view or group.view)
         return Done()

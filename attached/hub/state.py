@@ -6,13 +6,15 @@ Imports no torch.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from ...nodes.coordinator.control.sync_control import SyncControl, control_of
 from ...nodes.coordinator.state.membership import Member
-from ...nodes.coordinator.state.progress import DivergenceCurve
+from ...nodes.coordinator.state.progress import DivergenceCurve, NodeRates, TrainingMetrics
 from ...nodes.runtime.members import SyncGroup
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
+from ...pipeline.text.format import counted
 from ...pipeline.wire.control.loops import (
     EndSamples,
     LoopRecord,
@@ -28,6 +30,7 @@ from ...pipeline.wire.field_checks import Counts
 from .samples import SampleStream
 
 LOOP, SYNC = "trainer", "sync"
+LOOP_NAME = "loop"
 MAX_STREAMS = 64
 # A count of a heartbeat: examples of this stream that the loop has trained.
 FINISHED_PREFIX = "finished/"
@@ -57,7 +60,7 @@ class HubMembers:
         index = len(self.everyone(hello.role))
         if hello.role == SYNC and index >= self._sync_nodes:
             raise ClusterError(f"the hub already has its {self._sync_nodes} sync nodes")
-        name = f"{'loop' if hello.role == LOOP else SYNC}-{index}"
+        name = f"{LOOP_NAME if hello.role == LOOP else SYNC}-{index}"
         info = MemberInfo(name, hello.role, index, hello.token, hello.endpoint)
         self._members[hello.token] = member = Member(info, begun=False)
         return member
@@ -93,16 +96,29 @@ class HubMembers:
 class HubState:
     """What a hub knows; it belongs to the hub's loop.
 
+    Args:
+        folder: the hub's folder; its name is that of the run.
+
     Attributes:
         seeded: whether the center has its first value, or there is no center.
         begun: whether a loop has ever begun.
+        rates, gaps: the last heartbeats, and the curves of the loops' sync gaps.
+        places: host and process by token.
+        events: seconds since the start, member, and what happened.
+        page: the address of the page; "" without one.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, folder: Path | None = None) -> None:
         self.job = job
+        self.folder = folder or Path(job.run.name)
         self.members = HubMembers(job.sync_nodes)
         self.group = SyncGroup()
         self.divergence = DivergenceCurve()
+        self.rates = NodeRates()
+        self.gaps = TrainingMetrics()
+        self.places: dict[str, tuple[str, int]] = {}
+        self.events: list[tuple[float, str, str]] = []
+        self.page = ""
         self.control: SyncControl | None = None
         self.begun = False
         self.seeded = False
@@ -117,6 +133,25 @@ class HubState:
     def seconds(self) -> float:
         """Return the seconds since the start."""
         return time.monotonic() - self._started_at
+
+    @property
+    def phase(self) -> str:
+        """What the loops do, for watchers."""
+        return "training" if self.loops else "waiting for loops"
+
+    @property
+    def outcome(self) -> str:
+        """How the hub ended, for watchers."""
+        gone = self.members.everyone(LOOP)
+        return f"{counted(len(gone), 'loop')}, of which {sum(not loop.left for loop in gone)} died"
+
+    def show_page(self, url: str) -> None:
+        """Record the address of the page."""
+        self.page = url
+
+    def add_event(self, name: str, what: str) -> None:
+        """Record what happened to a member now."""
+        self.events.append((self.seconds(), name, what))
 
     @property
     def has_sync_nodes(self) -> bool:
@@ -164,6 +199,9 @@ class HubState:
     def heartbeat(self, member: Member, counts: Counts) -> None:
         """Record a member's counts."""
         member.record_heartbeat(counts)
+        self.rates.record_heartbeat(member.info.name, self.seconds(), counts)
+        if member.info.role == LOOP:
+            self.gaps.heartbeat(member.info.name, self.seconds(), counts)
         for name, stream in self._streams.items():
             if (finished := member.count(FINISHED_PREFIX + name)) is not None:
                 stream.finish(member.info.token, finished)

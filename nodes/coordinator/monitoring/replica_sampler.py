@@ -27,6 +27,10 @@ class LivingMembers(Protocol):
         """Return active living members, by role and index."""
         ...
 
+    def everyone(self, role: str | None = None) -> list[Member]:
+        """Return all members ever, of one role or of all."""
+        ...
+
 
 class SampledState(Protocol):
     """What a sampler reads and adds to: `JobState`, or the state of a hub."""
