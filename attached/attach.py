@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,8 +22,9 @@ from ..pipeline.wire.keys.job_key import KEY_VARIABLE, job_key
 from .checks import check_model
 from .errors import AttachError
 from .job import loop_job
-from .loop import AttachedLoop
+from .loop import END_SECONDS, AttachedLoop
 from .node_thread import NodeThread, await_first
+from .returning import WayBack
 from .role import LoopRole
 from .torchrun import ENV, Joining, join_by_environment
 from .views import ParameterViews
@@ -45,6 +48,7 @@ def attach(
     start: Literal["cluster", "mine"] = "cluster",
     wait_for: int = 1,
     on_lost: Literal["go_on", "raise"] = "go_on",
+    hub_wait_seconds: float = 600.0,
     bind: str = "",
     advertise: str = "",
     timeout_seconds: float = 60.0,
@@ -65,7 +69,9 @@ def attach(
             them; those that are given here must be the same. With "env://" they are the hub's.
         start: "cluster": a loop that joins late takes the others' weights; "mine": it keeps its own.
         wait_for: return only when so many loops train.
-        on_lost: without the hub the loop goes on alone, which is logged, or raises ClusterError.
+        on_lost: without the hub the loop goes on alone, which is logged, until a hub is at that address
+            again; or it raises ClusterError.
+        hub_wait_seconds: how long a sampler waits for a hub that is gone.
         bind, advertise: host to listen on for other loops, and the host that they connect to; by default
             chosen by the hub's address.
         timeout_seconds: how long to wait for the hub, and for `wait_for`.
@@ -95,8 +101,16 @@ def attach(
         try:
             _await_begin(thread, role)
             _await_others(thread, role, wait_for, timeout_seconds)
+            comes_back = address != ENV and on_lost == "go_on"
             return AttachedLoop(
-                views, optimizers, thread, role, raise_if_lost=on_lost == "raise", at_end=joining.at_end
+                views,
+                optimizers,
+                thread,
+                role,
+                raise_if_lost=on_lost == "raise",
+                seek=_seek_with(views, wanted, settings) if comes_back else None,
+                hub_wait_seconds=hub_wait_seconds,
+                at_end=joining.at_end,
             )
         except BaseException:
             thread.fail(ClusterError("the loop was not attached"))
@@ -135,6 +149,29 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
         bind, advertise = ("127.0.0.1", advertise) if near else ("0.0.0.0", advertise or AUTO)
     job = loop_job({"run.start_timeout_seconds": timeout_seconds})
     return NodeSettings(job, join=endpoint, bind=bind, advertise=advertise)
+
+
+def _seek_with(
+    views: ParameterViews, wanted: Mapping[str, Any], settings: NodeSettings
+) -> Callable[[NodeThread[LoopRole], LoopRole], WayBack]:
+    """Return what looks for a hub that comes back, after the end of a node."""
+    numbers = itertools.count(1)
+
+    def join(thread: NodeThread[LoopRole], before: LoopRole) -> tuple[NodeThread[LoopRole], LoopRole]:
+        if not thread.join(END_SECONDS) or not before.is_quiet:
+            raise ClusterError("what synchronized the loop before has not ended")
+        again = replace(settings, token=f"{settings.token}.{next(numbers)}")
+        made = NodeThread(lambda: LoopRole(views, wanted, "mine", before), again, "attached loop")
+        role = made.start()
+        try:
+            _await_begin(made, role)
+        except BaseException:
+            made.fail(ClusterError("the loop did not come back"))
+            made.join(END_SECONDS)
+            raise
+        return made, role
+
+    return lambda thread, before: WayBack(settings.join, lambda: join(thread, before))
 
 
 def _await_begin(thread: NodeThread[LoopRole], role: LoopRole) -> None:

@@ -83,6 +83,11 @@ class NodeThread(Generic[R]):
             self.ended.result()
         return self._started.result()[2]
 
+    @property
+    def role(self) -> R:
+        """The role, once `start` has returned."""
+        return self._started.result()[2]
+
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         """Run a coroutine on the node's loop; any thread may call.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from .key import security_options
 from .options.job_arguments import web_option, web_override
 
 if TYPE_CHECKING:
+    from ..nodes.runtime.settings import NodeSettings
     from ..pipeline.wire.control.loops import LoopsReply
 
 
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 @security_options
 @click.option(
     "--bind",
-    default="127.0.0.1",
-    show_default=True,
     metavar="[tcp://]HOST[:PORT]",
-    help="Where loops join; without PORT, at any free one.",
+    help="Where loops join; without PORT, at any free one. [default: 127.0.0.1]",
 )
 @click.option("--advertise", default="", metavar="HOST", help='The host that loops connect to; or "auto".')
 @click.option("--algo", metavar="NAME", help="The algorithm. [default: easgd]")
@@ -43,6 +41,27 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="The hub's folder, new or empty; for shadowsync top. [default: runs/hub, runs/hub-2, ...]",
 )
+@click.option(
+    "--recover",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Take the place of the dead hub of this folder, with its settings and at its address.",
+)
+@click.option(
+    "--checkpoint-every",
+    "checkpoint_seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Write the one model of all loops into the hub's folder so often, and at the end; 0: never."
+    " [default: 0]",
+)
+@click.option(
+    "--resume",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Begin with the checkpoint of the hub of this folder: its model, and the accounts of its samples.",
+)
 @web_option
 @click.option(
     "--metrics-port",
@@ -56,12 +75,15 @@ if TYPE_CHECKING:
 )
 @click.option("--announce", type=click.Path(path_type=Path), hidden=True)
 def hub(
-    bind: str,
+    bind: str | None,
     advertise: str,
     algo: str | None,
     sync_nodes: int | None,
     overrides: tuple[str, ...],
     folder: Path | None,
+    recover: Path | None,
+    checkpoint_seconds: float,
+    resume: Path | None,
     web: str | None,
     metrics_port: int,
     until_empty: bool,
@@ -73,28 +95,39 @@ def hub(
     It prints the address to join. Ctrl-C ends it; then it prints what each loop did, and how many of its
     steps were synchronized. shadowsync top DIR shows that meanwhile.
     """
+    from ..attached.hub.checkpoint import SavedModel
     from ..attached.hub.folder import announce as announce_in
-    from ..attached.hub.folder import make_hub_folder
+    from ..attached.hub.folder import make_hub_folder, saved_settings
     from ..attached.hub.serve import serve_hub
-    from ..attached.job import loop_job
     from ..nodes.runtime.main_loop import run_interruptible
     from ..nodes.runtime.process import log_to_stderr
-    from ..nodes.runtime.settings import NodeSettings, insecurities
+    from ..nodes.runtime.settings import insecurities
+    from ..pipeline.errors import JobFileError
     from ..pipeline.jobfile.extras import left_out
 
     given: dict[str, Any] = {"sync.algorithm": algo, "sync.nodes": sync_nodes}
-    overrides = (*overrides, *web_override(web))
-    job = loop_job({name: value for name, value in given.items() if value is not None}, overrides)
-    settings = NodeSettings(
-        job, bind=bind.removeprefix("tcp://"), advertise=advertise, metrics_port=metrics_port or None
-    )
+    if recover is not None:
+        if any((bind, advertise, algo, sync_nodes, overrides, folder, resume, web, metrics_port)):
+            raise JobFileError(
+                "other settings given; the hub has those of its folder",
+                where="--recover",
+                remedy="leave out all but --key, --http-token, --checkpoint-every, --book and --until-empty",
+            )
+        settings = saved_settings(recover)
+    else:
+        settings = _settings(given, (*overrides, *web_override(web)), bind, advertise, metrics_port or None)
     # Before there is a folder: an address may need a key that was not given.
     settings.listen_at()
-    for text in (left_out(job, metrics_port=metrics_port or None, has_report=False), *insecurities(settings)):
+    if resume is not None:
+        SavedModel.read(resume)
+    missing = left_out(settings.job, metrics_port=settings.metrics_port, has_report=False)
+    for text in (missing, *insecurities(settings)):
         if text:
             click.echo(text, err=True)
-    place = make_hub_folder(job, folder)
-    settings = replace(settings, folder=place)
+    if recover is None:
+        settings = make_hub_folder(settings, folder)
+    place = settings.folder
+    assert place is not None
     log_to_stderr()
 
     def tell(endpoint: str, page: str) -> None:
@@ -107,10 +140,29 @@ def hub(
         if announce is not None:
             announce.write_text(endpoint, encoding="ascii")
 
-    found = run_interruptible(lambda: serve_hub(settings, tell, until_empty=until_empty))
+    found = run_interruptible(
+        lambda: serve_hub(
+            settings, tell, until_empty=until_empty, checkpoint_seconds=checkpoint_seconds, resume=resume
+        )
+    )
     click.echo(_text(found))
     if book is not None:
         book.write_text(json.dumps(_json(found), indent=1) + "\n", encoding="utf-8")
+
+
+def _settings(
+    given: dict[str, Any],
+    overrides: tuple[str, ...],
+    bind: str | None,
+    advertise: str,
+    metrics_port: int | None,
+) -> NodeSettings:
+    from ..attached.job import loop_job
+    from ..nodes.runtime.settings import NodeSettings
+
+    job = loop_job({name: value for name, value in given.items() if value is not None}, overrides)
+    address = (bind or "127.0.0.1").removeprefix("tcp://")
+    return NodeSettings(job, bind=address, advertise=advertise, metrics_port=metrics_port)
 
 
 def _text(book: LoopsReply) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.atomic_file import unwritable
-from ...pipeline.config.job import Job
-from ...pipeline.errors import JobFileError
+from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.jobfile.load import validate_saved_job
 from ...pipeline.report.run_folder import ADDRESS_FILE, create_run_folder, point_latest, write_address
 
 HUB_FILE: Final = "hub.json"
 
 
-def make_hub_folder(job: Job, given: Path | None) -> Path:
-    """Create the folder of a new hub, with its settings.
+def make_hub_folder(settings: NodeSettings, given: Path | None) -> NodeSettings:
+    """Create the folder of a new hub, with its settings; return them with the folder.
 
     By default it is runs/hub, or runs/hub-2 and so on, to which runs/latest then points. Raises JobFileError
     for a given folder that is not empty, ResourceError if it cannot be made.
     """
+    job = settings.job
     if given is None:
         root = Path(job.run.directory)
         folder = create_run_folder(root, job.run.name)
@@ -34,8 +38,31 @@ def make_hub_folder(job: Job, given: Path | None) -> Path:
             raise JobFileError(
                 "is a folder with files in it", where=str(folder), remedy="give a new or empty one to --dir"
             )
-    (folder / HUB_FILE).write_text(job.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    return folder
+    saved = {
+        "job": job.model_dump(mode="json"),
+        "bind": settings.bind,
+        "advertise": settings.advertise,
+        "metrics_port": settings.metrics_port,
+    }
+    (folder / HUB_FILE).write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+    return replace(settings, folder=folder)
+
+
+def saved_settings(folder: Path) -> NodeSettings:
+    """Return the settings of the hub of this folder, to take its place.
+
+    Raises ClusterError for a folder without any, JobFileError for those of another version.
+    """
+    path = folder / HUB_FILE
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        job = validate_saved_job(saved["job"], where=str(path))
+        more = {name: saved[name] for name in ("bind", "advertise", "metrics_port")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClusterError(
+            "is not the folder of a hub", where=str(folder), remedy="give that of --dir, such as runs/hub"
+        ) from error
+    return NodeSettings(job, folder=folder, recover=folder, **more)
 
 
 def announce(folder: Path, endpoint: str) -> None:

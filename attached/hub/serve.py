@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
+
+import numpy as np
 
 from ...nodes.coordinator.monitoring.monitoring import Monitoring
 from ...nodes.launch import make_role
 from ...nodes.runtime.main_loop import run_pause_aware
 from ...nodes.runtime.process import ProcessHooks
-from ...nodes.runtime.role import Role
 from ...nodes.runtime.settings import NodeSettings
+from ...nodes.sync.role import SyncRole
+from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.loops import LoopsReply
 from ...pipeline.wire.endpoints import WILDCARDS, host_of
 from ..node_thread import NodeThread, ThreadHooks
+from .checkpoint import HubCheckpoints, SavedModel
+from .ledger import BOUND, HubLedger
 from .server import HubServer
 from .status import hub_status
 
@@ -31,24 +38,38 @@ async def serve_hub(
     *,
     until_empty: bool = False,
     process: ProcessHooks | None = None,
+    checkpoint_seconds: float = 0.0,
+    resume: Path | None = None,
 ) -> LoopsReply:
     """Serve loops until the end; return the book of steps.
 
     The end is an interrupt, or with `until_empty` that the last loop has left. `announce` is called with the
     address to join, and that of the page, "" without one. Raises ClusterError for an address that cannot be
     used, and the error of a sync node that failed.
+
+    With `checkpoint_seconds` a checkpoint is written that often into the hub's folder, and at the end. With
+    `resume`, the folder of a hub with a checkpoint, the loops begin with that.
     """
-    server = HubServer(settings, until_empty=until_empty, process=process)
+    saved_model = await asyncio.to_thread(SavedModel.read, resume) if resume is not None else None
+    ledger, saved = await asyncio.to_thread(_open_ledger, settings)
+    server = HubServer(settings, until_empty=until_empty, process=process, ledger=ledger, saved=saved)
+    if saved_model is not None:
+        server.state.resume(saved_model.layout, saved_model.values, saved_model.state)
     watching = Monitoring(server, partial(hub_status, server.state), "hub")
-    nodes: list[NodeThread[Role]] = []
+    nodes: list[NodeThread[SyncRole]] = []
     try:
-        endpoint = server.listen()
+        endpoint = server.listen(saved.get(BOUND, ""))
+        await server.save({BOUND: server.bound})
         watching.open()
         server.start()
         server.spawn(watching.run())
         for index in range(settings.job.sync_nodes):
             nodes.append(_sync_node(settings, server.bound, index))
             await asyncio.to_thread(nodes[-1].start)
+        if checkpoint_seconds:
+            checkpoints = HubCheckpoints(server, server.state, partial(_center, nodes))
+            server.checkpoint = checkpoints.take
+            server.spawn(checkpoints.run(checkpoint_seconds))
         announce(endpoint, server.state.page)
         await server.over()
     finally:
@@ -57,17 +78,41 @@ async def serve_hub(
         await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in nodes))
         await server.close()
         await watching.close()
+        if ledger is not None:
+            await asyncio.to_thread(ledger.close)
     return server.state.book()
 
 
-def _sync_node(settings: NodeSettings, bound: str, index: int) -> NodeThread[Role]:
+def _open_ledger(settings: NodeSettings) -> tuple[HubLedger | None, dict[str, Any]]:
+    """Return the hub's ledger, and what a dead hub has recorded in it."""
+    if settings.recover is not None:
+        ledger = HubLedger.open(settings.recover)
+        return ledger, ledger.read()
+    return (HubLedger(settings.folder, new=True) if settings.folder is not None else None), {}
+
+
+async def _center(nodes: Sequence[NodeThread[SyncRole]]) -> Float32Array | None:
+    """Return the center, float32 [numel]; None before it has a value."""
+    slices = [await asyncio.wrap_future(node.submit(node.role.slice_values)) for node in nodes]
+    values = [one for one in slices if one is not None]
+    # With more nodes than elements, the last ones hold nothing.
+    return np.concatenate(values) if values else None
+
+
+def _sync_node(settings: NodeSettings, bound: str, index: int) -> NodeThread[SyncRole]:
     """Make a sync node that joins the hub of this process."""
     host = host_of(settings.bind)
     join = bound
     if host in WILDCARDS:
         join = f"tcp://127.0.0.1:{bound.rpartition(':')[2]}"
     own = replace(settings, join=join, bind=host, token=uuid4().hex, metrics_port=0)
-    return NodeThread(lambda: make_role("sync", settings.job), own, f"sync-{index} control")
+
+    def make() -> SyncRole:
+        role = make_role("sync", settings.job)
+        assert isinstance(role, SyncRole)
+        return role
+
+    return NodeThread(make, own, f"sync-{index} control")
 
 
 class HubThread:
@@ -78,8 +123,16 @@ class HubThread:
         book: the book of steps, once it has ended.
     """
 
-    def __init__(self, settings: NodeSettings, *, until_empty: bool = False) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        until_empty: bool = False,
+        checkpoint_seconds: float = 0.0,
+        resume: Path | None = None,
+    ) -> None:
         self._settings, self._until_empty = settings, until_empty
+        self._checkpoint_seconds, self._resume = checkpoint_seconds, resume
         self._announced: concurrent.futures.Future[tuple[str, str]] = concurrent.futures.Future()
         self._hooks = _StoppableHooks()
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
@@ -108,6 +161,8 @@ class HubThread:
                     self._settings,
                     lambda *where: self._announced.set_result(where),
                     until_empty=self._until_empty,
+                    checkpoint_seconds=self._checkpoint_seconds,
+                    resume=self._resume,
                     process=self._hooks,
                 )
             )

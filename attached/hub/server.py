@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ...nodes.coordinator.control_server import ControlServer
@@ -47,10 +47,15 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..errors import AttachError
 from ..job import require_settings
 from .admission import REQUEST_SECONDS, HubAdmission
-from .state import LOOP_NAME, SYNC, HubState
+from .ledger import ENDED, HubLedger
+from .members import LOOP, LOOP_NAME, SYNC
+from .state import HubState
 from .status import hub_status
 
 FINISH_SECONDS = 5.0
+# Node timeouts within which the loops of a dead hub come back; they look for one about every second.
+RETURN_TIMEOUTS = 3
+_OTHER_HUB = "belongs to a hub that was here before"
 
 log = logging.getLogger(__name__)
 
@@ -60,18 +65,31 @@ class HubServer(ControlServer):
 
     Args:
         until_empty: whether the hub ends when the last loop has gone.
+        ledger: where it records what another hub needs to take its place; None for nowhere.
+        saved: what the ledger of a dead hub has, whose place this one takes.
     """
 
     def __init__(
-        self, settings: NodeSettings, *, until_empty: bool = False, process: ProcessHooks | None = None
+        self,
+        settings: NodeSettings,
+        *,
+        until_empty: bool = False,
+        process: ProcessHooks | None = None,
+        ledger: HubLedger | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(settings, process)
+        self._ledger = ledger
         self.state = HubState(settings.job, settings.folder)
         self._until_empty = until_empty
         self._admission = HubAdmission(
             self, self.state, self.mark_dead, lambda name, what: self.event(name, what, logging.INFO)
         )
         self._plan = TablePlan.make(settings.job.tables, settings.job.embedding.nodes).to_body()
+        if saved:
+            self.state.restore(saved)
+        # Called before the last loop ends, which alone may have the model.
+        self.checkpoint: Callable[[], Awaitable[object]] | None = None
         self._sampling: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
 
@@ -82,6 +100,8 @@ class HubServer(ControlServer):
         if (path := self._process.health_path(supervised=False)) is not None:
             self.spawn(serve_health(path, self.health))
         self._process.on_interrupt(asyncio.get_running_loop(), self._stopped.set)
+        if self.state.awaits_return:
+            self.spawn(self._take_back())
 
     async def over(self) -> None:
         """Return when the hub is to end; raises the error that ended it."""
@@ -95,12 +115,22 @@ class HubServer(ControlServer):
 
     async def finish(self) -> None:
         """Tell every member to end, and take the last counts."""
+        if self.checkpoint is not None and self.state.loops:
+            await self.checkpoint()
         members = self.state.members.living()
         replies = await self.call_all(members, Finish(ExitCode.OK, "the hub ended"), FINISH_SECONDS)
         for member in members:
             if (reply := replies.get(member.info.name)) is not None:
                 self.state.heartbeat(member, reply.counts)
                 self.state.lose(member, "")
+        for member in self.state.members.away():
+            self.state.lose(member, "had not come back when the hub ended")
+        await self.save({ENDED: True})
+
+    async def save(self, more: Mapping[str, Any] | None = None) -> None:
+        """Record what another hub needs to take this one's place."""
+        if self._ledger is not None:
+            await self._ledger.write(self.state.saved() | dict(more or {}))
 
     async def close(self) -> None:
         """Tell watchers that the hub has ended; end the tasks and the socket."""
@@ -146,16 +176,23 @@ class HubServer(ControlServer):
         }
         if type(request) not in handlers:
             raise ProtocolError(f"a hub does not answer {CONTROL_VERBS.name_of(request)!r}")
-        return await handlers[type(request)](self.state.members.require(token), request)
+        members = self.state.members
+        if members.find(token) is None or members.is_away(token):
+            # A loop of the hub that was here before.
+            self._send(token.encode(), HeartbeatReply(0, _OTHER_HUB))
+        return await handlers[type(request)](members.require(token), request)
 
     def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         """See `ControlServer`."""
         member = self.state.members.find(token)
+        if member is None or self.state.members.is_away(token):
+            self._send(identity, HeartbeatReply(0, _OTHER_HUB))
+            return
         # A leaving loop is being told to end, as long as it has a session.
-        leaves = member is not None and member.left and self.sessions.of(identity) is not None
-        dead = member is not None and not member.alive and not leaves
-        self._send(identity, HeartbeatReply(0, member.lost_because if member is not None and dead else ""))
-        if member is not None and member.alive:
+        leaves = member.left and self.sessions.of(identity) is not None
+        dead = not member.alive and not leaves
+        self._send(identity, HeartbeatReply(0, member.lost_because if dead else ""))
+        if member.alive:
             self.state.heartbeat(member, message.counts)
 
     def count_refused(self, token: str) -> None:  # noqa: ARG002
@@ -189,9 +226,21 @@ class HubServer(ControlServer):
         for other in self.state.members.alive():
             self.spawn(self.call(other, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS))
         self.broadcast_group(view)
-        if self._until_empty and self.state.begun and not self.state.loops:
-            self._stopped.set()
+        self._stop_if_empty()
         self.spawn(self.notify())
+
+    def _stop_if_empty(self) -> None:
+        state = self.state
+        empty = not any(one.info.role == LOOP for one in state.members.living())
+        if self._until_empty and state.begun and empty and not state.awaits_return:
+            self._stopped.set()
+
+    async def _take_back(self) -> None:
+        """Wait for the loops of the dead hub, and go on with those that come."""
+        away = counted(len(self.state.members.away()), "loop")
+        self.event("hub", f"took the place of a dead hub; {away} may come back")
+        await self._admission.admit_returned(RETURN_TIMEOUTS * self.state.job.run.node_timeout_seconds)
+        self._stop_if_empty()
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if token != hello.token:
@@ -211,6 +260,8 @@ class HubServer(ControlServer):
 
     async def _ready(self, member: Member, request: Ready) -> Done:
         self.state.get_ready(member, request.facts)
+        # Before it trains: another hub has to know it.
+        await self.save()
         self.spawn(self._admission.admit(member))
         if self._sampling is None and request.facts.dense_elements:
             sampler = ReplicaSampler(self, self.state)
@@ -226,6 +277,8 @@ class HubServer(ControlServer):
     async def _dismiss(self, member: Member) -> None:
         """End a loop that leaves, with its last counts."""
         session = self.sessions.of(member.info.token.encode())
+        if self.checkpoint is not None and self.state.loops == [member]:
+            await self.checkpoint()
         try:
             if session is not None:
                 reply = await session.call(Finish(ExitCode.OK, ""), timeout_seconds=FINISH_SECONDS)
@@ -262,7 +315,10 @@ class HubServer(ControlServer):
         return Done()
 
     async def _take_samples(self, member: Member, request: TakeSamples) -> Reply:
-        return self.state.take_samples(member, request)
+        reply = self.state.take_samples(member, request)
+        # Recorded first: no example may be granted twice, or be lost, because the hub dies.
+        await self.save()
+        return reply
 
     async def _end_samples(self, member: Member, request: EndSamples) -> Done:
         self.state.end_samples(member, request)
@@ -280,6 +336,7 @@ class HubServer(ControlServer):
                 limit = run.node_timeout_seconds if member.ready else run.start_timeout_seconds
                 if seen_at is not None and now - seen_at > limit:
                     self.mark_dead(member.info.token, f"was silent for {duration(limit)}")
+            await self.save()
             self.sessions.forget_silent(now, lambda token: self.state.members.find(token) is not None)
 
     def _failed(self, error: BaseException) -> None:

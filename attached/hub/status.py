@@ -20,7 +20,8 @@ from ...watch.status import (
     SampleFigures,
     Status,
 )
-from .state import LOOP, SYNC, HubState
+from .members import LOOP, SYNC
+from .state import HubState
 
 # Threads of the hub's process have no figures of their own.
 _OF_PROCESS = dict.fromkeys(("cpu", "cpu_seconds", "memory_bytes", "peak_memory_bytes"))

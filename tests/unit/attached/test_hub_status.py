@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from shadowsync.attached.hub.folder import HUB_FILE, announce, make_hub_folder
+from shadowsync.attached.hub.folder import announce, make_hub_folder, saved_settings
 from shadowsync.attached.hub.state import HubState
 from shadowsync.attached.hub.status import hub_status
 from shadowsync.attached.job import loop_job
 from shadowsync.nodes.coordinator.monitoring.monitoring import _flat
 from shadowsync.nodes.coordinator.state.membership import Member
-from shadowsync.pipeline.errors import JobFileError
+from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.pipeline.wire.control.loops import TakeSamples
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
 from shadowsync.tests.support.every_metric import EVERY_METRIC
@@ -134,15 +135,18 @@ def test_scalars_of_a_hub() -> None:
 
 def test_the_folder_of_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    job = loop_job({})
-    folders = [make_hub_folder(job, None) for _ in range(2)]
+    settings = NodeSettings(loop_job({"sync.gap": 7}), bind="127.0.0.1:5")
+    folders = [made.folder for made in (make_hub_folder(settings, None) for _ in range(2)) if made.folder]
     assert [str(folder) for folder in folders] == ["runs/hub", "runs/hub-2"]
     assert Path("runs/latest").resolve() == folders[1].resolve()
     announce(folders[1], "tcp://127.0.0.1:5")
     assert address_of(Path("runs/latest"), None) == "tcp://127.0.0.1:5"
     given = tmp_path / "a" / "b"
-    assert make_hub_folder(job, given) == given
-    assert (given / HUB_FILE).is_file()
+    assert make_hub_folder(settings, given).folder == given
+    found = saved_settings(given)
+    assert (found.job.sync.gap, found.bind, found.folder, found.recover) == (7, "127.0.0.1:5", given, given)
+    with pytest.raises(ClusterError, match="a: is not the folder of a hub"):
+        saved_settings(tmp_path / "a")
     assert not (tmp_path / "a" / "latest").exists()
     with pytest.raises(JobFileError, match=r"b: is a folder with files in it; give a new or empty one"):
-        make_hub_folder(job, given)
+        make_hub_folder(settings, given)
