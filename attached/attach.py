@@ -154,7 +154,7 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
 def _seek_with(
     views: ParameterViews, wanted: Mapping[str, Any], settings: NodeSettings
 ) -> Callable[[NodeThread[LoopRole], LoopRole], WayBack]:
-    """Return what looks for a hub that comes back, after the end of a node."""
+    """Return what looks for a hub that comes back."""
     numbers = itertools.count(1)
 
     def join(thread: NodeThread[LoopRole], before: LoopRole) -> tuple[NodeThread[LoopRole], LoopRole]:

@@ -276,7 +276,7 @@ class AttachedLoop:
                 self._way_back = self._seek(self._thread, self._role)
 
     def _take_up(self) -> bool:
-        """Go on at the hub that has come back, if there is one; return whether there is."""
+        """Go on at the hub that has come back; return whether there is one."""
         place = self._way_back.place() if self._way_back is not None else None
         if place is None or self._way_back is None:
             return False
@@ -332,7 +332,7 @@ class AttachedLoop:
                 log.warning("the hub was not told which samples were trained: %s", error)
 
     def _call_hub(self, request: Request[ReplyType]) -> ReplyType:
-        """Return the hub's reply; for samples of a hub that is gone wait until it is back."""
+        """Return the hub's reply; for samples wait until it is back."""
         self._require_here()
         while not self._is_over:
             try:

@@ -1,4 +1,4 @@
-"""The way back of a loop that has lost its hub: it looks for one at the same address."""
+"""The way back of a loop that has lost its hub."""
 
 from __future__ import annotations
 

@@ -311,7 +311,10 @@ class LoopRole(SynchronizedRole):
         return Done()
 
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
-        """Return elements of the replica, or of the single model as it is at the first of them."""
+        """Return elements of the replica, or of the single model.
+
+        That is made as its first elements are asked for.
+        """
         assert self.context is not None
         if request.name != SINGLE_MODEL:
             values = self.context.replica.read(request.start, request.stop)
@@ -323,7 +326,10 @@ class LoopRole(SynchronizedRole):
         return ReplicaValues(self._read_model[request.start : request.stop].cpu().numpy().tobytes())
 
     async def _write_replica(self, request: WriteReplica) -> Done:
-        """Take elements of another loop's replica, or before the loop meets the others, of a checkpoint."""
+        """Take elements of another loop's replica, or of a checkpoint.
+
+        Those of a checkpoint come before the loop meets the others.
+        """
         given = torch.from_numpy(np.frombuffer(request.values, dtype=np.float32).copy())
         elements = self._views.layout.numel
         if request.start + len(given) > elements:

@@ -113,19 +113,19 @@ def hub(
                 where="--recover",
                 remedy="leave out all but --key, --http-token, --checkpoint-every, --book and --until-empty",
             )
-        settings = saved_settings(recover)
+        settings, resume = saved_settings(recover)
     else:
         settings = _settings(given, (*overrides, *web_override(web)), bind, advertise, metrics_port or None)
     # Before there is a folder: an address may need a key that was not given.
     settings.listen_at()
-    if resume is not None:
+    if resume is not None and recover is None:
         SavedModel.read(resume)
     missing = left_out(settings.job, metrics_port=settings.metrics_port, has_report=False)
     for text in (missing, *insecurities(settings)):
         if text:
             click.echo(text, err=True)
     if recover is None:
-        settings = make_hub_folder(settings, folder)
+        settings = make_hub_folder(settings, folder, resume)
     place = settings.folder
     assert place is not None
     log_to_stderr()

@@ -74,7 +74,7 @@ class HubAdmission:
         await self._server.notify()
 
     async def admit_returned(self, seconds: float) -> None:
-        """Admit the loops of a dead hub together, once all are there or after `seconds`.
+        """Admit the loops of a dead hub together, after `seconds` at most.
 
         The center is made again from the mean of their replicas. Who has not come back is dead.
         """
@@ -123,7 +123,7 @@ class HubAdmission:
                 self._mark_dead(loop.info.token, "did not begin")
 
     async def _make_center(self) -> None:
-        """Let the center begin from the mean of the replicas that loops have sent it."""
+        """Let the center begin, from the mean of the loops' replicas."""
         if self._collects_seeds:
             self._collects_seeds = False
             await self._server.call_all(self._state.members.alive(SYNC), Begin(), REQUEST_SECONDS)

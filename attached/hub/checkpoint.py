@@ -1,4 +1,4 @@
-"""Checkpoints of a hub: the one model of all loops, the book, and the accounts of shared samples."""
+"""Checkpoints of a hub: the one model, the book, the accounts of samples."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class HubCheckpoints:
                 await self.take()
 
     async def take(self) -> bool:
-        """Take a checkpoint; return whether that was possible. A failure is logged, and loops go on."""
+        """Take a checkpoint; return whether that was possible.
+
+        A failure is logged, and the loops go on.
+        """
         async with self._writing:
             # Taken before the model is: what the accounts say is trained is in the replicas.
             saved, book = self._state.saved(), self._state.book()

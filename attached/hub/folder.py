@@ -16,8 +16,8 @@ from ...pipeline.report.run_folder import ADDRESS_FILE, create_run_folder, point
 HUB_FILE: Final = "hub.json"
 
 
-def make_hub_folder(settings: NodeSettings, given: Path | None) -> NodeSettings:
-    """Create the folder of a new hub, with its settings; return them with the folder.
+def make_hub_folder(settings: NodeSettings, given: Path | None, resume: Path | None = None) -> NodeSettings:
+    """Create the folder of a new hub; return its settings, with the folder.
 
     By default it is runs/hub, or runs/hub-2 and so on, to which runs/latest then points. Raises JobFileError
     for a given folder that is not empty, ResourceError if it cannot be made.
@@ -43,13 +43,14 @@ def make_hub_folder(settings: NodeSettings, given: Path | None) -> NodeSettings:
         "bind": settings.bind,
         "advertise": settings.advertise,
         "metrics_port": settings.metrics_port,
+        "resume": str(resume.absolute()) if resume is not None else "",
     }
     (folder / HUB_FILE).write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
     return replace(settings, folder=folder)
 
 
-def saved_settings(folder: Path) -> NodeSettings:
-    """Return the settings of the hub of this folder, to take its place.
+def saved_settings(folder: Path) -> tuple[NodeSettings, Path | None]:
+    """Return a hub's settings, to take its place, and what it resumed.
 
     Raises ClusterError for a folder without any, JobFileError for those of another version.
     """
@@ -58,11 +59,12 @@ def saved_settings(folder: Path) -> NodeSettings:
         saved = json.loads(path.read_text(encoding="utf-8"))
         job = validate_saved_job(saved["job"], where=str(path))
         more = {name: saved[name] for name in ("bind", "advertise", "metrics_port")}
+        resume = Path(saved["resume"]) if saved["resume"] else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
             "is not the folder of a hub", where=str(folder), remedy="give that of --dir, such as runs/hub"
         ) from error
-    return NodeSettings(job, folder=folder, recover=folder, **more)
+    return NodeSettings(job, folder=folder, recover=folder, **more), resume
 
 
 def announce(folder: Path, endpoint: str) -> None:

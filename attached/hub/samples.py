@@ -29,7 +29,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Places that a loop has; `at` is how many examples it was given before, of its whole pass."""
+    """Places that a loop has; `at` counts the examples given to it before."""
 
     at: int
     places: Places
@@ -142,7 +142,7 @@ class SampleStream:
         return self._take_back(name, 0)
 
     def forget_loops(self) -> None:
-        """Take back what all loops hold: those of a hub that is resumed are others."""
+        """Take back what all loops hold, and forget the loops."""
         for name in list(self._held):
             self.give_back(name)
         self._held, self._finished_by = {}, {}

@@ -25,7 +25,7 @@ from ...pipeline.wire.control.loops import LoopsReply
 from ...pipeline.wire.endpoints import WILDCARDS, host_of
 from ..node_thread import NodeThread, ThreadHooks
 from .checkpoint import HubCheckpoints, SavedModel
-from .ledger import BOUND, HubLedger
+from .ledger import BOUND, LOOP_PREFIX, HubLedger
 from .server import HubServer
 from .status import hub_status
 
@@ -50,10 +50,11 @@ async def serve_hub(
     With `checkpoint_seconds` a checkpoint is written that often into the hub's folder, and at the end. With
     `resume`, the folder of a hub with a checkpoint, the loops begin with that.
     """
-    saved_model = await asyncio.to_thread(SavedModel.read, resume) if resume is not None else None
     ledger, saved = await asyncio.to_thread(_open_ledger, settings)
     server = HubServer(settings, until_empty=until_empty, process=process, ledger=ledger, saved=saved)
-    if saved_model is not None:
+    if resume is not None and not any(key.startswith(LOOP_PREFIX) for key in saved):
+        # A hub whose place is taken may have died before a loop took the model.
+        saved_model = await asyncio.to_thread(SavedModel.read, resume)
         server.state.resume(saved_model.layout, saved_model.values, saved_model.state)
     watching = Monitoring(server, partial(hub_status, server.state), "hub")
     nodes: list[NodeThread[SyncRole]] = []

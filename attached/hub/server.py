@@ -236,7 +236,7 @@ class HubServer(ControlServer):
             self._stopped.set()
 
     async def _take_back(self) -> None:
-        """Wait for the loops of the dead hub, and go on with those that come."""
+        """Go on with the loops of the dead hub that come back."""
         away = counted(len(self.state.members.away()), "loop")
         self.event("hub", f"took the place of a dead hub; {away} may come back")
         await self._admission.admit_returned(RETURN_TIMEOUTS * self.state.job.run.node_timeout_seconds)

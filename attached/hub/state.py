@@ -212,7 +212,7 @@ class HubState:
             stream.give_back(member.info.name)
 
     def saved(self) -> dict[str, Any]:
-        """Return what another hub needs to take this one's place, by key of the ledger."""
+        """Return what another hub needs, by key of the ledger."""
         found: dict[str, Any] = {}
         if self._layout is not None:
             found[LAYOUT] = [[one.name, list(one.shape)] for one in self._layout]

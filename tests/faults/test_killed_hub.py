@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,9 +13,14 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
+from click.testing import CliRunner
 from shadowsync.attached.loop import AttachedLoop
+from shadowsync.cli import main
+from shadowsync.tests.support import attached_script
 from shadowsync.tests.support.attached_loops import Task, in_threads, sgd, small_model, weights_of
+from shadowsync.tests.support.attached_loops import hub as attached_hub
 from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.watch.status import read_status
 from torch.utils.data import DataLoader, TensorDataset
 
 SECONDS = 300.0
@@ -26,11 +32,13 @@ pytestmark = pytest.mark.timeout(900)
 class KilledHub:
     """A hub in a process of its own, which can be killed and started again."""
 
-    def __init__(self, starter: Starter, folder: Path, *settings: str) -> None:
+    def __init__(
+        self, starter: Starter, folder: Path, *settings: str, node_timeout_seconds: int = 30
+    ) -> None:
         self._starter, self._folder = starter, folder
         self.book = folder / "book.json"
         given = ("--dir", str(folder / "hub"), *settings)
-        for text in ("run.node_timeout_seconds=30", "sync.timeout_seconds=10"):
+        for text in (f"run.node_timeout_seconds={node_timeout_seconds}", "sync.timeout_seconds=10"):
             given = (*given, "--set", text)
         self._start(*given)
 
@@ -168,3 +176,87 @@ def test_the_center_is_made_again_from_the_mean_of_the_replicas(starter: Starter
     assert not torch.allclose(first[1], mean, atol=1e-3)
     loops = hub.ended()["loops"]
     assert [(one["steps"], one["synchronized"]) for one in loops] == [(120, 120)] * 2
+
+
+def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, tmp_path: Path) -> None:
+    size, batch = 400, 4
+    data = TensorDataset(torch.arange(size))
+    hub = KilledHub(starter, tmp_path, node_timeout_seconds=5)
+    in_the_middle, gone = threading.Barrier(LOOPS + 1), threading.Event()
+
+    class Gone(Exception):
+        pass
+
+    def loop(index: int) -> list[int]:
+        model, task = small_model(), Task(index)
+        optimizer = sgd(model)
+        seen: list[int] = []
+        with shadowsync.attach(
+            model, optimizer, join=hub.address, wait_for=LOOPS, timeout_seconds=SECONDS
+        ) as sync:
+            sampler = sync.sampler(data, examples_per_step=batch, epochs=1, span=40)
+            for number, (indices,) in enumerate(DataLoader(data, batch_size=batch, sampler=sampler)):
+                task.step(model, optimizer)
+                seen += indices.tolist()
+                if number == 3:
+                    in_the_middle.wait(SECONDS)
+                    gone.wait(SECONDS)
+                    if index == 1:
+                        raise Gone
+        return seen
+
+    def leave() -> None:
+        with pytest.raises(Gone):
+            loop(1)
+
+    def fault() -> None:
+        in_the_middle.wait(SECONDS)
+        hub.kill()
+        gone.set()
+        hub.come_back()
+
+    seen, _, _ = in_threads(partial(loop, 0), leave, fault)
+    book = hub.ended()
+    left, died = sorted(book["loops"], key=lambda one: str(one["state"]), reverse=True)
+    assert (left["state"], left["synchronized"]) == ("left", left["steps"])
+    assert (died["state"], died["why"]) == ("died", "did not come back within 15 s")
+    # As of its last heartbeat that the dead hub had recorded.
+    assert 0 <= died["synchronized"] <= died["steps"] <= 4
+    (samples,) = book["samples"]
+    assert samples["granted"] == samples["finished"] + samples["returned"]
+    assert samples["finished"] == size
+    # What the dead one held and had not finished was given out again.
+    assert samples["returned"] >= 40 - 4 * batch
+    assert len(seen) == len(set(seen)) == size - batch * died["steps"]
+
+
+def test_a_loop_that_was_declared_dead_and_lives_comes_back(starter: Starter, tmp_path: Path) -> None:
+    """Its process is stopped for longer than the hub's patience."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    with attached_hub({"folder": folder}, run__node_timeout_seconds=4.0) as own:
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        arguments = ("1", own.endpoint, "1", str(tmp_path))
+        loop = starter.fork(*arguments, script=Path(attached_script.__file__), environment=cache)
+
+        def events() -> list[str]:
+            done = CliRunner().invoke(main, ["top", "--join", own.endpoint, "--once", "--json"])
+            assert done.exit_code == 0, done.output
+            assert loop.poll() is None, loop.text()
+            return [one.what for one in read_status(json.loads(done.output)).incidents]
+
+        wait_until(lambda: events() == ["joined"], "the loop trains", SECONDS)
+        loop.signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: events()[-1] == "was silent for 4 s", "it is declared dead", SECONDS)
+        finally:
+            loop.signal(signal.SIGCONT)
+        wait_until(lambda: "came back" in events(), "it is back", SECONDS)
+        model = small_model()
+        # It ends once it knows of another one.
+        with shadowsync.attach(model, sgd(model), join=own.endpoint):
+            assert loop.wait(SECONDS) == 0, loop.text()
+    assert own.book is not None
+    first, _ = own.book.loops
+    assert (first.name, first.state) == ("loop-0", "left")
+    assert first.synchronized == first.steps > 0

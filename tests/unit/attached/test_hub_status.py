@@ -143,7 +143,8 @@ def test_the_folder_of_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert address_of(Path("runs/latest"), None) == "tcp://127.0.0.1:5"
     given = tmp_path / "a" / "b"
     assert make_hub_folder(settings, given).folder == given
-    found = saved_settings(given)
+    found, resume = saved_settings(given)
+    assert resume is None
     assert (found.job.sync.gap, found.bind, found.folder, found.recover) == (7, "127.0.0.1:5", given, given)
     with pytest.raises(ClusterError, match="a: is not the folder of a hub"):
         saved_settings(tmp_path / "a")
