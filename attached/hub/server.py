@@ -125,7 +125,8 @@ class HubServer(ControlServer):
                 self.state.lose(member, "")
         for member in self.state.members.away():
             self.state.lose(member, "had not come back when the hub ended")
-        await self.save({ENDED: True})
+        # After an error another hub may take its place.
+        await self.save({ENDED: self._error is None})
 
     async def save(self, more: Mapping[str, Any] | None = None) -> None:
         """Record what another hub needs to take this one's place."""
