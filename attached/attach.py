@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Literal
 
@@ -17,9 +19,11 @@ from ..pipeline.wire.endpoints import AUTO, host_of, is_loopback_host
 from .checks import check_model
 from .job import loop_job
 from .joining import await_begun, find_hub, hub_address
-from .loop import AttachedLoop
+from .loop import END_SECONDS, AttachedLoop
 from .node_thread import NodeThread
+from .returning import WayBack
 from .role import LoopRole
+from .torchrun import ENV
 from .views import ParameterViews
 
 
@@ -39,6 +43,7 @@ def attach(
     start: Literal["cluster", "mine"] = "cluster",
     wait_for: int = 1,
     on_lost: Literal["go_on", "raise"] = "go_on",
+    hub_wait_seconds: float = 600.0,
     bind: str = "",
     advertise: str = "",
     timeout_seconds: float = 60.0,
@@ -59,7 +64,9 @@ def attach(
             them; those that are given here must be the same. With "env://" they are the hub's.
         start: "cluster": a loop that joins late takes the others' weights; "mine": it keeps its own.
         wait_for: return only when so many loops train.
-        on_lost: without the hub the loop goes on alone, which is logged, or raises ClusterError.
+        on_lost: without the hub the loop goes on alone, which is logged, until a hub is at that address
+            again; or it raises ClusterError.
+        hub_wait_seconds: how long a sampler waits for a hub that is gone.
         bind, advertise: host to listen on for other loops, and the host that they connect to; by default
             chosen by the hub's address.
         timeout_seconds: how long to wait for the hub, and for `wait_for`.
@@ -83,8 +90,16 @@ def attach(
         try:
             await_begun(thread, role.begun)
             _await_others(thread, role, wait_for, timeout_seconds)
+            comes_back = address != ENV and on_lost == "go_on"
             return AttachedLoop(
-                views, optimizers, thread, role, raise_if_lost=on_lost == "raise", at_end=joining.at_end
+                views,
+                optimizers,
+                thread,
+                role,
+                raise_if_lost=on_lost == "raise",
+                seek=_seek_with(views, wanted, settings) if comes_back else None,
+                hub_wait_seconds=hub_wait_seconds,
+                at_end=joining.at_end,
             )
         except BaseException:
             thread.fail(ClusterError("the loop was not attached"))
@@ -129,6 +144,29 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
         bind, advertise = ("127.0.0.1", advertise) if near else ("0.0.0.0", advertise or AUTO)
     job = loop_job({"run.start_timeout_seconds": timeout_seconds})
     return NodeSettings(job, join=endpoint, bind=bind, advertise=advertise)
+
+
+def _seek_with(
+    views: ParameterViews, wanted: Mapping[str, Any], settings: NodeSettings
+) -> Callable[[NodeThread[LoopRole], LoopRole], WayBack]:
+    """Return what looks for a hub that comes back."""
+    numbers = itertools.count(1)
+
+    def join(thread: NodeThread[LoopRole], before: LoopRole) -> tuple[NodeThread[LoopRole], LoopRole]:
+        if not thread.join(END_SECONDS) or not before.is_quiet:
+            raise ClusterError("what synchronized the loop before has not ended")
+        again = replace(settings, token=f"{settings.token}.{next(numbers)}")
+        made = NodeThread(lambda: LoopRole(views, wanted, "mine", before), again, "attached loop")
+        role = made.start()
+        try:
+            await_begun(made, role.begun)
+        except BaseException:
+            made.fail(ClusterError("the loop did not come back"))
+            made.join(END_SECONDS)
+            raise
+        return made, role
+
+    return lambda thread, before: WayBack(settings.join, lambda: join(thread, before))
 
 
 def _await_others(

@@ -17,9 +17,11 @@ from torch import nn
 from ..nodes.shadow.fixed_rate import FixedRate, GatedRounds
 from ..pipeline.errors import ClusterError
 from ..pipeline.wire.control.base import ReplyType, Request
+from ..pipeline.wire.control.loops import TakeSamples
 from ..sync_algos.base import ModelOrigin
 from .errors import AttachError
 from .node_thread import NodeThread, await_first
+from .returning import WayBack
 from .role import LoopRole
 from .sampler import SharedSampler
 from .views import ParameterViews
@@ -33,6 +35,8 @@ _ORIGINS: Final = {
     ModelOrigin.REPLICAS: "mine",
 }
 END_SECONDS = 15.0
+# Two heartbeats: within them a loop hears that the hub does not know it.
+LOSS_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -54,11 +58,15 @@ class AttachedLoop:
         role: LoopRole,
         *,
         raise_if_lost: bool = False,
+        seek: Callable[[NodeThread[LoopRole], LoopRole], WayBack] | None = None,
+        hub_wait_seconds: float = 0.0,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._views, self._thread, self._role = views, thread, role
         self._at_end = at_end
         self._raise_if_lost = raise_if_lost
+        self._seek, self._hub_wait_seconds = seek, hub_wait_seconds
+        self._way_back: WayBack | None = None
         self._pid = os.getpid()
         self._is_over = False
         self._is_paused = False
@@ -133,6 +141,16 @@ class AttachedLoop:
         self._require_here()
         if self._is_paused:
             raise AttachError("paused() is on already", remedy="do not nest it")
+        with contextlib.ExitStack() as held:
+            if self._way_back is not None:
+                # A new place would begin rounds.
+                held.enter_context(self._way_back.turn)
+                self._take_up()
+            with self._paused():
+                yield
+
+    @contextlib.contextmanager
+    def _paused(self) -> Iterator[None]:
         if isinstance(self._fixed, GatedRounds):
             # Rounds of the others do not wait for a loop that evaluates.
             self._fixed.nothing_to_train()
@@ -186,6 +204,8 @@ class AttachedLoop:
         now) and `lost` (1 if the hub is gone). The last three are at most some seconds old.
         """
         self._require_here()
+        if self._seek is not None and self.is_lost and not self._is_paused and not self._take_up():
+            self._tell_loss()
         counts, book = self._role.metrics(), self._role.book
         rounds = counts.get("rounds", 0)
         return {
@@ -235,6 +255,8 @@ class AttachedLoop:
         """Count a step of the optimizer, and look whether all is as it was."""
         self._check()
         self._role.iterations[0] += 1
+        if self._role.over and not self._is_paused and self._take_up():
+            return
         if self._role.over:
             self._tell_loss()
         elif self._fixed is not None and not self._is_paused:
@@ -260,7 +282,23 @@ class AttachedLoop:
             raise ClusterError(why, remedy="attach again to take part again")
         if not self._told_loss:
             self._told_loss = True
-            log.error("%s", why)
+            log.error("%s%s", why, "" if self._seek is None else ", until a hub is at that address again")
+            if self._seek is not None:
+                self._way_back = self._seek(self._thread, self._role)
+
+    def _take_up(self) -> bool:
+        """Go on at the hub that has come back; return whether there is one."""
+        place = self._way_back.place() if self._way_back is not None else None
+        if place is None or self._way_back is None:
+            return False
+        self._way_back.end()
+        self._way_back, self._told_loss = None, False
+        self._thread, self._role = place
+        self._fixed = self._role.fixed
+        if self._fixed is not None:
+            self._fixed.before_step()
+        log.warning("the hub is back, and the loop is synchronized again")
+        return True
 
     def _single_model(self) -> torch.Tensor | None:
         if self._is_paused and self._role.algorithm.model is ModelOrigin.MEAN:
@@ -273,6 +311,9 @@ class AttachedLoop:
 
     def _leave(self, *, closing_round: bool) -> bool:
         """Leave the hub and detach; return whether all steps are synchronized."""
+        if self._way_back is not None:
+            self._way_back.end()
+            self._take_up()
         try:
             if closing_round:
                 self._end_samples()
@@ -302,11 +343,25 @@ class AttachedLoop:
                 log.warning("the hub was not told which samples were trained: %s", error)
 
     def _call_hub(self, request: Request[ReplyType]) -> ReplyType:
+        """Return the hub's reply; for samples wait until it is back."""
         self._require_here()
-        with contextlib.suppress(concurrent.futures.CancelledError):
-            if not self._is_over:
-                return self._run(lambda: self._role.call(request))
+        while not self._is_over:
+            try:
+                with contextlib.suppress(concurrent.futures.CancelledError):
+                    return self._run(lambda: self._role.call(request))
+            except ClusterError:
+                # A hub that has just come back does not know the loop: its node ends.
+                concurrent.futures.wait([self._thread.ended], LOSS_SECONDS)
+                if not self._thread.ended.done():
+                    raise
+            if not isinstance(request, TakeSamples) or self._is_paused or not self._await_hub():
+                break
         raise ClusterError("the loop is not at its hub any more")
+
+    def _await_hub(self) -> bool:
+        """Wait for the hub to come back; return whether it has."""
+        self._tell_loss()
+        return self._way_back is not None and self._way_back.wait(self._hub_wait_seconds) and self._take_up()
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the control thread; raises CancelledError if that has ended."""

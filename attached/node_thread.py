@@ -39,6 +39,9 @@ class ThreadHooks(ProcessHooks):
     def on_orphaned(self, loop: asyncio.AbstractEventLoop, orphaned: Callable[[], None]) -> None:
         """See `ProcessHooks`: there is no supervisor."""
 
+    def health_path(self, *, supervised: bool) -> None:
+        """See `ProcessHooks`: several nodes may share the process."""
+
     def log_to(self, folder: str | Path, name: str) -> None:
         """See `ProcessHooks`: log records go where the process sends them."""
 
@@ -78,6 +81,11 @@ class NodeThread(Generic[R]):
         await_first(self._started, self.ended)
         if not self._started.done():
             self.ended.result()
+        return self._started.result()[2]
+
+    @property
+    def role(self) -> R:
+        """The role, once `start` has returned."""
         return self._started.result()[2]
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:

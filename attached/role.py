@@ -22,6 +22,7 @@ from ..nodes.shadow.synchronizer import Synchronizer
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ClusterError
 from ..pipeline.jobfile.load import validate_saved_job
+from ..pipeline.types import Int64Array
 from ..pipeline.wire.control.base import Done, Reply, ReplyType, Request
 from ..pipeline.wire.control.loops import GetLoops, JoinLoops, LoopsReply, PauseLoop
 from ..pipeline.wire.control.messages import Leave, NodeFacts
@@ -36,6 +37,7 @@ from ..pipeline.wire.control.orders import (
 from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..sync_algos.base import Algorithm, ModelOrigin, PeerLost
 from ..sync_algos.catalog.registry import make_algorithm
+from .hub.checkpoint import SINGLE_MODEL
 from .views import ParameterViews
 
 Start = Literal["cluster", "mine"]
@@ -61,10 +63,12 @@ class LoopRole(SynchronizedRole):
         views: the parameters; placed in the flat buffer when the loop meets the others.
         wanted: settings that the hub must have.
         start: whether a late loop takes the weights of the others.
+        before: the role that had this place before, and has ended: replica and counts go on.
 
     Attributes:
         begun: done when the loop may train; it has the error if that failed.
         over: whether the loop is no longer synchronized; any thread may read it.
+        is_quiet: whether nothing synchronizes the replica any more, once the node has ended.
         finished: by count of the heartbeat, functions that give the samples that were trained.
         book: the book of steps, at most BOOK_SECONDS old.
         is_complete: whether all steps are synchronized, after `leave`.
@@ -73,20 +77,31 @@ class LoopRole(SynchronizedRole):
 
     name: ClassVar[str] = "trainer"
 
-    def __init__(self, views: ParameterViews, wanted: Mapping[str, Any], start: Start) -> None:
+    def __init__(
+        self,
+        views: ParameterViews,
+        wanted: Mapping[str, Any],
+        start: Start,
+        before: LoopRole | None = None,
+    ) -> None:
         super().__init__()
+        self._before = before.context if before is not None else None
+        self._counts_before = before.metrics() if before is not None else {}
         self._views, self._wanted, self._start = views, dict(wanted), start
         self._node: NodeContext | None = None
         self._job: Job | None = None
         self._algorithm: Algorithm | None = None
         self._socket: PeerListener | None = None
         self._is_late = False
+        self._first_model: torch.Tensor | None = None
+        self._read_model: torch.Tensor | None = None
         self._asking: asyncio.Task[None] | None = None
-        self.iterations = np.zeros(1, dtype=np.int64)
+        self.iterations: Int64Array = np.zeros(1, dtype=np.int64) if before is None else before.iterations
         self.context: ReplicaContext | None = None
         self.begun: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.over = False
-        self.finished: dict[str, Callable[[], int]] = {}
+        self.is_quiet = True
+        self.finished: dict[str, Callable[[], int]] = {} if before is None else before.finished
         self.book: LoopsReply = LoopsReply(())
         self.is_complete = False
         self.last_model: torch.Tensor | None = None
@@ -156,7 +171,7 @@ class LoopRole(SynchronizedRole):
         """Return the counts so far."""
         counts: dict[str, Any] = {"iterations": int(self.iterations.sum())}
         counts |= {name: finished() for name, finished in self.finished.items()}
-        return counts | (self._sync.metrics() if self._sync is not None else {})
+        return continued(self._counts_before, self._sync.metrics() if self._sync else {}) | counts
 
     async def leave(self, *, closing_round: bool) -> None:
         """Make the closing round, keep the single model, and leave."""
@@ -173,12 +188,13 @@ class LoopRole(SynchronizedRole):
                 self.is_complete = self.is_complete or ended.complete
                 if self.is_complete and (ended.ready or not has_mean):
                     break
-            self.last_model = await sync.model()
         if sync is not None:
             sync.pause()
             # A center does not know the loop any more once it has left.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(sync.wait_idle(), IDLE_SECONDS)
+            if closing_round:
+                self.last_model = await sync.model()
         with contextlib.suppress(ConnectionLost, RemoteError):
             self.book = await node.coordinator.call(GetLoops(), timeout_seconds=LEAVE_SECONDS)
         try:
@@ -235,7 +251,8 @@ class LoopRole(SynchronizedRole):
             self._asking.cancel()
         if self._sync is not None:
             self._sync.stop()
-            if not await asyncio.to_thread(self._sync.join, END_SECONDS):
+            self.is_quiet = await asyncio.to_thread(self._sync.join, END_SECONDS)
+            if not self.is_quiet:
                 log.error("the shadow thread did not end")
         elif self._socket is not None:
             self._socket.close()
@@ -251,10 +268,16 @@ class LoopRole(SynchronizedRole):
         """Put the parameters into the flat buffer, and open the connections to the others."""
         node, views = self._node, self._views
         assert node is not None
-        device = find_device(str(views.device) if views.device.type == "cuda" else "cpu")
-        flat = device.place(torch.zeros(views.layout.numel))
-        views.attach(flat)
-        replica = device.replica(flat, self.iterations)
+        if self._before is None:
+            device = find_device(str(views.device) if views.device.type == "cuda" else "cpu")
+            flat = device.place(torch.zeros(views.layout.numel))
+            views.attach(flat)
+            replica = device.replica(flat, self.iterations)
+        else:
+            replica = self._before.replica
+        first = self._first_model
+        if first is not None and self._start == "cluster":
+            replica.flat.copy_(first)
         context = self.context = ReplicaContext(self.job, views.layout, replica, self.iterations)
         self._is_late = request.late
         algorithm = self.algorithm
@@ -265,9 +288,12 @@ class LoopRole(SynchronizedRole):
             self._socket.close()
         members = list(request.members)
         sync = Synchronizer(context, algorithm, node, members, socket, request.group)
+        if counts := self._counts_before:
+            sync.rounds.continue_from(counts["iterations"] - counts.get("gap_open", 0))
         self._start_sync(sync)
         if not request.late:
-            await sync.seed(None)
+            # A checkpoint's, if the hub has resumed one.
+            await sync.seed(first)
         elif algorithm.needs_center and self._start == "cluster":
             replica.flat.copy_((await sync.read_center())[: replica.flat.numel()])
 
@@ -287,17 +313,36 @@ class LoopRole(SynchronizedRole):
         return Done()
 
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:
+        """Return elements of the replica, or of the single model.
+
+        That is made as its first elements are asked for.
+        """
         assert self.context is not None
-        values = self.context.replica.read(request.start, request.stop)
-        return ReplicaValues(values.detach().numpy().tobytes())
+        if request.name != SINGLE_MODEL:
+            values = self.context.replica.read(request.start, request.stop)
+            return ReplicaValues(values.detach().numpy().tobytes())
+        if request.start == 0:
+            self._read_model = await self.single_model()
+        if self._read_model is None:
+            raise ClusterError("the single model cannot be had now")
+        return ReplicaValues(self._read_model[request.start : request.stop].cpu().numpy().tobytes())
 
     async def _write_replica(self, request: WriteReplica) -> Done:
-        assert self.context is not None
-        flat = self.context.replica.flat
+        """Take elements of another loop's replica, or of a checkpoint.
+
+        Those of a checkpoint come before the loop meets the others.
+        """
         given = torch.from_numpy(np.frombuffer(request.values, dtype=np.float32).copy())
-        if request.start + len(given) > len(flat):
-            raise ValueError(f"{len(given)} elements from {request.start} given; there are {len(flat)}")
-        if self._start == "cluster" and not self.begun.done():
+        elements = self._views.layout.numel
+        if request.start + len(given) > elements:
+            raise ValueError(f"{len(given)} elements from {request.start} given; there are {elements}")
+        if self.context is None:
+            if self._first_model is None:
+                self._first_model = torch.zeros(elements)
+            flat = self._first_model
+        else:
+            flat = self.context.replica.flat
+        if self.context is None or (self._start == "cluster" and not self.begun.done()):
             flat[request.start : request.start + len(given)].copy_(given)
         return Done()
 
@@ -312,3 +357,16 @@ class LoopRole(SynchronizedRole):
             with contextlib.suppress(ConnectionLost, RemoteError):
                 self.book = await self._node.coordinator.call(GetLoops(), timeout_seconds=REQUEST_SECONDS)
             await asyncio.sleep(BOOK_SECONDS)
+
+
+def continued(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counts of a synchronization that goes on from another one's."""
+    found = {name: value for name, value in before.items() if name not in ("iterations", "gap_open")}
+    for name, value in now.items():
+        if name in ("gap_max", "synced_iterations"):
+            found[name] = max(value, found.get(name, 0))
+        elif name == "gap_open" or not isinstance(value, int | float):
+            found[name] = value
+        else:
+            found[name] = value + found.get(name, 0)
+    return found

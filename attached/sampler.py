@@ -104,8 +104,16 @@ class SharedSampler(Sampler[int]):
         self._call(EndSamples(self._name, self.finished()))
 
     def _request(self, epoch: int | None) -> TakeSamples:
+        before, yielded, _ = self._count
         return TakeSamples(
-            self._name, self._size, self._span, self._seed, self._epochs, epoch, self.finished()
+            self._name,
+            self._size,
+            self._span,
+            self._seed,
+            self._epochs,
+            epoch,
+            self.finished(),
+            before + yielded,
         )
 
     def _end_pass(self) -> None:

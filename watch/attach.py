@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from ..pipeline.errors import ClusterError, JobFileError
+from ..pipeline.report.run_folder import ADDRESS_FILE
 from ..pipeline.text.format import duration
 from ..pipeline.wire.control.base import Done, Reply, Request
 from ..pipeline.wire.control.messages import GetStatus
@@ -44,7 +45,7 @@ def address_of(run_folder: Path | None, join: str | None) -> str:
     if run_folder is None:
         assert join is not None
         return join
-    note = run_folder / "coordinator.json"
+    note = run_folder / ADDRESS_FILE
     try:
         return str(json.loads(note.read_text(encoding="utf-8"))["endpoint"])
     except (OSError, ValueError, KeyError, TypeError) as error:

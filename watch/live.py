@@ -107,7 +107,9 @@ def line_of(status: Status) -> str:
     """Format the status as one line."""
     parts = [
         f"{duration(round(status.seconds)):>10}  {status.outcome or status.phase}",
-        f"{count(status.progress.trained):>11} trained",
+        f"{count(status.progress.trained):>11} trained"
+        if status.loops is None
+        else f"{count(status.loops.steps):>11} steps",
     ]
     if status.progress.fraction is not None:
         left = status.progress.seconds_left

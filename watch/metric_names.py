@@ -122,12 +122,31 @@ COORDINATOR = (
     _gauge("job_living_nodes", "living", "nodes that are alive, the coordinator among them"),
     _gauge("job_dead_nodes", "dead", "nodes that died"),
 )
+# What a hub of attached loops has of these.
+_OF_HUB = {
+    "seconds",
+    "ended",
+    "divergence",
+    "gap_mean",
+    "gap_target",
+    "elastic_rate",
+    "living",
+    "dead",
+}
+HUB = (
+    *(metric for metric in COORDINATOR if metric.key in _OF_HUB),
+    _counter("hub_steps", "steps", "steps of all attached loops"),
+    _counter("hub_synchronized_steps", "synchronized_steps", "steps that a complete round has carried on"),
+    _counter("hub_lost_steps", "lost_steps", "steps that loops had not synchronized as they died or left"),
+    _counter("hub_rounds", "rounds", "completed rounds of all loops"),
+)
 BY_ROLE: dict[str, tuple[Metric, ...]] = {
     "coordinator": (*COMMON, *COORDINATOR),
     "reader": (*COMMON, *READER),
     "trainer": (*COMMON, *TRAINER),
     "embedding": (*COMMON, *EMBEDDING),
     "sync": (*COMMON, *SYNC),
+    "hub": (*COMMON, *HUB),
 }
 # Counted by trainers for each node at the other end.
 LINKS = (
@@ -158,5 +177,31 @@ GROWING_TABLES = (
         "growing_refused_ids", "growing/refused/", "how often an id was due for a row here and none was free"
     ),
 )
-BY_LABEL: dict[str, tuple[Metric, ...]] = {"peer": LINKS, "table": GROWING_TABLES, "label": LABELS_OF_JOB}
+# Of a hub, one value for each attached loop.
+LOOPS = (
+    _counter("loop_steps", "loop/steps/", "steps of one loop's optimizer"),
+    _counter(
+        "loop_synchronized_steps", "loop/synchronized/", "steps of one loop that a complete round carried on"
+    ),
+    _counter("loop_sync_rounds", "loop/rounds/", "completed rounds of one loop"),
+    _gauge("loop_sync_gap_open_steps", "loop/gap_open/", "steps of one loop since its last round"),
+    _counter("loop_sync_sent_bytes", "loop/sent/", "bytes that one loop sent for synchronization"),
+    _counter(
+        "loop_sync_received_bytes", "loop/received/", "bytes that one loop received for synchronization"
+    ),
+)
+# Of a hub, one value for each data set that its loops share.
+SAMPLES = (
+    _counter("samples_granted", "samples/granted/", "examples of one data set that loops were given"),
+    _counter("samples_finished", "samples/finished/", "given examples that loops have trained"),
+    _counter("samples_returned", "samples/returned/", "given examples that came back untrained"),
+    _gauge("samples_held", "samples/held/", "given examples that living loops have yet to train"),
+)
+BY_LABEL: dict[str, tuple[Metric, ...]] = {
+    "peer": LINKS,
+    "table": GROWING_TABLES,
+    "label": LABELS_OF_JOB,
+    "loop": LOOPS,
+    "stream": SAMPLES,
+}
 """Metrics with a further label, and its name; a count's name is the metric's key and the label's value."""

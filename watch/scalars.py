@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 
 def scalars_of(status: Status) -> dict[str, float]:
-    """Return the measured scalars by tag; `Scalars` writes them at `progress.distinct`."""
+    """Return the measured scalars by tag; `Scalars` writes them at `progress.distinct`.
+
+    Those of a hub of attached loops are at the steps of all loops.
+    """
     found: dict[str, float | None] = {
         "ne/all": status.quality.ne,
         "ne/recent": status.quality.ne_recent,
@@ -37,6 +40,10 @@ def scalars_of(status: Status) -> dict[str, float]:
     for node in status.nodes:
         if node.role == "trainer" and node.alive:
             found[f"examples_per_second/{node.name}"] = node.examples_per_second
+        if node.role == "loop" and node.alive:
+            found[f"steps_per_second/{node.name}"] = node.steps_per_second
+    if status.loops is not None:
+        found["steps_per_second/all"] = status.loops.per_second
     return {tag: float(value) for tag, value in found.items() if value is not None}
 
 
@@ -61,10 +68,11 @@ class Scalars:
     def publish(self, status: Status) -> None:
         """Write a newer status if one is due."""
         due = status.ended or status.seconds - self._written_at >= self._period
-        if self._file is None or not due or not status.progress.trained:
+        step = status.progress.distinct if status.loops is None else status.loops.steps
+        if self._file is None or not due or not step:
             return
         try:
-            self._file.add(status.progress.distinct, scalars_of(status))
+            self._file.add(step, scalars_of(status))
             for validation in status.validation[self._validated :]:
                 metrics = {status.validation_metric: validation.value} | validation.metrics
                 self._file.add(

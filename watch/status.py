@@ -1,4 +1,4 @@
-"""The status of a running job: the coordinator's reply to `status`.
+"""The status of a running job or hub: the reply to `status`.
 
 Seconds are since the coordinator's start. A figure that was not measured yet is None, never 0.
 """
@@ -119,12 +119,43 @@ class LedgerFigures(StatusPart):
     left_out: int = 0
 
 
+class SampleFigures(StatusPart):
+    """Examples of a data set that attached loops share.
+
+    `granted = finished + returned + held`.
+    """
+
+    stream: str
+    granted: int = 0
+    finished: int = 0
+    returned: int = 0
+    held: int = 0
+
+
+class LoopFigures(StatusPart):
+    """Sums of the book of steps of a hub.
+
+    `steps = synchronized + open + lost`: `open` are those that living loops have made since their last
+    complete round, `lost` those that died with a loop, or that it had not synchronized as it left.
+    `per_second` is over the last seconds.
+    """
+
+    members: int = 0
+    steps: int = 0
+    synchronized: int = 0
+    open: int = 0
+    lost: int = 0
+    per_second: float | None = None
+    samples: list[SampleFigures] = []
+
+
 class NodeStatus(StatusPart):
     """One node.
 
     `cpu` is cores in use over the last seconds; `wait` the share of a trainer's worker time spent waiting for
     batches and vectors; `queued` a reader's batches that no trainer has credit for. `refused_messages` were
-    malformed, `refused_connections` had a wrong key or none.
+    malformed, `refused_connections` had a wrong key or none. `steps`, `synchronized` (of the steps),
+    `steps_per_second` and the bytes of synchronization so far are of attached loops.
     """
 
     name: str
@@ -147,6 +178,11 @@ class NodeStatus(StatusPart):
     queued: int | None = None
     retained_bytes: int | None = None
     requests_per_second: float | None = None
+    steps: int | None = None
+    synchronized: int | None = None
+    steps_per_second: float | None = None
+    sync_sent_bytes: int | None = None
+    sync_received_bytes: int | None = None
     refused_messages: int = 0
     refused_connections: int = 0
 
@@ -193,7 +229,10 @@ class CurvePart(StatusPart):
 
 
 class Status(StatusPart):
-    """The whole status. `curves` and `incidents` are new since the request's cursors."""
+    """The whole status. `curves` and `incidents` are new since the request's cursors.
+
+    `loops` is that of a hub of attached loops, None of a job.
+    """
 
     version: int = STATUS_VERSION
     run: str
@@ -213,6 +252,7 @@ class Status(StatusPart):
     sync: SyncFigures = SyncFigures()
     embedding: EmbeddingFigures = EmbeddingFigures()
     ledger: LedgerFigures = LedgerFigures()
+    loops: LoopFigures | None = None
     nodes: list[NodeStatus] = []
     edges: list[Edge] = []
     validation_metric: str = "ne"

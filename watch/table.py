@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..pipeline.text.format import count, counted, data_rate, data_size, duration, number, percent
-from .status import NodeStatus, Status
+from .status import LoopFigures, NodeStatus, Status
 
 MOST_NODES = 14
 SHOWN_INCIDENTS = 3
@@ -26,8 +26,10 @@ def table_of(status: Status) -> RenderableType:
     """
     nodes = status.nodes
     rows = [_node_cells(node) for node in nodes] if len(nodes) <= MOST_NODES else _role_rows(nodes)
-    parts: list[RenderableType] = [_head(status), _bar(status), _figures(status), Text()]
-    parts.append(_nodes(rows, "node" if len(nodes) <= MOST_NODES else "role"))
+    progress = _bar(status) if status.loops is None else _book(status.loops)
+    parts: list[RenderableType] = [_head(status), progress, _figures(status), Text()]
+    unit = "examples/s" if status.loops is None else "steps/s"
+    parts.append(_nodes(rows, "node" if len(nodes) <= MOST_NODES else "role", unit))
     parts += [
         Text(f"{duration(round(entry.seconds))}  {entry.node}: {entry.what}", "yellow", no_wrap=True)
         for entry in status.incidents[-SHOWN_INCIDENTS:]
@@ -62,26 +64,32 @@ def _bar(status: Status) -> Table:
     return line
 
 
+def _book(loops: LoopFigures) -> Text:
+    """Return the book of steps of a hub, and of its shared data sets."""
+    lines = [
+        f"{count(loops.steps)} steps = {count(loops.synchronized)} synchronized + {count(loops.open)} open"
+        f" + {count(loops.lost)} lost"
+    ]
+    lines += [
+        f"samples {one.stream}: granted {count(one.granted)} = finished {count(one.finished)}"
+        f" + returned {count(one.returned)} + held {count(one.held)}"
+        for one in loops.samples
+    ]
+    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+
 def _figures(status: Status) -> Text:
-    sync, embedding = status.sync, status.embedding
+    sync, loops = status.sync, status.loops
     target = f", target {count(sync.gap_target)}" if sync.gap_target is not None else ""
     traffic = f"{data_rate(sync.sent_bytes_per_second)} out"
-    cells = [
-        ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
-        ("NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"),
+    synchronized = [
         ("sync gap", f"{number(sync.gap_mean, 1)}, open {count(sync.gap_open)}{target}"),
         ("rounds", f"{count(sync.rounds)}, {traffic}"),
-        (
-            "lookups/s",
-            f"{count(embedding.lookups_per_second)}, pushes/s {count(embedding.pushes_per_second)}",
-        ),
-        ("divergence", f"{number(sync.divergence)}"),
-        ("staleness", f"{number(embedding.staleness_mean, 1)} pushes"),
-        (
-            "in flight",
-            f"{count(status.ledger.in_flight)}, returned {count(status.ledger.returned)}",
-        ),
     ]
+    if loops is not None:
+        cells = [("steps/s", count(loops.per_second)), ("divergence", number(sync.divergence)), *synchronized]
+    else:
+        cells = _figures_of_job(status, synchronized)
     widths = [max(len(cell[part]) for cell in cells[::2]) for part in (0, 1)]
     text = Text(no_wrap=True, overflow="ellipsis", end="")
     for (name, value), (other, another) in zip(cells[::2], cells[1::2], strict=True):
@@ -90,15 +98,31 @@ def _figures(status: Status) -> Text:
     return text
 
 
-_COLUMNS = ("CPU", "memory", "examples/s", "waits", "gap")
+def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    embedding = status.embedding
+    return [
+        ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
+        ("NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"),
+        *synchronized,
+        (
+            "lookups/s",
+            f"{count(embedding.lookups_per_second)}, pushes/s {count(embedding.pushes_per_second)}",
+        ),
+        ("divergence", f"{number(status.sync.divergence)}"),
+        ("staleness", f"{number(embedding.staleness_mean, 1)} pushes"),
+        (
+            "in flight",
+            f"{count(status.ledger.in_flight)}, returned {count(status.ledger.returned)}",
+        ),
+    ]
 
 
-def _nodes(rows: Sequence[Sequence[str]], first: str) -> Text:
-    """Return the nodes as one text.
+def _nodes(rows: Sequence[Sequence[str]], first: str, unit: str) -> Text:
+    """Return the nodes as one text; `unit` is that of what they do.
 
     The text is drawn every second, and a rich Table costs several times as much.
     """
-    head = [first, *_COLUMNS, ""]
+    head = [first, "CPU", "memory", unit, "waits", "gap", ""]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     text = Text(no_wrap=True, overflow="ellipsis", end="")
     for row in (head, *rows):
@@ -111,16 +135,20 @@ def _nodes(rows: Sequence[Sequence[str]], first: str) -> Text:
 def _node_cells(node: NodeStatus) -> list[str]:
     if not node.alive:
         return [node.name, "", "", "", "", "", f"{GONE}{node.why}"]
-    trainer = node.role == "trainer"
+    trains = node.role in ("trainer", "loop")
     return [
         node.name,
         percent(node.cpu, missing=""),
         data_size(node.memory_bytes, missing=""),
-        count(node.examples_per_second, missing="") if node.role in ("trainer", "reader") else "",
-        percent(node.wait, missing="") if trainer else "",
-        count(node.gap_open, missing="") if trainer else "",
+        count(_per_second(node), missing="") if trains or node.role == "reader" else "",
+        percent(node.wait, missing="") if trains else "",
+        count(node.gap_open, missing="") if trains else "",
         ", ".join(filter(None, (_doing(node), _refused(node)))),
     ]
+
+
+def _per_second(node: NodeStatus) -> float | None:
+    return node.steps_per_second if node.role == "loop" else node.examples_per_second
 
 
 def _refused(node: NodeStatus) -> str:
@@ -136,7 +164,11 @@ def _doing(node: NodeStatus) -> str:
         return f"{node.queued} batches queued"
     if node.requests_per_second is not None:
         return f"{count(node.requests_per_second)} {'lookups' if node.role == 'embedding' else 'slices'}/s"
-    return f"{count(node.rounds)} rounds" if node.rounds is not None else ""
+    rounds = f"{count(node.rounds)} rounds" if node.rounds is not None else ""
+    if node.steps is None:
+        return rounds
+    steps = f"{count(node.steps)} steps, {count(node.synchronized)} synchronized"
+    return f"{steps}, {rounds}" if rounds else steps
 
 
 def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:
@@ -151,7 +183,7 @@ def _role_rows(nodes: Sequence[NodeStatus]) -> list[list[str]]:
                 f"{len(living)} {_PLURAL.get(role, role + 's')}",
                 percent(_total(node.cpu for node in living), missing=""),
                 data_size(_total(node.memory_bytes for node in living), missing=""),
-                count(_total(node.examples_per_second for node in living), missing=""),
+                count(_total(_per_second(node) for node in living), missing=""),
                 percent(sum(waits) / len(waits) if waits else None, missing=""),
                 count(max(gaps, default=None), missing=""),
                 f"{GONE}{dead} died" if dead else "",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ...nodes.coordinator.control.divergence import CHUNK_ELEMENTS
 from ...nodes.coordinator.control_server import ControlServer
 from ...nodes.coordinator.state.membership import Member
+from ...pipeline.text.format import duration
+from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
@@ -19,11 +20,10 @@ from ...pipeline.wire.control.orders import (
     TrainerJoined,
     WriteReplica,
 )
-from .state import LOOP, SYNC, HubState
+from .members import LOOP, SYNC
+from .state import HubState
 
 REQUEST_SECONDS = 60.0
-
-log = logging.getLogger(__name__)
 
 
 class AdmissionFailed(Exception):
@@ -38,6 +38,7 @@ class HubAdmission:
 
     Args:
         mark_dead: called with the token of a member that cannot take part, and why.
+        event: called with the name of a loop, and what happened to it.
         others: what admits a member of another role than loop and sync node.
     """
 
@@ -46,28 +47,95 @@ class HubAdmission:
         server: ControlServer,
         state: HubState,
         mark_dead: Callable[[str, str], None],
+        event: Callable[[str, str], None],
         others: Mapping[str, Callable[[Member], Awaitable[None]]],
     ) -> None:
         self._server = server
         self._state = state
         self._mark_dead = mark_dead
+        self._event = event
         self._admitters = {LOOP: self._admit_loop, SYNC: self._admit_sync, **others}
         self._admitting = asyncio.Lock()
+        # Whether the sync nodes wait for the replicas whose mean the center is to be.
+        self._collects_seeds = False
 
     async def admit(self, member: Member) -> None:
         """Admit a ready member; declare it dead if that fails."""
+        state = self._state
+        await self._server.notify()
         try:
             if member.info.role == LOOP:
-                await self._server.wait_for(lambda: self._state.has_sync_nodes or not member.alive)
+                await self._server.wait_for(
+                    lambda: (state.has_sync_nodes and not state.awaits_return) or not member.alive
+                )
             async with self._admitting:
-                if member.alive:
+                # Those that came back together are admitted at once.
+                if member.alive and not member.begun:
                     await self._admitters[member.info.role](member)
         except AdmissionFailed as error:
             self._mark_dead(member.info.token, str(error))
         await self._server.notify()
 
+    async def admit_returned(self, seconds: float) -> None:
+        """Admit the loops of a dead hub together, after `seconds` at most.
+
+        The center is made again from the mean of their replicas. Who has not come back is dead.
+        """
+        state = self._state
+
+        def ready() -> list[Member]:
+            return [one for one in state.members.returned() if one.ready]
+
+        def all_are_ready() -> bool:
+            back = state.members.returned()
+            return state.has_sync_nodes and not state.members.away() and 0 < len(back) == len(ready())
+
+        await self._server.wait_for(all_are_ready, seconds)
+        for member in state.members.away():
+            self._mark_dead(member.info.token, f"did not come back within {duration(seconds)}")
+        async with self._admitting:
+            loops = [one for one in ready() if one.facts.needs_center]
+            if loops and state.has_sync_nodes:
+                await self._admit_together(loops)
+            state.end_return()
+        await self._server.notify()
+
+    async def _admit_together(self, loops: list[Member]) -> None:
+        """Admit loops that all keep their weights, whose mean is the center."""
+        state = self._state
+        if loops[0].facts.needs_peers:
+            state.group.form([loop.info.index for loop in loops])
+        for loop in loops:
+            await self._server.call_all(state.members.alive(SYNC), TrainerJoined(loop.info), REQUEST_SECONDS)
+        infos = tuple(one.info for one in (*state.members.alive(SYNC), *loops))
+        connect = ConnectPeers(infos, state.group.view)
+        met = await self._server.call_all(loops, connect, REQUEST_SECONDS)
+        for loop in loops:
+            if loop.info.name not in met:
+                self._mark_dead(loop.info.token, "could not connect to the others")
+        there = [loop for loop in loops if loop.alive]
+        if not there:
+            return
+        await self._make_center()
+        begun = await self._server.call_all(there, Begin(), REQUEST_SECONDS)
+        for loop in there:
+            if loop.info.name in begun:
+                state.begin(loop)
+                self._event(loop.info.name, "came back")
+            else:
+                self._mark_dead(loop.info.token, "did not begin")
+
+    async def _make_center(self) -> None:
+        """Let the center begin, from the mean of the loops' replicas."""
+        if self._collects_seeds:
+            self._collects_seeds = False
+            await self._server.call_all(self._state.members.alive(SYNC), Begin(), REQUEST_SECONDS)
+        self._state.seeded = True
+
     async def _admit_sync(self, member: Member) -> None:
-        await self._order(member, ConnectPeers((member.info,), self._state.group.view), "did not get ready")
+        self._collects_seeds = self._state.awaits_return
+        connect = ConnectPeers((member.info,), self._state.group.view, late=self._collects_seeds)
+        await self._order(member, connect, "did not get ready")
         self._state.begin(member)
 
     async def _admit_loop(self, member: Member) -> None:
@@ -82,10 +150,15 @@ class HubAdmission:
         if first and facts.needs_peers:
             state.group.form([member.info.index])
         infos = tuple(one.info for one in (*state.members.alive(SYNC), *state.loops, member))
+        if first and state.first_model is not None:
+            await self._give_first_model(member, state.first_model)
+            state.first_model = None
         connect = ConnectPeers(infos, state.group.view, late=not first)
         await self._order(member, connect, "could not connect to the others")
-        state.seeded = state.seeded or facts.needs_center
-        if not first and not facts.needs_center:
+        if first and facts.needs_center:
+            await self._make_center()
+        came_back = member in state.members.returned()
+        if not first and not facts.needs_center and not came_back:
             # Without a center only another loop has the weights.
             await self._copy_weights(member)
         for info in infos:
@@ -96,7 +169,13 @@ class HubAdmission:
             group = SetGroup(state.return_to_group(member))
             await self._server.call_all([*state.loops, member], group, REQUEST_SECONDS)
         state.begin(member)
-        log.info("%s joined%s", member.info.name, "" if first else " late")
+        self._event(member.info.name, "came back" if came_back else "joined" if first else "joined late")
+
+    async def _give_first_model(self, member: Member, values: Float32Array) -> None:
+        """Give the first loop the values of a checkpoint, before it meets the others."""
+        for start in range(0, len(values), CHUNK_ELEMENTS):
+            part = WriteReplica(start, values[start : start + CHUNK_ELEMENTS].tobytes())
+            await self._order(member, part, "could not take the weights of the checkpoint")
 
     async def _copy_weights(self, member: Member) -> None:
         """Copy the weights of another loop."""

@@ -7,7 +7,9 @@ places in it. What a loop that died or left was given and had not trained is giv
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from ...pipeline.errors import ClusterError
 from ...pipeline.wire.control.loops import SamplesRecord, SamplesReply, TakeSamples
@@ -25,10 +27,24 @@ class Places:
         return self.stop - self.start
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Places that a loop has; `at` counts the examples given to it before."""
+
+    at: int
+    places: Places
+
+    @property
+    def end(self) -> int:
+        """How many examples it was given with these."""
+        return self.at + len(self.places)
+
+
 class SampleStream:
     """The places of one data set that were given out, and to whom.
 
-    `granted = finished + returned + held` holds at any time, in examples.
+    `granted = finished + returned + held` holds at any time, in examples. A loop is known by its name, which
+    it keeps when it comes back.
 
     Args:
         name: the name of the stream.
@@ -41,10 +57,40 @@ class SampleStream:
         self._epoch, self._next = 0, 0
         self._granted, self._finished, self._returned = 0, 0, 0
         self._again: deque[Places] = deque()
-        self._held: dict[str, deque[Places]] = {}
+        self._held: dict[str, deque[Held]] = {}
         self._finished_by: dict[str, int] = {}
 
-    def take(self, token: str, request: TakeSamples) -> SamplesReply:
+    def saved(self) -> dict[str, Any]:
+        """Return everything, as values of JSON."""
+        return {
+            "size": self._size,
+            "seed": self._seed,
+            "epochs": self._epochs,
+            "epoch": self._epoch,
+            "next": self._next,
+            "granted": self._granted,
+            "finished": self._finished,
+            "returned": self._returned,
+            "again": [asdict(places) for places in self._again],
+            "held": {name: [asdict(one) for one in held] for name, held in self._held.items()},
+            "finished_by": self._finished_by,
+        }
+
+    @classmethod
+    def of_saved(cls, name: str, saved: Mapping[str, Any]) -> SampleStream:
+        """Return the stream that was saved. Raises KeyError or TypeError for another form."""
+        first = TakeSamples(name, saved["size"], 1, saved["seed"], saved["epochs"], None, 0)
+        own = cls(name, first)
+        own._epoch, own._next = saved["epoch"], saved["next"]
+        own._granted, own._finished = saved["granted"], saved["finished"]
+        own._returned = saved["returned"]
+        own._again.extend(Places(**one) for one in saved["again"])
+        for loop, held in saved["held"].items():
+            own._held[loop] = deque(Held(one["at"], Places(**one["places"])) for one in held)
+        own._finished_by.update(saved["finished_by"])
+        return own
+
+    def take(self, name: str, request: TakeSamples) -> SamplesReply:
         """Give a loop the next places of its pass.
 
         There are none if the pass is over.
@@ -59,44 +105,66 @@ class SampleStream:
                 f" {self._seed} and {self._epochs or 'any number of'}",
                 remedy="give all loops the same, or another name",
             )
-        self.finish(token, request.finished)
+        self.finish(name, request.finished)
+        received = self._position(name)
+        if request.received is not None:
+            received = request.received
+            # A hub died before the loop had its reply.
+            self._take_back(name, received)
         at = request.epoch
         if at is None:
             at = self._epoch if self._next < self._size else self._epoch + 1
         places = self._next_places(at, request.span)
         if places is None:
             return SamplesReply(at, at, 0, 0)
-        self._held.setdefault(token, deque()).append(places)
+        self._held.setdefault(name, deque()).append(Held(received, places))
         self._granted += len(places)
         return SamplesReply(at, places.epoch, places.start, places.stop)
 
-    def finish(self, token: str, finished: int) -> None:
+    def finish(self, name: str, finished: int) -> None:
         """Record how many examples a loop has trained so far.
 
         It trains them in the order in which it got them.
         """
-        held = self._held.get(token, deque())
-        left = finished - self._finished_by.get(token, 0)
-        while left > 0 and held:
-            places = held.popleft()
-            done = min(left, len(places))
-            if done < len(places):
-                held.appendleft(Places(places.epoch, places.start + done, places.stop))
-            left -= done
+        held = self._held.get(name, deque())
+        self._finished_by[name] = max(finished, self._finished_by.get(name, 0))
+        while held and held[0].at < finished:
+            first = held.popleft()
+            done = min(finished - first.at, len(first.places))
             self._finished += done
-            self._finished_by[token] = self._finished_by.get(token, 0) + done
+            if done < len(first.places):
+                rest = replace(first.places, start=first.places.start + done)
+                held.appendleft(Held(first.at + done, rest))
+                return
 
-    def give_back(self, token: str) -> int:
+    def give_back(self, name: str) -> int:
         """Take back what a loop was given and has not trained; return the examples."""
-        held = self._held.pop(token, deque())
-        count = sum(map(len, held))
+        return self._take_back(name, 0)
+
+    def forget_loops(self) -> None:
+        """Take back what all loops hold, and forget the loops."""
+        for name in list(self._held):
+            self.give_back(name)
+        self._held, self._finished_by = {}, {}
+
+    def _take_back(self, name: str, received: int) -> int:
+        """Take back what a loop was given beyond the first `received` examples."""
+        held = self._held.get(name, deque())
+        back = [one.places for one in held if one.end > received]
+        self._held[name] = deque(one for one in held if one.end <= received)
+        count = sum(map(len, back))
         self._returned += count
-        self._again.extend(held)
+        self._again.extend(back)
         return count
+
+    def _position(self, name: str) -> int:
+        """Return how many examples a loop was given, of its whole pass."""
+        held = self._held.get(name)
+        return held[-1].end if held else self._finished_by.get(name, 0)
 
     def record(self) -> SamplesRecord:
         """Return the sums so far."""
-        held = sum(len(places) for all_of in self._held.values() for places in all_of)
+        held = sum(len(one.places) for all_of in self._held.values() for one in all_of)
         return SamplesRecord(self._name, self._granted, self._finished, self._returned, held)
 
     def _next_places(self, at: int, span: int) -> Places | None:

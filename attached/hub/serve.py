@@ -5,42 +5,71 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from ...nodes.coordinator.monitoring.monitoring import Monitoring
 from ...nodes.runtime.main_loop import run_pause_aware
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.role import Role
 from ...nodes.runtime.settings import NodeSettings
+from ...nodes.sync.role import SyncRole
+from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.loops import LoopsReply
 from ..node_thread import NodeThread, ThreadHooks
+from .checkpoint import HubCheckpoints, SavedModel
 from .hosted import hosted_node
+from .ledger import BOUND, LOOP_PREFIX, HubLedger
 from .server import HubServer
+from .status import hub_status
 
 END_SECONDS = 10.0
 
 
 async def serve_hub(
     settings: NodeSettings,
-    announce: Callable[[str], None],
+    announce: Callable[[str, str], None],
     *,
     until_empty: bool = False,
     process: ProcessHooks | None = None,
+    checkpoint_seconds: float = 0.0,
+    resume: Path | None = None,
 ) -> LoopsReply:
     """Serve loops until the end; return the book of steps.
 
     The end is an interrupt, or with `until_empty` that the last loop has left. `announce` is called with the
-    address to join. Raises ClusterError for an address that cannot be used, and the error of a sync node that
-    failed.
+    address to join, and that of the page, "" without one. Raises ClusterError for an address that cannot be
+    used, and the error of a sync node that failed.
+
+    With `checkpoint_seconds` a checkpoint is written that often into the hub's folder, and at the end. With
+    `resume`, the folder of a hub with a checkpoint, the loops begin with that.
     """
-    server = HubServer(settings, until_empty=until_empty, process=process)
+    ledger, saved = await asyncio.to_thread(_open_ledger, settings)
+    server = HubServer(settings, until_empty=until_empty, process=process, ledger=ledger, saved=saved)
+    if resume is not None and not any(key.startswith(LOOP_PREFIX) for key in saved):
+        # A hub whose place is taken may have died before a loop took the model.
+        saved_model = await asyncio.to_thread(SavedModel.read, resume)
+        server.state.resume(saved_model.layout, saved_model.values, saved_model.state)
+    watching = Monitoring(server, partial(hub_status, server.state), "hub")
     nodes: list[NodeThread[Role]] = []
     try:
-        endpoint = server.listen()
+        endpoint = server.listen(saved.get(BOUND, ""))
+        await server.save({BOUND: server.bound})
+        watching.open()
         server.start()
+        server.spawn(watching.run())
         for index in range(settings.job.sync_nodes):
             nodes.append(hosted_node("sync", server.settings, server.bound, index))
             await asyncio.to_thread(nodes[-1].start)
-        announce(endpoint)
+        if checkpoint_seconds:
+            checkpoints = HubCheckpoints(server, server.state, partial(_center, nodes))
+            server.checkpoint = checkpoints.take
+            server.spawn(checkpoints.run(checkpoint_seconds))
+        announce(endpoint, server.state.page)
         await server.over()
     finally:
         if server.bound:
@@ -48,29 +77,62 @@ async def serve_hub(
         await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in nodes))
         await server.tables.close()
         await server.close()
+        await watching.close()
+        if ledger is not None:
+            await asyncio.to_thread(ledger.close)
     return server.state.book()
+
+
+def _open_ledger(settings: NodeSettings) -> tuple[HubLedger | None, dict[str, Any]]:
+    """Return the hub's ledger, and what a dead hub has recorded in it."""
+    if settings.recover is not None:
+        ledger = HubLedger.open(settings.recover)
+        return ledger, ledger.read()
+    return (HubLedger(settings.folder, new=True) if settings.folder is not None else None), {}
+
+
+async def _center(nodes: Sequence[NodeThread[Role]]) -> Float32Array | None:
+    """Return the center, float32 [numel]; None before it has a value."""
+    slices = [await asyncio.wrap_future(_slice_of(node)) for node in nodes]
+    values = [one for one in slices if one is not None]
+    # With more nodes than elements, the last ones hold nothing.
+    return np.concatenate(values) if values else None
+
+
+def _slice_of(node: NodeThread[Role]) -> concurrent.futures.Future[Float32Array | None]:
+    role = node.role
+    assert isinstance(role, SyncRole)
+    return node.submit(role.slice_values)
 
 
 class HubThread:
     """A hub as a thread of this process.
 
     Attributes:
-        endpoint: the address to join, once `start` has returned.
+        endpoint, page: the address to join, and that of the page, once `start` has returned.
         book: the book of steps, once it has ended.
     """
 
-    def __init__(self, settings: NodeSettings, *, until_empty: bool = False) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        until_empty: bool = False,
+        checkpoint_seconds: float = 0.0,
+        resume: Path | None = None,
+    ) -> None:
         self._settings, self._until_empty = settings, until_empty
-        self._announced: concurrent.futures.Future[str] = concurrent.futures.Future()
+        self._checkpoint_seconds, self._resume = checkpoint_seconds, resume
+        self._announced: concurrent.futures.Future[tuple[str, str]] = concurrent.futures.Future()
         self._hooks = _StoppableHooks()
         self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
-        self.endpoint = ""
+        self.endpoint = self.page = ""
         self.book: LoopsReply | None = None
 
     def start(self) -> str:
         """Start the hub; return the address to join. Raises what `serve_hub` raises."""
         self._thread.start()
-        self.endpoint = self._announced.result()
+        self.endpoint, self.page = self._announced.result()
         return self.endpoint
 
     def stop(self) -> None:
@@ -87,8 +149,10 @@ class HubThread:
             self.book = run_pause_aware(
                 serve_hub(
                     self._settings,
-                    self._announced.set_result,
+                    lambda *where: self._announced.set_result(where),
                     until_empty=self._until_empty,
+                    checkpoint_seconds=self._checkpoint_seconds,
+                    resume=self._resume,
                     process=self._hooks,
                 )
             )

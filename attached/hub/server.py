@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...nodes.coordinator.control_server import ControlServer
 from ...nodes.coordinator.monitoring.replica_sampler import ReplicaSampler
 from ...nodes.coordinator.state.membership import Member
+from ...nodes.runtime.health import Health, serve_health
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.tables import EmbeddingSection
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
-from ...pipeline.text.format import duration
+from ...pipeline.text.format import counted, duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.loops import (
     EndSamples,
@@ -30,6 +31,7 @@ from ...pipeline.wire.control.loops import (
     TakeSamples,
 )
 from ...pipeline.wire.control.messages import (
+    GetStatus,
     Hello,
     HelloReply,
     Interrupt,
@@ -38,6 +40,7 @@ from ...pipeline.wire.control.messages import (
     Ready,
     RejoinGroup,
     ReportSlowPeer,
+    StatusReply,
 )
 from ...pipeline.wire.control.orders import Finish, GroupView, NodeLost, SetGroup
 from ...pipeline.wire.control.tables import JoinTables
@@ -47,10 +50,16 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..errors import AttachError
 from ..job import require_settings
 from .admission import REQUEST_SECONDS, HubAdmission
-from .state import CLIENT, EMBEDDING, SYNC, HubState
+from .ledger import ENDED, HubLedger
+from .members import CLIENT, EMBEDDING, LOOP_NAME, SYNC
+from .state import HubState
+from .status import hub_status
 from .tables import HubTables
 
 FINISH_SECONDS = 5.0
+# Node timeouts within which the loops of a dead hub come back; they look for one about every second.
+RETURN_TIMEOUTS = 3
+_OTHER_HUB = "belongs to a hub that was here before"
 
 log = logging.getLogger(__name__)
 
@@ -60,20 +69,38 @@ class HubServer(ControlServer):
 
     Args:
         until_empty: whether the hub ends when the last loop has gone.
+        ledger: where it records what another hub needs to take its place; None for nowhere.
+        saved: what the ledger of a dead hub has, whose place this one takes.
     """
 
     def __init__(
-        self, settings: NodeSettings, *, until_empty: bool = False, process: ProcessHooks | None = None
+        self,
+        settings: NodeSettings,
+        *,
+        until_empty: bool = False,
+        process: ProcessHooks | None = None,
+        ledger: HubLedger | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         # What [embedding] says holds for the tables of modules only.
         job = settings.job.model_copy(update={"embedding": EmbeddingSection()})
         super().__init__(replace(settings, job=job), process)
-        self.state = HubState(job)
+        self._ledger = ledger
+        self.state = HubState(job, settings.folder)
         self.tables = HubTables(self, self.state, settings)
         self._until_empty = until_empty
-        admitters = {CLIENT: self.tables.admit_client, EMBEDDING: self.tables.admit_node}
-        self._admission = HubAdmission(self, self.state, self.mark_dead, admitters)
+        self._admission = HubAdmission(
+            self,
+            self.state,
+            self.mark_dead,
+            lambda name, what: self.event(name, what, logging.INFO),
+            {CLIENT: self.tables.admit_client, EMBEDDING: self.tables.admit_node},
+        )
         self._plan = TablePlan.make(job.tables, job.embedding.nodes).to_body()
+        if saved:
+            self.state.restore(saved)
+        # Called before the last loop ends, which alone may have the model.
+        self.checkpoint: Callable[[], Awaitable[object]] | None = None
         self._sampling: asyncio.Task[Any] | None = None
         self._error: BaseException | None = None
 
@@ -81,7 +108,11 @@ class HubServer(ControlServer):
         """Begin to receive and to watch heartbeats; an interrupt ends the hub."""
         self.spawn(self._receive())
         self.spawn(self._watch())
+        if (path := self._process.health_path(supervised=False)) is not None:
+            self.spawn(serve_health(path, self.health))
         self._process.on_interrupt(asyncio.get_running_loop(), self._stopped.set)
+        if self.state.awaits_return:
+            self.spawn(self._take_back())
 
     async def over(self) -> None:
         """Return when the hub is to end; raises the error that ended it."""
@@ -95,12 +126,42 @@ class HubServer(ControlServer):
 
     async def finish(self) -> None:
         """Tell every member to end, and take the last counts."""
+        if self.checkpoint is not None and self.state.loops:
+            await self.checkpoint()
         members = self.state.members.living()
         replies = await self.call_all(members, Finish(ExitCode.OK, "the hub ended"), FINISH_SECONDS)
         for member in members:
             if (reply := replies.get(member.info.name)) is not None:
                 self.state.heartbeat(member, reply.counts)
                 self.state.lose(member, "")
+        for member in self.state.members.away():
+            self.state.lose(member, "had not come back when the hub ended")
+        # After an error another hub may take its place.
+        await self.save({ENDED: self._error is None})
+
+    async def save(self, more: Mapping[str, Any] | None = None) -> None:
+        """Record what another hub needs to take this one's place."""
+        if self._ledger is not None:
+            await self._ledger.write(self.state.saved() | dict(more or {}))
+
+    async def close(self) -> None:
+        """Tell watchers that the hub has ended; end the tasks and the socket."""
+        try:
+            await self.tell_watchers(self.state.outcome)
+        finally:
+            await super().close()
+
+    def event(self, node: str, what: str, level: int = logging.WARNING) -> None:
+        """Record what happened to a member, in log and status."""
+        log.log(level, "%s: %s", node, what)
+        self.state.add_event(node, what)
+
+    def health(self) -> Health:
+        """Return what the socket of `nodes/runtime/health.py` answers."""
+        state, loops = self.state, counted(len(self.state.loops), "loop")
+        missing = state.job.sync_nodes - len(state.members.alive(SYNC))
+        lacking = f", without {counted(missing, 'sync node')}" if missing else ""
+        return Health(not missing, f"hub: {loops}{lacking}", {"loops": len(state.loops)})
 
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:  # noqa: ARG002
         """See `ControlServer`."""
@@ -108,6 +169,11 @@ class HubServer(ControlServer):
             return self._hello(token, request)
         if isinstance(request, GetLoops):
             return self.state.book()
+        if isinstance(request, GetStatus):
+            if request.subscribe_end:
+                self.sessions.watches(token)
+            status = hub_status(self.state, request.curves, request.incidents)
+            return StatusReply(status.model_dump(mode="json"))
         handlers: dict[type[Request[Any]], Callable[[Member, Any], Awaitable[Reply]]] = {
             JoinLoops: self._join_loops,
             JoinTables: self.tables.join,
@@ -123,16 +189,23 @@ class HubServer(ControlServer):
         }
         if type(request) not in handlers:
             raise ProtocolError(f"a hub does not answer {CONTROL_VERBS.name_of(request)!r}")
-        return await handlers[type(request)](self.state.members.require(token), request)
+        members = self.state.members
+        if members.find(token) is None or members.is_away(token):
+            # A loop of the hub that was here before.
+            self._send(token.encode(), HeartbeatReply(0, _OTHER_HUB))
+        return await handlers[type(request)](members.require(token), request)
 
     def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         """See `ControlServer`."""
         member = self.state.members.find(token)
+        if member is None or self.state.members.is_away(token):
+            self._send(identity, HeartbeatReply(0, _OTHER_HUB))
+            return
         # A leaving loop is being told to end, as long as it has a session.
-        leaves = member is not None and member.left and self.sessions.of(identity) is not None
-        dead = member is not None and not member.alive and not leaves
-        self._send(identity, HeartbeatReply(0, member.lost_because if member is not None and dead else ""))
-        if member is not None and member.alive:
+        leaves = member.left and self.sessions.of(identity) is not None
+        dead = not member.alive and not leaves
+        self._send(identity, HeartbeatReply(0, member.lost_because if dead else ""))
+        if member.alive:
             self.state.heartbeat(member, message.counts)
 
     def count_refused(self, token: str) -> None:  # noqa: ARG002
@@ -149,7 +222,7 @@ class HubServer(ControlServer):
         self.sessions.end(token.encode(), why)
         if member is None or not member.alive:
             return
-        log.warning("%s: %s", member.info.name, why)
+        self.event(member.info.name, why)
         self._without(member, self.state.lose(member, why))
         if member.info.role in (SYNC, EMBEDDING) and not self.tables.fails_to_start(member, why):
             self._failed(ClusterError(f"{member.info.name}: {why}"))
@@ -166,9 +239,20 @@ class HubServer(ControlServer):
         for other in self.state.members.alive():
             self.spawn(self.call(other, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS))
         self.broadcast_group(view)
-        if self._until_empty and self.state.begun and self.state.is_empty:
-            self._stopped.set()
+        self._stop_if_empty()
         self.spawn(self.notify())
+
+    def _stop_if_empty(self) -> None:
+        state = self.state
+        if self._until_empty and state.begun and state.is_empty and not state.awaits_return:
+            self._stopped.set()
+
+    async def _take_back(self) -> None:
+        """Go on with the loops of the dead hub that come back."""
+        away = counted(len(self.state.members.away()), "loop")
+        self.event("hub", f"took the place of a dead hub; {away} may come back")
+        await self._admission.admit_returned(RETURN_TIMEOUTS * self.state.job.run.node_timeout_seconds)
+        self._stop_if_empty()
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if token != hello.token:
@@ -177,6 +261,7 @@ class HubServer(ControlServer):
             self.tables.require_own(token)
         member = self.state.members.join(hello)
         member.say_hello(asyncio.get_running_loop().time())
+        self.state.places[token] = hello.host, hello.pid
         plan = self.tables.plan if hello.role == EMBEDDING else self._plan
         return HelloReply(member.info.name, member.info.index, "", plan)
 
@@ -190,6 +275,8 @@ class HubServer(ControlServer):
 
     async def _ready(self, member: Member, request: Ready) -> Done:
         self.state.get_ready(member, request.facts)
+        # Before it trains: another hub has to know it.
+        await self.save()
         self.spawn(self._admission.admit(member))
         if self._sampling is None and request.facts.dense_elements:
             sampler = ReplicaSampler(self, self.state)
@@ -205,6 +292,8 @@ class HubServer(ControlServer):
     async def _dismiss(self, member: Member) -> None:
         """End a loop that leaves, with its last counts."""
         session = self.sessions.of(member.info.token.encode())
+        if self.checkpoint is not None and self.state.loops == [member]:
+            await self.checkpoint()
         try:
             if session is not None:
                 reply = await session.call(Finish(ExitCode.OK, ""), timeout_seconds=FINISH_SECONDS)
@@ -212,7 +301,7 @@ class HubServer(ControlServer):
         except (ConnectionLost, RemoteError) as error:
             log.warning("%s did not confirm its end: %s", member.info.name, error)
         if member.alive:
-            log.info("%s left", member.info.name)
+            self.event(member.info.name, "left", logging.INFO)
             self._without(member, self.state.lose(member, ""))
         self.sessions.end(member.info.token.encode(), "left")
 
@@ -229,7 +318,8 @@ class HubServer(ControlServer):
         group = self.state.group
         view = group.late(request.generation, request.index, reported_by=member.info.index)
         if view is not None:
-            log.warning("loop-%d was removed from the group: %s waited", request.index, member.info.name)
+            what = f"was removed from the group: {member.info.name} waited for it without success"
+            self.event(f"{LOOP_NAME}-{request.index}", what)
         # Also without a change: the reporter does not know the current view.
         self.broadcast_group(view or group.view)
         return Done()
@@ -240,7 +330,10 @@ class HubServer(ControlServer):
         return Done()
 
     async def _take_samples(self, member: Member, request: TakeSamples) -> Reply:
-        return self.state.take_samples(member, request)
+        reply = self.state.take_samples(member, request)
+        # Recorded first: no example may be granted twice, or be lost, because the hub dies.
+        await self.save()
+        return reply
 
     async def _end_samples(self, member: Member, request: EndSamples) -> Done:
         self.state.end_samples(member, request)
@@ -258,6 +351,7 @@ class HubServer(ControlServer):
                 limit = run.node_timeout_seconds if member.ready else run.start_timeout_seconds
                 if seen_at is not None and now - seen_at > limit:
                     self.mark_dead(member.info.token, f"was silent for {duration(limit)}")
+            await self.save()
             self.sessions.forget_silent(now, lambda token: self.state.members.find(token) is not None)
 
     def _failed(self, error: BaseException) -> None:

@@ -6,13 +6,18 @@ Imports no torch.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from ...nodes.coordinator.control.sync_control import SyncControl, control_of
 from ...nodes.coordinator.state.membership import Member
-from ...nodes.coordinator.state.progress import DivergenceCurve
+from ...nodes.coordinator.state.progress import DivergenceCurve, NodeRates, TrainingMetrics
 from ...nodes.runtime.members import SyncGroup
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
+from ...pipeline.text.format import counted
+from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.loops import (
     EndSamples,
     LoopRecord,
@@ -22,95 +27,53 @@ from ...pipeline.wire.control.loops import (
     SamplesReply,
     TakeSamples,
 )
-from ...pipeline.wire.control.messages import Hello, NodeFacts
+from ...pipeline.wire.control.messages import NodeFacts
 from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...pipeline.wire.field_checks import Counts
+from .ledger import LAYOUT, LOOP_PREFIX, STREAM_PREFIX
+from .members import CLIENT, LOOP, SYNC, HubMembers
 from .samples import SampleStream
 
-LOOP, SYNC = "trainer", "sync"
-# A module with tables, and a node that has them.
-CLIENT, EMBEDDING = "client", "embedding"
-_KINDS = {LOOP: "loop", CLIENT: "tables"}
 MAX_STREAMS = 64
 # A count of a heartbeat: examples of this stream that the loop has trained.
 FINISHED_PREFIX = "finished/"
-
-
-class HubMembers:
-    """Loops, modules with tables, sync and embedding nodes by token.
-
-    A loop or a module never gets the index of another, even of a dead one.
-
-    Args:
-        sync_nodes: number of sync nodes.
-    """
-
-    def __init__(self, sync_nodes: int) -> None:
-        self._sync_nodes = sync_nodes
-        self._members: dict[str, Member] = {}
-
-    def join(self, hello: Hello) -> Member:
-        """Admit who says hello; raises ClusterError."""
-        known = self._members.get(hello.token)
-        if known is not None and known.alive:
-            return known
-        if known is not None or hello.role not in (LOOP, SYNC, CLIENT, EMBEDDING):
-            what = "was declared dead" if known is not None else f"a hub has no {hello.role!r}"
-            raise ClusterError(what, remedy="attach again" if known is not None else "join a coordinator")
-        # Embedding nodes that could not start are replaced by others.
-        before = self.everyone(hello.role)
-        index = sum(one.alive for one in before) if hello.role == EMBEDDING else len(before)
-        if hello.role == SYNC and index >= self._sync_nodes:
-            raise ClusterError(f"the hub already has its {self._sync_nodes} sync nodes")
-        name = f"{_KINDS.get(hello.role, hello.role)}-{index}"
-        info = MemberInfo(name, hello.role, index, hello.token, hello.endpoint)
-        self._members[hello.token] = member = Member(info, begun=False)
-        return member
-
-    def find(self, token: str) -> Member | None:
-        """Return the member with this token, dead or alive."""
-        return self._members.get(token)
-
-    def require(self, token: str) -> Member:
-        """Return the living member with this token; raises ClusterError."""
-        member = self._members.get(token)
-        if member is None or not member.alive:
-            why = (
-                f"{member.info.name} was declared dead ({member.lost_because})" if member else "not a member"
-            )
-            raise ClusterError(why, remedy="attach again")
-        return member
-
-    def alive(self, role: str | None = None) -> list[Member]:
-        """Return active living members, by role and index."""
-        return [member for member in self.everyone(role) if member.alive and member.begun]
-
-    def living(self) -> list[Member]:
-        """Return living members, active or not yet."""
-        return [member for member in self.everyone() if member.alive]
-
-    def everyone(self, role: str | None = None) -> list[Member]:
-        """Return all members ever, of one role or of all."""
-        found = [member for member in self._members.values() if role in (None, member.info.role)]
-        return sorted(found, key=lambda member: (member.info.role, member.info.index))
+# What the book needs of a loop's counts.
+_KEPT = ("iterations", "synced_iterations", "rounds")
 
 
 class HubState:
     """What a hub knows; it belongs to the hub's loop.
 
+    Args:
+        folder: the hub's folder; its name is that of the run.
+
     Attributes:
         seeded: whether the center has its first value, or there is no center.
         begun: whether a loop, or a module with tables, has ever begun.
+        first_model: the values that the first loop takes, of a checkpoint; None once it has them.
+        awaits_return: whether the hub waits for the loops of a dead one.
+        rates, gaps: the last heartbeats, and the curves of the loops' sync gaps.
+        places: host and process by token.
+        events: seconds since the start, member, and what happened.
+        page: the address of the page; "" without one.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, folder: Path | None = None) -> None:
         self.job = job
+        self.folder = folder or Path(job.run.name)
         self.members = HubMembers(job.sync_nodes)
         self.group = SyncGroup()
         self.divergence = DivergenceCurve()
+        self.rates = NodeRates()
+        self.gaps = TrainingMetrics()
+        self.places: dict[str, tuple[str, int]] = {}
+        self.events: list[tuple[float, str, str]] = []
+        self.page = ""
         self.control: SyncControl | None = None
         self.begun = False
         self.seeded = False
+        self.awaits_return = False
+        self.first_model: Float32Array | None = None
         self.refused_messages = 0
         self.refused_connections = 0
         self._started_at = time.monotonic()
@@ -124,6 +87,30 @@ class HubState:
         return time.monotonic() - self._started_at
 
     @property
+    def phase(self) -> str:
+        """What the loops do, for watchers."""
+        return "training" if self.loops else "waiting for loops"
+
+    @property
+    def outcome(self) -> str:
+        """How the hub ended, for watchers."""
+        gone = self.members.everyone(LOOP)
+        return f"{counted(len(gone), 'loop')}, of which {sum(not loop.left for loop in gone)} died"
+
+    @property
+    def layout(self) -> tuple[ParameterShape, ...] | None:
+        """Names and shapes of the loops' parameters; None before the first loop."""
+        return self._layout
+
+    def show_page(self, url: str) -> None:
+        """Record the address of the page."""
+        self.page = url
+
+    def add_event(self, name: str, what: str) -> None:
+        """Record what happened to a member now."""
+        self.events.append((self.seconds(), name, what))
+
+    @property
     def has_sync_nodes(self) -> bool:
         """Whether all sync nodes are there."""
         return len(self.members.alive(SYNC)) == self.job.sync_nodes
@@ -135,8 +122,8 @@ class HubState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no loop and no module with tables takes part."""
-        return not self.loops and not self.members.alive(CLIENT)
+        """Whether no loop and no module with tables is there, nor joins."""
+        return not any(one.info.role in (LOOP, CLIENT) for one in self.members.living())
 
     def offer(self, member: Member, parameters: tuple[ParameterShape, ...]) -> None:
         """Compare a loop's parameters with those of the first loop.
@@ -144,7 +131,9 @@ class HubState:
         Raises ClusterError, which names the first parameter that differs.
         """
         others = any(m.info.token != member.info.token for m in self.members.living() if m.info.role == LOOP)
-        if self._layout is None or not (others or self.seeded):
+        if self._layout is None or not (
+            others or self.seeded or self.awaits_return or self.first_model is not None
+        ):
             self._layout, self._layout_of = parameters, member.info.name
         if fault := first_difference(parameters, self._layout):
             raise ClusterError(
@@ -174,9 +163,12 @@ class HubState:
     def heartbeat(self, member: Member, counts: Counts) -> None:
         """Record a member's counts."""
         member.record_heartbeat(counts)
+        self.rates.record_heartbeat(member.info.name, self.seconds(), counts)
+        if member.info.role == LOOP:
+            self.gaps.heartbeat(member.info.name, self.seconds(), counts)
         for name, stream in self._streams.items():
             if (finished := member.count(FINISHED_PREFIX + name)) is not None:
-                stream.finish(member.info.token, finished)
+                stream.finish(member.info.name, finished)
 
     def lose(self, member: Member, why: str) -> GroupView | None:
         """Record a death, or with `why` "" that a loop left.
@@ -188,7 +180,7 @@ class HubState:
         else:
             member.leave()
         for stream in self._streams.values():
-            stream.give_back(member.info.token)
+            stream.give_back(member.info.name)
         return self.group.lose(member.info.index) if member.info.role == LOOP else None
 
     def pause(self, member: Member, *, paused: bool) -> GroupView | None:
@@ -216,19 +208,74 @@ class HubState:
         if request.stream not in self._streams and len(self._streams) >= MAX_STREAMS:
             raise ClusterError(f"there are {MAX_STREAMS} streams of samples already")
         stream = self._streams.setdefault(request.stream, SampleStream(request.stream, request))
-        return stream.take(member.info.token, request)
+        return stream.take(member.info.name, request)
 
     def end_samples(self, member: Member, request: EndSamples) -> None:
         """Take back what a loop has not trained of a pass that it ended."""
         if (stream := self._streams.get(request.stream)) is not None:
-            stream.finish(member.info.token, request.finished)
-            stream.give_back(member.info.token)
+            stream.finish(member.info.name, request.finished)
+            stream.give_back(member.info.name)
+
+    def saved(self) -> dict[str, Any]:
+        """Return what another hub needs, by key of the ledger."""
+        found: dict[str, Any] = {}
+        if self._layout is not None:
+            found[LAYOUT] = [[one.name, list(one.shape)] for one in self._layout]
+        for loop in self.members.everyone(LOOP):
+            found[LOOP_PREFIX + loop.info.name] = {
+                "token": loop.info.token,
+                "index": loop.info.index,
+                "counts": {name: loop.count(name) or 0 for name in _KEPT},
+                "begun": loop.begun,
+                "alive": loop.alive,
+                "left": loop.left,
+                "why": loop.lost_because,
+            }
+        return found | {STREAM_PREFIX + name: stream.saved() for name, stream in self._streams.items()}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take the place of a dead hub. Raises KeyError or TypeError for another form."""
+        if LAYOUT in saved:
+            self._layout = tuple(ParameterShape(name, tuple(shape)) for name, shape in saved[LAYOUT])
+            self._layout_of = "the loops before"
+        for key, value in saved.items():
+            if key.startswith(LOOP_PREFIX):
+                info = MemberInfo(key.removeprefix(LOOP_PREFIX), LOOP, value["index"], value["token"], "")
+                member = Member(info, begun=False, alive=value["alive"], left=value["left"])
+                member.lost_because, member.metrics = value["why"], value["counts"]
+                self.members.restore(member)
+                self.begun = self.begun or value["begun"]
+            elif key.startswith(STREAM_PREFIX):
+                name = key.removeprefix(STREAM_PREFIX)
+                self._streams[name] = SampleStream.of_saved(name, value)
+        self.awaits_return = bool(self.members.away())
+
+    def resume(
+        self, layout: tuple[ParameterShape, ...], values: Float32Array, saved: Mapping[str, Any]
+    ) -> None:
+        """Begin with the model of a checkpoint, and the accounts of its samples.
+
+        What loops held is granted again. Raises KeyError or TypeError for another form.
+        """
+        self._layout, self._layout_of, self.first_model = layout, "the checkpoint", values
+        for key, value in saved.items():
+            if key.startswith(STREAM_PREFIX):
+                name = key.removeprefix(STREAM_PREFIX)
+                self._streams[name] = SampleStream.of_saved(name, value)
+                self._streams[name].forget_loops()
+
+    def end_return(self) -> None:
+        """Record that the loops of the dead hub are back, or dead."""
+        self.awaits_return = False
 
     def book(self) -> LoopsReply:
         """Return the book of steps, and the samples."""
         points = self.divergence.points
         return LoopsReply(
-            tuple(_record(member) for member in self.members.everyone(LOOP)),
+            tuple(
+                _record(member, away=self.members.is_away(member.info.token))
+                for member in self.members.everyone(LOOP)
+            ),
             points[-1][1] if points else None,
             tuple(stream.record() for stream in self._streams.values()),
         )
@@ -246,8 +293,8 @@ def first_difference(own: tuple[ParameterShape, ...], others: tuple[ParameterSha
     return f"{extra.name} {list(extra.shape)} is only {where}"
 
 
-def _record(member: Member) -> LoopRecord:
-    here: LoopState = "training" if member.begun else "joining"
+def _record(member: Member, *, away: bool) -> LoopRecord:
+    here: LoopState = "away" if away else "training" if member.begun else "joining"
     gone: LoopState = "left" if member.left else "died"
     steps = member.count("iterations") or 0
     return LoopRecord(

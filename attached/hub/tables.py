@@ -24,7 +24,8 @@ from ..node_thread import NodeThread
 from ..tables_job import require_tables, tables_job
 from .admission import REQUEST_SECONDS, AdmissionFailed
 from .hosted import hosted_node
-from .state import EMBEDDING, HubState
+from .members import EMBEDDING
+from .state import HubState
 
 END_SECONDS: Final = 10.0
 

@@ -17,6 +17,7 @@ import zmq.asyncio
 
 from ...pipeline.errors import ClusterError, ProtocolError, ShadowSyncError
 from ...pipeline.wire.control.base import Reply, ReplyType, Request
+from ...pipeline.wire.control.orders import JobEnded
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
@@ -30,7 +31,7 @@ from ...pipeline.wire.tasks import TaskSet
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
-from .sessions import JobWaits, SessionRegistry
+from .sessions import END_NOTICE_SECONDS, JobWaits, SessionRegistry
 from .state.membership import Member
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,12 @@ class ControlServer(JobWaits, ABC):
         self.bound = bound = bind(socket, bound or self.settings.listen_at())
         host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
         return advertised(bound, self.settings.bind, host)
+
+    async def tell_watchers(self, outcome: str) -> None:
+        """Tell those who watch that it has ended."""
+        watchers = self.sessions.watchers(asyncio.get_running_loop().time())
+        notices = [one.call(JobEnded(outcome), timeout_seconds=END_NOTICE_SECONDS) for one in watchers]
+        await asyncio.gather(*notices, return_exceptions=True)
 
     async def close(self) -> None:
         """End the tasks and the socket."""

@@ -6,16 +6,15 @@ Imports no torch.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...pipeline.atomic_file import atomic_file
 from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import require_topics_usable
@@ -24,7 +23,13 @@ from ...pipeline.errors import DataError, ExitCode, JobFileError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
-from ...pipeline.report.run_folder import create_run_folder, point_latest, resume_hint
+from ...pipeline.report.run_folder import (
+    ADDRESS_FILE,
+    create_run_folder,
+    point_latest,
+    resume_hint,
+    write_address,
+)
 from ...pipeline.report.write import write_report
 from ...pipeline.text.format import counted
 from ..runtime.process import ProcessHooks
@@ -36,6 +41,7 @@ from .label_rate import sampled_label_rates
 from .ledger.ledger import LedgerState
 from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.monitoring import Monitoring
+from .monitoring.status import build_status
 from .planning import estimate_input, place_tables
 from .recovery.takeover import Takeover
 from .report import build_report, with_exits
@@ -122,7 +128,7 @@ async def run_coordinator(
     state, store, restored = await make_state(settings, plan, takeover)
     process.log_to(state.folder, "coordinator")
     server = CoordinatorServer(settings, state, store, process)
-    watching = Monitoring(server)
+    watching = Monitoring(server, partial(build_status, state))
     try:
         endpoint = await _listen(server, takeover, restored)
         watching.open()
@@ -290,11 +296,9 @@ def _conclude(
 
 def _announce(settings: NodeSettings, endpoint: str, folder: Path, page: str) -> None:
     """Write the address to join into the run's folder and the supervisor's file."""
-    note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
-    for path in (folder / "coordinator.json", settings.announce):
+    for path in (folder / ADDRESS_FILE, settings.announce):
         if path is not None:
-            with atomic_file(path) as file:
-                file.write(note.encode())
+            write_address(path, endpoint, folder)
     if not settings.supervised:
         print(f"join with: --join {endpoint}", flush=True)
         if page:

@@ -18,7 +18,6 @@ from ...pipeline.wire.control.orders import (
     DivideBatches,
     Finish,
     GroupView,
-    JobEnded,
     MemberInfo,
     NodeLost,
     SetGroup,
@@ -34,7 +33,7 @@ from .audit import lost_batches
 from .control_server import ControlServer
 from .journal import JobJournal
 from .ledger.store import LedgerWriter
-from .sessions import END_NOTICE_SECONDS, REQUESTS_OF_ONE
+from .sessions import REQUESTS_OF_ONE
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, Member
@@ -109,11 +108,8 @@ class CoordinatorServer(ControlServer):
 
     async def close(self) -> None:
         """Tell watchers that the job has ended; end the tasks and the socket."""
-        watchers = self.sessions.watchers(asyncio.get_running_loop().time())
-        end = JobEnded(self.state.outcome)
-        notices = [one.call(end, timeout_seconds=END_NOTICE_SECONDS) for one in watchers]
         try:
-            await asyncio.gather(*notices, return_exceptions=True)
+            await self.tell_watchers(self.state.outcome)
         finally:
             await super().close()
 

@@ -33,7 +33,7 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
 from ...pipeline.wire.tasks import TaskSet, post, race
-from .health import Health, health_path, node_health, serve_health
+from .health import Health, node_health, serve_health
 from .process import ProcessHooks
 from .process_figures import NodeProfile, process_metrics
 from .role import SILENT_TIMEOUTS, NodeContext, Role
@@ -111,7 +111,7 @@ class Node:
             self._connect()
             self._turns = SocketTurns(self._take_turn, self._socket, self._monitor)
             self._install_signals()
-            if (path := health_path(supervised=self.settings.supervised)) is not None:
+            if (path := self._process.health_path(supervised=self.settings.supervised)) is not None:
                 self._tasks.start(serve_health(path, self._health))
             await race(self._work(), self._finished.wait())
             await self._finished.wait()

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .health import health_path
+
 if TYPE_CHECKING:
     import zmq
 
@@ -219,6 +221,10 @@ class ProcessHooks:
         Called only for a supervised node.
         """
         exit_when_parent_dies(loop, orphaned)
+
+    def health_path(self, *, supervised: bool) -> Path | None:
+        """Return where the node says how it is; None if it does not."""
+        return health_path(supervised=supervised)
 
     def log_to(self, folder: str | Path, name: str) -> None:
         """Log what the node does to FOLDER/logs/NAME.jsonl from now on."""

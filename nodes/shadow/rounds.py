@@ -58,6 +58,11 @@ class RoundCounter:
             self._iterations_at_last_round = now
             self._synced_iterations = max(self._synced_iterations, started_iterations)
 
+    def continue_from(self, iterations: int) -> None:
+        """Count the first gap from the last round of an earlier counter."""
+        with self._lock:
+            self._iterations_at_last_round = iterations
+
     def incomplete(self) -> None:
         """Count a round that ended without all of its slices."""
         with self._lock:

@@ -12,6 +12,7 @@ from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
+from ...pipeline.types import Float32Array
 from ...pipeline.wire.center_messages import CenterExchange, CenterRead, CenterSeed
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import NodeFacts
@@ -128,6 +129,10 @@ class SyncRole(ServingRole[CenterService]):
             raise unexpected_request(self.name, request)
         return Done()
 
+    async def slice_values(self) -> Float32Array | None:
+        """Return a copy of the slice; None before its first value."""
+        return await self.service.run(self.service.state.copy_values)
+
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far."""
         return super().metrics() | {"orphaned_slices": self._orphaned_slices}
@@ -136,7 +141,7 @@ class SyncRole(ServingRole[CenterService]):
         self._orphaned_slices += service.state.forget(token)
 
     async def _checkpoint(self, service: CenterService, directory: str) -> WriteCheckpointReply:
-        values = await service.run(service.state.copy_values)
+        values = await self.slice_values()
         if values is None:
             return WriteCheckpointReply(())
         name = f"sync-{self._index}"

@@ -42,14 +42,14 @@ def require_extra(who: str, extra: str) -> None:
         raise JobFileError(f"{who} needs {' and '.join(missing)}: {_install(extra)}")
 
 
-def left_out(job: Job, *, metrics_port: int | None = None) -> str:
+def left_out(job: Job, *, metrics_port: int | None = None, has_report: bool = True) -> str:
     """Describe in one line what is left out because an extra is missing.
 
     Returns "" if nothing is. `metrics_port` is the port given to a node instead of the job's.
     """
     port = job.watch.metrics_port if metrics_port is None else metrics_port
     features = (
-        ("the pictures of the report", "plots", True),
+        ("the pictures of the report", "plots", has_report),
         ("the page", "web", bool(job.watch.web)),
         ("the metrics", "metrics", bool(port)),
         ("TensorBoard's files", "tensorboard", job.watch.tensorboard),

@@ -5,15 +5,17 @@ Imports no torch, because the coordinator needs `resume_hint` too.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Final
 
-from ..atomic_file import unwritable
+from ..atomic_file import atomic_file, unwritable
 from ..checkpoint.saved import open_saved
 from ..errors import JobFileError, ShadowSyncError
 
 LATEST: Final = "latest"
+ADDRESS_FILE: Final = "coordinator.json"
 
 
 def create_run_folder(directory: Path, name: str) -> Path:
@@ -61,6 +63,13 @@ def point_latest(directory: Path, folder: Path) -> None:
             raise
     except OSError as error:
         raise unwritable(link, error) from error
+
+
+def write_address(path: Path, endpoint: str, folder: Path) -> None:
+    """Write at which address a run can be joined, and its folder."""
+    note = json.dumps({"endpoint": endpoint, "folder": str(folder)})
+    with atomic_file(path) as file:
+        file.write(note.encode())
 
 
 def shown(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,10 +79,17 @@ def train_until(
 
 
 @contextmanager
-def hub(**settings: Any) -> Iterator[HubThread]:
-    """A hub for the time of the block; settings by key, a dot written as two underscores."""
+def hub(
+    process: Mapping[str, Any] | None = None, thread: Mapping[str, Any] | None = None, **settings: Any
+) -> Iterator[HubThread]:
+    """A hub for the time of the block; settings by key, a dot written as two underscores.
+
+    What is not of the job is in `process`, fields of its `NodeSettings`, and in `thread`, of `HubThread`.
+    """
     given = QUICK | {name.replace("__", "."): value for name, value in settings.items()}
-    own = HubThread(NodeSettings(loop_job(given), bind="127.0.0.1"))
+    own = HubThread(
+        NodeSettings(loop_job(given), **{"bind": "127.0.0.1", **(process or {})}), **(thread or {})
+    )
     own.start()
     try:
         yield own

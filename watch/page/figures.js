@@ -25,7 +25,8 @@ export function showHeader(status) {
   at("bar").parentElement.setAttribute("aria-valuenow", String(Math.round((fraction ?? 0) * 100)));
   const of = progress.total ? ` of ${progress.exact ? "" : "about "}${count(progress.total)}` : "";
   const epochs = progress.epochs > 1 ? `, ${progress.epochs} epochs` : "";
-  at("done").textContent = `${count(progress.distinct)}${of} examples${epochs}`;
+  const examples = `${count(progress.distinct)}${of} examples${epochs}`;
+  at("done").textContent = status.loops ? `${count(status.loops.steps)} steps of ${count(status.loops.members)} loops` : examples;
   const left = status.ended || progress.seconds_left == null ? "" : `${duration(progress.seconds_left)} left`;
   at("left").textContent = [fraction == null ? "" : share(fraction), left].filter(Boolean).join(", ");
 }
@@ -37,7 +38,7 @@ export function showNotice(text, bad = false) {
 }
 
 export function showFigures(status) {
-  const { speed, quality, sync, embedding } = status;
+  const { speed, quality, sync, embedding, loops } = status;
   const last = status.validation.at(-1);
   const metric = status.validation_metric;
   const others = Object.entries(last?.metrics ?? {}).filter(([name]) => name !== metric && isShown(name));
@@ -45,17 +46,21 @@ export function showFigures(status) {
   const labels = Object.entries(quality.labels ?? {}).slice(1);
   const further = labels.map(([name, one]) => `; ${name} ${number(one.ne)}`).join("");
   const target = sync.gap_target == null ? "" : `; target ${count(sync.gap_target)}`;
-  const cells = [
-    ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
-    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; before each step${further}`],
-    ...(last ? [[`${metricName(metric)} in validation`, number(last.value), validated]] : []),
+  const synchronized = [
     ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}${target}`],
     ["Divergence", number(sync.divergence), "of the replicas"],
     ["Rounds", count(sync.rounds), `${count(sync.incomplete_rounds)} incomplete`],
     ["Synchronization", rate(sync.sent_bytes_per_second), `back ${rate(sync.received_bytes_per_second)}`],
+  ];
+  const ofJob = () => [
+    ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
+    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; before each step${further}`],
+    ...(last ? [[`${metricName(metric)} in validation`, number(last.value), validated]] : []),
+    ...synchronized,
     ["Lookups/s", count(embedding.lookups_per_second), `pushes/s ${count(embedding.pushes_per_second)}`],
     ["Staleness", number(embedding.staleness_mean, 1), `pushes; at most ${count(embedding.staleness_max)}`],
   ];
+  const cells = loops ? [["Steps/s", count(loops.per_second), "of all loops"], ...synchronized] : ofJob();
   at("figures").replaceChildren(
     ...cells.map(([name, value, more]) => {
       const cell = element("div");
@@ -65,19 +70,31 @@ export function showFigures(status) {
   );
 }
 
-export function showLedger(ledger, ended) {
-  const term = (name, value) => {
-    const made = element("span", `${name} `);
-    made.append(element("b", count(value)));
-    return made;
-  };
-  const sign = (text) => element("span", text, "dim");
-  at("ledger").replaceChildren(
+const dim = (text) => element("span", text, "dim");
+
+function term(name, value) {
+  const made = element("span", `${name} `);
+  made.append(element("b", count(value)));
+  return made;
+}
+
+function ofLoops({ steps, synchronized, open, lost, samples }) {
+  const book = [term("steps", steps), dim("="), term("synchronized", synchronized), term("open", open), term("lost", lost)];
+  const shared = samples.flatMap((one) => [
+    dim("·"), dim(one.stream), term("granted", one.granted), dim("="), term("finished", one.finished),
+    term("returned", one.returned), term("held", one.held),
+  ]);
+  return [...book, ...shared];
+}
+
+export function showLedger({ ledger, loops, ended }) {
+  const terms = () => [
     term("read", ledger.read), term("trained", ledger.trained), term("returned", ledger.returned),
-    term("in flight", ledger.in_flight), sign("·"), term("distinct", ledger.distinct),
+    term("in flight", ledger.in_flight), dim("·"), term("distinct", ledger.distinct),
     term("replayed", ledger.replayed), term("bad rows", ledger.bad_rows), term("left out", ledger.left_out),
-    sign(ended ? "" : '"read" lags by up to a second.'),
-  );
+    dim(ended ? "" : '"read" lags by up to a second.'),
+  ];
+  at("ledger").replaceChildren(...(loops ? ofLoops(loops) : terms()));
 }
 
 export function showIncidents(incidents) {
@@ -94,7 +111,10 @@ export function showIncidents(incidents) {
   );
 }
 
-const COLUMNS = ["node", "host", "pid", "CPU", "CPU time", "memory", "peak memory", "examples/s", "waits", "gap", ""];
+const COLUMNS = ["node", "host", "pid", "CPU", "CPU time", "memory", "peak memory"];
+const RATES = ["waits", "gap", ""];
+
+const perSecond = (node) => (node.role === "loop" ? node.steps_per_second : node.examples_per_second);
 
 function doing(node) {
   if (!node.alive) return node.why;
@@ -103,13 +123,16 @@ function doing(node) {
   if (node.requests_per_second != null) {
     return `${count(node.requests_per_second)} ${node.role === "embedding" ? "lookups" : "slices"}/s`;
   }
-  return node.rounds == null ? "" : `${count(node.rounds)} rounds`;
+  const rounds = node.rounds == null ? "" : `${count(node.rounds)} rounds`;
+  const steps = node.steps == null ? "" : `${count(node.steps)} steps, ${count(node.synchronized)} synchronized`;
+  return [steps, rounds].filter(Boolean).join(", ");
 }
 
-export function showNodes(nodes) {
+export function showNodes({ nodes, loops }) {
   const table = at("nodes");
   const head = element("tr");
-  head.append(...COLUMNS.map((name) => element("th", name)));
+  const columns = [...COLUMNS, loops ? "steps/s" : "examples/s", ...RATES];
+  head.append(...columns.map((name) => element("th", name)));
   table.tHead.replaceChildren(head);
   const blank = (value, words) => (value == null ? "" : words(value));
   table.tBodies[0].replaceChildren(
@@ -118,7 +141,7 @@ export function showNodes(nodes) {
       const cells = [
         node.name, node.host, node.pid ? String(node.pid) : "", blank(node.cpu, share),
         blank(node.cpu_seconds, duration), blank(node.memory_bytes, size), blank(node.peak_memory_bytes, size),
-        blank(node.examples_per_second, count), blank(node.wait, share), blank(node.gap_open, count), doing(node),
+        blank(perSecond(node), count), blank(node.wait, share), blank(node.gap_open, count), doing(node),
       ];
       row.append(...cells.map((text) => element("td", text)));
       return row;

@@ -28,11 +28,12 @@ function merge(part) {
 function draw() {
   drawing = false;
   if (status === null) return;
+  document.body.classList.toggle("hub", Boolean(status.loops));
   showHeader(status);
   showFigures(status);
-  showLedger(status.ledger, status.ended);
+  showLedger(status);
   showIncidents([...incidents.values()]);
-  showNodes(status.nodes);
+  showNodes(status);
   showTopology(document.getElementById("topology"), status);
   charts.show(curves);
   document.body.dataset.ready = "yes";

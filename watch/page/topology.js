@@ -3,7 +3,7 @@
 import { count, rate, share } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const COLUMNS = [["coordinator", "reader"], ["trainer"], ["embedding", "sync"]];
+const COLUMNS = [["coordinator", "hub", "reader"], ["trainer", "loop"], ["embedding", "sync"]];
 const MOST_LABELS = 12;
 const LABEL_WIDTH = 64;
 const NARROW_HEAD = 30;
@@ -35,6 +35,7 @@ function places(nodes, width) {
 function subtitle(node, narrow) {
   if (!node.alive) return "died";
   if (node.examples_per_second != null) return `${count(node.examples_per_second)}${narrow ? "/s" : " examples/s"}`;
+  if (node.steps_per_second != null) return `${count(node.steps_per_second)} steps/s`;
   if (node.requests_per_second != null) {
     return `${count(node.requests_per_second)} ${node.role === "embedding" ? "lookups" : "slices"}/s`;
   }

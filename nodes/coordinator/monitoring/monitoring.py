@@ -1,20 +1,22 @@
-"""Monitoring by the coordinator: web page, event files and metrics, if configured."""
+"""Monitoring of a job or a hub: web page, event files and metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ....pipeline.config.job import Job
 from ....pipeline.config.sections import LOOPBACK, parse_page_address
 from ....pipeline.jobfile.extras import missing_modules
 from ....pipeline.wire.endpoints import AUTO, WILDCARDS, host_of
 from ....watch.mirror import Mirror
-from ....watch.status import Status
-from ...runtime.settings import metrics_address
-from ..server import CoordinatorServer
-from .status import build_status
+from ....watch.status import Cursor, Status
+from ...runtime.health import Health
+from ...runtime.settings import NodeSettings, metrics_address
 
 if TYPE_CHECKING:
     from ....watch.metrics_server import MetricsServer
@@ -26,14 +28,71 @@ PERIOD_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
+class WatchedState(Protocol):
+    """What monitoring reads of a job, or of a hub, and tells it."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        ...
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in one line."""
+        ...
+
+    def show_page(self, url: str) -> None:
+        """Record the address of the page."""
+        ...
+
+
+class WatchedServer(Protocol):
+    """What is monitored: the server of a job's coordinator, or of a hub."""
+
+    @property
+    def settings(self) -> NodeSettings:
+        """The settings of its process."""
+        ...
+
+    @property
+    def state(self) -> WatchedState:
+        """Its state."""
+        ...
+
+    def event(self, node: str, what: str) -> None:
+        """Record an event of a node."""
+        ...
+
+    def health(self) -> Health:
+        """Return whether it is well."""
+        ...
+
+
 class Monitoring:
     """Publish one status a second to page, event files and metrics.
 
-    Belongs to the coordinator's loop. Each part is imported only if it is configured.
+    Belongs to the server's loop. Each part is imported only if it is configured.
+
+    Args:
+        make_status: builds the status, with what is new since a cursor of the curves and one of the
+            incidents.
+        role: role and name of the server's process in the metrics.
     """
 
-    def __init__(self, server: CoordinatorServer) -> None:
+    def __init__(
+        self,
+        server: WatchedServer,
+        make_status: Callable[[Cursor | None, int], Status],
+        role: str = "coordinator",
+    ) -> None:
         self._server = server
+        self._make_status = make_status
+        self._role = role
         self._state = server.state
         self._mirror = Mirror()
         self._page: PageServer | None = None
@@ -64,7 +123,7 @@ class Monitoring:
         if address is not None and not missing_modules("metrics"):
             from ....watch.metrics_server import HeartbeatCollector, MetricsServer
 
-            collector = HeartbeatCollector(state.folder.name, "coordinator", "coordinator", self._counts_now)
+            collector = HeartbeatCollector(state.folder.name, self._role, self._role, self._counts_now)
             self._metrics = MetricsServer(collector, self._health, *address)
 
     async def run(self) -> None:
@@ -85,12 +144,12 @@ class Monitoring:
                 self._failed = True
                 log.exception("the status of the job could not be published")
                 self._server.event(
-                    "coordinator",
+                    self._role,
                     f"the status of the job could not be published ({type(error).__name__}: {error})",
                 )
 
     def _publish(self, ended: bool) -> None:
-        status = build_status(self._state, *self._mirror.cursors())
+        status = self._make_status(*self._mirror.cursors())
         if ended:
             idle = [edge.model_copy(update={"up": 0.0, "down": 0.0}) for edge in status.edges]
             last = {"ended": True, "outcome": self._state.outcome, "edges": idle}
@@ -156,7 +215,7 @@ def _flat(status: Status) -> dict[str, Any]:
         "dead": len(status.nodes) - living,
     }
     quality = status.quality.model_dump(exclude={"labels"})
-    return status.ledger.model_dump() | quality | flat | _by_label(status)
+    return status.ledger.model_dump() | quality | flat | _by_label(status) | _of_loops(status)
 
 
 def _by_label(status: Status) -> dict[str, float]:
@@ -168,4 +227,30 @@ def _by_label(status: Status) -> dict[str, float]:
         if last is not None:
             further = last.metrics.get(f"{status.validation_metric}/{name}")
             found[f"validation/{name}"] = further if place else last.value
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _of_loops(status: Status) -> dict[str, float]:
+    """Return the figures of attached loops, and of the data sets that they share."""
+    if (loops := status.loops) is None:
+        return {}
+    found: dict[str, float | None] = {
+        "steps": loops.steps,
+        "synchronized_steps": loops.synchronized,
+        "lost_steps": loops.lost,
+        "rounds": status.sync.rounds,
+    }
+    for node in status.nodes:
+        if node.role == "loop":
+            found |= {
+                f"loop/steps/{node.name}": node.steps,
+                f"loop/synchronized/{node.name}": node.synchronized,
+                f"loop/rounds/{node.name}": node.rounds,
+                f"loop/gap_open/{node.name}": node.gap_open,
+                f"loop/sent/{node.name}": node.sync_sent_bytes,
+                f"loop/received/{node.name}": node.sync_received_bytes,
+            }
+    for one in loops.samples:
+        sums = one.model_dump(exclude={"stream"})
+        found |= {f"samples/{name}/{one.stream}": value for name, value in sums.items()}
     return {key: value for key, value in found.items() if value is not None}

@@ -27,6 +27,10 @@ class LivingMembers(Protocol):
         """Return active living members, by role and index."""
         ...
 
+    def everyone(self, role: str | None = None) -> list[Member]:
+        """Return all members ever, of one role or of all."""
+        ...
+
 
 class SampledState(Protocol):
     """What a sampler reads and adds to: `JobState`, or the state of a hub."""
@@ -61,7 +65,8 @@ class ReplicaSampler:
     def __init__(self, server: ControlServer, state: SampledState) -> None:
         self._server = server
         self._state = state
-        # Confirmed settings by node name; None while an order is unconfirmed, which is then repeated.
+        # Confirmed settings by token: a loop that comes back has another one, and the first settings again.
+        # None while an order is unconfirmed, which is then repeated.
         self._confirmed: dict[str, SyncSettings | None] = {}
         self._first = self._state.control.settings if self._state.control is not None else None
 
@@ -107,8 +112,8 @@ class ReplicaSampler:
     async def _order(self, settings: SyncSettings) -> None:
         """Send the settings to nodes that have not confirmed them."""
         members = [*self._state.members.alive("trainer"), *self._state.members.alive("sync")]
-        late = [one for one in members if self._confirmed.get(one.info.name, self._first) != settings]
-        self._confirmed.update((one.info.name, None) for one in late)
+        late = [one for one in members if self._confirmed.get(one.info.token, self._first) != settings]
+        self._confirmed.update((one.info.token, None) for one in late)
         order = SetSync(settings.gap, settings.elastic_rate or 0.0)
-        for name in await self._server.call_all(late, order, REQUEST_SECONDS):
-            self._confirmed[name] = settings
+        replies = await self._server.call_all(late, order, REQUEST_SECONDS)
+        self._confirmed.update((one.info.token, settings) for one in late if one.info.name in replies)

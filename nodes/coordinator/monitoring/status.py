@@ -1,12 +1,16 @@
-"""The reply to a status request, from the last reports of the nodes."""
+"""The reply to a status request, from the last reports of the nodes.
+
+`build_status` is of a job; a hub of attached loops makes its own of the same parts.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
+from ....pipeline.config.job import Job
 from ....pipeline.report.adaptation import choices_of
 from ....pipeline.wire.control.messages import GetStatus
 from ....watch.curves import parts_of
@@ -30,9 +34,27 @@ from ...runtime.process_figures import process_metrics
 from ..state.job import JobState
 from ..state.membership import Member
 from ..state.phases import JobPhase
+from ..state.progress import NodeRates
+from .replica_sampler import SampledState
 
-# The coordinator in the table of rates, beside the nodes.
-RATES_KEY = "coordinator"
+
+class ShownState(SampledState, Protocol):
+    """What nodes and synchronization show of `JobState`, or of the state of a hub."""
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        ...
+
+    @property
+    def rates(self) -> NodeRates:
+        """The last heartbeats."""
+        ...
+
+    @property
+    def places(self) -> Mapping[str, tuple[str, int]]:
+        """Host and process by token."""
+        ...
 
 
 def status_body(state: JobState, request: GetStatus) -> dict[str, Any]:
@@ -61,23 +83,37 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
             mean=state.training_metrics.examples_per_second(),
         ),
         quality=_quality(state),
-        sync=_sync(state, trainers, now),
+        sync=sync_figures(state, trainers, now),
         embedding=_embedding(state, now),
         ledger=_ledger_figures(state),
-        nodes=[_myself(state, now), *(_node(state, member, now) for member in state.members.everyone())],
-        edges=_edges(state, now),
+        nodes=[
+            own_status(
+                state.rates,
+                now,
+                "coordinator",
+                refused_messages=sum(state.refused_messages.values()),
+                refused_connections=state.refused_connections,
+            ),
+            *(node_status(state, member, now) for member in state.members.everyone()),
+        ],
+        edges=edges_of(state, now),
         validation_metric=state.job.validation.metric,
         validation=[
             ValidationStatus(examples=one.examples, value=one.value, metrics=one.metrics)
             for one in state.scored
         ],
-        incidents=[
-            Incident(number=number, seconds=seconds, node=node, what=what)
-            for number, (seconds, node, what) in enumerate(state.events, 1)
-            if number > known_incidents
-        ],
+        incidents=incidents_of(state.events, known_incidents),
         curves=curve_parts(state, cursor) if cursor is not None else {},
     )
+
+
+def incidents_of(events: Iterable[tuple[float, str, str]], known: int) -> list[Incident]:
+    """Return the events after the first `known` ones."""
+    return [
+        Incident(number=number, seconds=seconds, node=node, what=what)
+        for number, (seconds, node, what) in enumerate(events, 1)
+        if number > known
+    ]
 
 
 def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
@@ -111,7 +147,8 @@ def _progress(state: JobState) -> Progress:
     )
 
 
-def _sync(state: JobState, trainers: list[str], now: float) -> SyncFigures:
+def sync_figures(state: ShownState, trainers: list[str], now: float) -> SyncFigures:
+    """Return the figures of synchronization; `trainers` are the names of the living."""
     counts = [member.metrics for member in state.members.alive("trainer")]
     some = [count for count in counts if count.get("rounds")]
     # Includes dead nodes: their work counts.
@@ -170,25 +207,29 @@ def _sum(members: Iterable[Member], key: str) -> int:
     return sum(int(member.metrics.get(key, 0)) for member in members)
 
 
-def _myself(state: JobState, now: float) -> NodeStatus:
+def own_status(
+    rates: NodeRates, now: float, role: str, *, refused_messages: int, refused_connections: int
+) -> NodeStatus:
+    """Return the status of this process, whose heartbeat this is."""
     metrics = process_metrics()
-    state.rates.record_heartbeat(RATES_KEY, now, metrics)
+    rates.record_heartbeat(role, now, metrics)
     return NodeStatus(
-        name="coordinator",
-        role="coordinator",
+        name=role,
+        role=role,
         index=0,
         host=socket.gethostname(),
         pid=os.getpid(),
-        cpu=state.rates.of(RATES_KEY, "cpu_seconds", now),
+        cpu=rates.of(role, "cpu_seconds", now),
         cpu_seconds=metrics["cpu_seconds"],
         memory_bytes=metrics.get("memory_bytes"),
         peak_memory_bytes=metrics["peak_memory_bytes"],
-        refused_messages=sum(state.refused_messages.values()),
-        refused_connections=state.refused_connections,
+        refused_messages=refused_messages,
+        refused_connections=refused_connections,
     )
 
 
-def _node(state: JobState, member: Member, now: float) -> NodeStatus:
+def node_status(state: ShownState, member: Member, now: float) -> NodeStatus:
+    """Return the status of one node, by its last heartbeat."""
     info, metrics = member.info, member.metrics
     host, pid = state.places.get(info.token, ("", 0))
     alive = member.alive
@@ -225,7 +266,7 @@ def _node(state: JobState, member: Member, now: float) -> NodeStatus:
     )
 
 
-def _edges(state: JobState, now: float) -> list[Edge]:
+def edges_of(state: ShownState, now: float) -> list[Edge]:
     """Return the edges: the traffic between trainers and the other nodes."""
     living = {member.info.name for member in state.members.alive()}
     rates: dict[tuple[str, str], tuple[float, float]] = {}

@@ -12,7 +12,7 @@ MAX_PARAMETERS = 1 << 16
 MAX_DIMENSIONS = 32
 MAX_LOOPS = 1 << 14
 
-LoopState: TypeAlias = Literal["joining", "training", "left", "died"]
+LoopState: TypeAlias = Literal["joining", "training", "away", "left", "died"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,8 @@ class TakeSamples(Request["SamplesReply"]):
         epochs: epochs that are given out; 0 for no limit.
         epoch: the epoch that this pass of the loop is in; None to begin a pass.
         finished: examples of this stream that the loop has trained so far.
+        received: examples that it was given so far, counted as `finished` is; None for all that were granted.
+            What is granted beyond is given out again: the reply was lost with a hub.
     """
 
     stream: str
@@ -115,6 +117,7 @@ class TakeSamples(Request["SamplesReply"]):
     epochs: Count
     epoch: Count | None
     finished: Count
+    received: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)

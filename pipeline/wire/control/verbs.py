@@ -103,7 +103,11 @@ CONTROL_VERBS: Final = VerbTable(
         "interrupt": Verb(Interrupt, Done, _NODE, _COORDINATOR),
         "exited": Verb(ChildExited, ChildExitedReply, frozenset({"supervisor"}), _COORDINATOR),
         "status": Verb(
-            GetStatus, StatusReply, frozenset({"watcher", "supervisor"}), _COORDINATOR, repeatable=True
+            GetStatus,
+            StatusReply,
+            frozenset({"watcher", "supervisor"}),
+            frozenset({"coordinator", "hub"}),
+            repeatable=True,
         ),
         "scale": Verb(Scale, ScaleReply, _WATCHER, _COORDINATOR),
         "end_input": Verb(EndInput, Done, _WATCHER, _COORDINATOR),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from shadowsync.attached.errors import AttachError
+from shadowsync.attached.hub.ledger import ENDED, LEDGER_FILE, HubLedger
 from shadowsync.attached.hub.state import HubState, first_difference
 from shadowsync.attached.job import loop_job, require_settings
 from shadowsync.nodes.coordinator.state.membership import Member
@@ -164,15 +168,84 @@ def test_an_algorithm_without_a_center_has_no_sync_nodes() -> None:
 
 def test_modules_with_tables_and_their_nodes() -> None:
     own = state()
-    assert [hello(own, token, "client").info.name for token in "12"] == ["tables-0", "tables-1"]
     assert own.is_empty
+    assert [hello(own, token, "client").info.name for token in "12"] == ["tables-0", "tables-1"]
     own.begin(own.members.require("1"))
     assert own.begun
-    assert not own.is_empty
     own.lose(own.members.require("1"), "was silent")
+    assert not own.is_empty
+    own.lose(own.members.require("2"), "")
     assert own.is_empty
     # A module never gets the index of a dead one, whose pushes have it. A node that failed is replaced.
     assert hello(own, "3", "client").info.index == 2
     assert hello(own, "4", "embedding").info.index == 0
     own.lose(own.members.require("4"), "failed: memory")
     assert [hello(own, token, "embedding").info.index for token in "56"] == [0, 1]
+
+
+def saved_and_restored(own: HubState) -> HubState:
+    """Another hub with what the first one recorded, through JSON."""
+    other = state(sync__nodes=1)
+    other.restore(json.loads(json.dumps(own.saved())))
+    return other
+
+
+def test_another_hub_knows_the_loops_of_a_dead_one() -> None:
+    own = state(sync__nodes=1)
+    for token in "abc":
+        own.offer(begun(own, token), LAYOUT)
+    own.heartbeat(own.members.require("a"), {"iterations": 9, "synced_iterations": 7, "rounds": 2})
+    own.lose(own.members.require("b"), "was silent")
+    own.lose(own.members.require("c"), "")
+    own = saved_and_restored(own)
+    assert own.awaits_return
+    assert [(one.name, one.state, one.steps, one.synchronized) for one in own.book().loops] == [
+        ("loop-0", "away", 9, 7),
+        ("loop-1", "died", 0, 0),
+        ("loop-2", "left", 0, 0),
+    ]
+    assert own.loops == own.members.living() == []
+    with pytest.raises(ClusterError, match="not a member of this hub"):
+        own.members.require("a")
+    # It comes back with another token, as the loop that it was; its model must still be the same.
+    back = hello(own, "a.1")
+    assert (back.info.name, back.info.index, back.count("iterations")) == ("loop-0", 0, 9)
+    assert own.members.returned() == [back]
+    assert own.members.away() == []
+    with pytest.raises(ClusterError, match=r"of the loops before: b \[3\] here, a \[2, 3\] there"):
+        own.offer(hello(own, "d"), LAYOUT[1:])
+    # One that nobody knew is new.
+    assert hello(own, "e.1").info.name == "loop-4"
+    # One that was declared dead may come back, too; one that left may not.
+    assert hello(own, "b.1").info.name == "loop-1"
+    assert hello(own, "c.1").info.name == "loop-5"
+    # It goes on from a hub that dies before it was ready.
+    again = saved_and_restored(own)
+    assert hello(again, "a.2").info.name == "loop-0"
+
+
+def test_a_loop_that_takes_part_is_not_replaced() -> None:
+    own = state()
+    begun(own, "a")
+    with pytest.raises(ClusterError, match="loop-0 still takes part"):
+        hello(own, "a.1")
+
+
+def test_the_ledger_of_a_hub(tmp_path: Path) -> None:
+    async def write() -> None:
+        ledger = HubLedger(tmp_path, new=True)
+        await ledger.write({"a": [1, 2], "b": {"x": None}})
+        await ledger.write({"a": [3]})
+        # Not closed: its process died.
+        other = HubLedger.open(tmp_path)
+        assert other.read() == {"a": [3], "b": {"x": None}}
+        await other.write({ENDED: True})
+        other.close()
+        ledger.close()
+
+    asyncio.run(write())
+    assert (tmp_path / LEDGER_FILE).stat().st_mode & 0o077 == 0
+    with pytest.raises(ClusterError, match="the hub of this folder has ended"):
+        HubLedger.open(tmp_path)
+    with pytest.raises(ClusterError, match="is not the folder of a hub"):
+        HubLedger.open(tmp_path / "nowhere")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -118,3 +120,43 @@ def test_nothing_is_lost_whatever_happens(
     own.finish("z", count["z"])
     assert finished == Counter({(0, at): 1 for at in range(size)})
     assert own.record().finished == size
+
+
+def test_what_a_loop_never_received_is_granted_again() -> None:
+    """The hub died between the grant and the reply; without `received`, the control, it would count it."""
+
+    def taken(received: int | None) -> tuple[SampleStream, SamplesReply]:
+        own = stream()
+        own.take("a", request())
+        own.take("a", request(0, 4))
+        # Only the first 4 came; the loop asks the hub that came back, and trains what it then gets.
+        other = SampleStream.of_saved("train", json.loads(json.dumps(own.saved())))
+        return other, other.take("a", replace(request(0, 4), received=received))
+
+    own, reply = taken(4)
+    assert places(reply) == [(0, 4), (0, 5), (0, 6), (0, 7)]
+    own.finish("a", 8)
+    record = own.record()
+    assert (record.granted, record.finished, record.returned, record.held) == (12, 8, 4, 0)
+    control, reply = taken(None)
+    assert places(reply) == [(0, 8), (0, 9)]
+    control.finish("a", 6)
+    # It believes that places 4 and 5 are trained, which nobody has.
+    assert control.record().finished == 6
+    assert control.record().returned == 0
+
+
+def test_a_loop_that_comes_back_trains_on_what_was_taken_from_it() -> None:
+    own = stream(size=20)
+    own.take("a", request(size=20))
+    assert own.give_back("a") == 4
+    # It trains them nevertheless, which repeats them; the next ones are counted as its own.
+    assert places(own.take("b", request(size=20))) == [(0, at) for at in range(4)]
+    reply = own.take("a", replace(request(0, 2, size=20), received=4))
+    assert places(reply) == [(0, at) for at in range(4, 8)]
+    own.finish("a", 4)
+    assert own.record().finished == 0
+    own.finish("a", 7)
+    assert own.record().finished == 3
+    record = own.record()
+    assert record.granted == record.finished + record.returned + record.held

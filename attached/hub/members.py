@@ -1,0 +1,126 @@
+"""The members of a hub by token: loops, modules with tables, sync and embedding nodes."""
+
+from __future__ import annotations
+
+from ...nodes.coordinator.state.membership import Member
+from ...pipeline.errors import ClusterError
+from ...pipeline.wire.control.messages import Hello
+from ...pipeline.wire.control.orders import MemberInfo
+
+LOOP, SYNC = "trainer", "sync"
+# A module with tables, and a node that has them.
+CLIENT, EMBEDDING = "client", "embedding"
+LOOP_NAME = "loop"
+_NAMES = {LOOP: LOOP_NAME, CLIENT: "tables"}
+
+
+def loop_of(token: str) -> str:
+    """Return what the tokens of one loop have in common.
+
+    Each time that it comes back it has another token: THIS.NUMBER.
+    """
+    return token.partition(".")[0]
+
+
+class HubMembers:
+    """Loops, modules with tables, sync and embedding nodes by token.
+
+    A loop or a module never gets the index of another, even of a dead one.
+
+    Args:
+        sync_nodes: number of sync nodes.
+    """
+
+    def __init__(self, sync_nodes: int) -> None:
+        self._sync_nodes = sync_nodes
+        self._members: dict[str, Member] = {}
+        # Tokens of loops of a dead hub, which may come back.
+        self._away: set[str] = set()
+        self._returned: set[str] = set()
+
+    def join(self, hello: Hello) -> Member:
+        """Admit who says hello; raises ClusterError."""
+        known = self._members.get(hello.token)
+        if known is not None and known.alive:
+            return known
+        if known is not None or hello.role not in (LOOP, SYNC, CLIENT, EMBEDDING):
+            what = "was declared dead" if known is not None else f"a hub has no {hello.role!r}"
+            raise ClusterError(what, remedy="attach again" if known is not None else "join a coordinator")
+        before = self._same_loop(hello.token) if hello.role == LOOP else None
+        if before is not None and not before.left:
+            return self._return(before, hello)
+        # Embedding nodes that could not start are replaced by others.
+        known_ones = self.everyone(hello.role)
+        index = sum(one.alive for one in known_ones) if hello.role == EMBEDDING else len(known_ones)
+        if hello.role == SYNC and index >= self._sync_nodes:
+            raise ClusterError(f"the hub already has its {self._sync_nodes} sync nodes")
+        name = f"{_NAMES.get(hello.role, hello.role)}-{index}"
+        info = MemberInfo(name, hello.role, index, hello.token, hello.endpoint)
+        self._members[hello.token] = member = Member(info, begun=False)
+        return member
+
+    def _same_loop(self, token: str) -> Member | None:
+        """Return the member that a loop was, which comes back with another token."""
+        loop = loop_of(token)
+        return next((one for known, one in self._members.items() if loop_of(known) == loop), None)
+
+    def _return(self, before: Member, hello: Hello) -> Member:
+        """Admit a loop that comes back, as the loop that it was."""
+        if before.alive and not self.is_away(before.info.token):
+            raise ClusterError(
+                f"{before.info.name} still takes part", remedy="wait until it is declared dead"
+            )
+        del self._members[before.info.token]
+        self._away.discard(before.info.token)
+        self._returned.discard(before.info.token)
+        info = MemberInfo(before.info.name, LOOP, before.info.index, hello.token, hello.endpoint)
+        self._members[hello.token] = member = Member(info, begun=False, metrics=before.metrics)
+        self._returned.add(hello.token)
+        return member
+
+    def restore(self, member: Member) -> None:
+        """Add a loop of a dead hub."""
+        self._members[member.info.token] = member
+        if member.alive:
+            self._away.add(member.info.token)
+
+    def away(self) -> list[Member]:
+        """Return the loops of a dead hub that have not come back yet."""
+        return [self._members[token] for token in sorted(self._away) if self._members[token].alive]
+
+    def returned(self) -> list[Member]:
+        """Return the living loops that have come back."""
+        return [self._members[token] for token in sorted(self._returned) if self._members[token].alive]
+
+    def is_away(self, token: str) -> bool:
+        """Whether this was the token of a loop that has not come back."""
+        return token in self._away and self._members[token].alive
+
+    def find(self, token: str) -> Member | None:
+        """Return the member with this token, dead or alive."""
+        return self._members.get(token)
+
+    def require(self, token: str) -> Member:
+        """Return the living member with this token; raises ClusterError."""
+        member = self._members.get(token)
+        if member is None or not member.alive or self.is_away(token):
+            why = (
+                f"{member.info.name} was declared dead ({member.lost_because})"
+                if member is not None and not member.alive
+                else "not a member of this hub"
+            )
+            raise ClusterError(why, remedy="attach again")
+        return member
+
+    def alive(self, role: str | None = None) -> list[Member]:
+        """Return active living members, by role and index."""
+        return [member for member in self.everyone(role) if member.alive and member.begun]
+
+    def living(self) -> list[Member]:
+        """Return living members, active or not yet."""
+        return [one for one in self.everyone() if one.alive and not self.is_away(one.info.token)]
+
+    def everyone(self, role: str | None = None) -> list[Member]:
+        """Return all members ever, of one role or of all."""
+        found = [member for member in self._members.values() if role in (None, member.info.role)]
+        return sorted(found, key=lambda member: (member.info.role, member.info.index))

@@ -1,0 +1,262 @@
+"""A hub that is killed, and comes back from its folder: loops go on alone, and then together again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shadowsync
+import torch
+from click.testing import CliRunner
+from shadowsync.attached.loop import AttachedLoop
+from shadowsync.cli import main
+from shadowsync.tests.support import attached_script
+from shadowsync.tests.support.attached_loops import Task, in_threads, sgd, small_model, weights_of
+from shadowsync.tests.support.attached_loops import hub as attached_hub
+from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.watch.status import read_status
+from torch.utils.data import DataLoader, TensorDataset
+
+SECONDS = 300.0
+LOOPS = 2
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class KilledHub:
+    """A hub in a process of its own, which can be killed and started again."""
+
+    def __init__(
+        self, starter: Starter, folder: Path, *settings: str, node_timeout_seconds: int = 30
+    ) -> None:
+        self._starter, self._folder = starter, folder
+        self.book = folder / "book.json"
+        given = ("--dir", str(folder / "hub"), *settings)
+        for text in (f"run.node_timeout_seconds={node_timeout_seconds}", "sync.timeout_seconds=10"):
+            given = (*given, "--set", text)
+        self._start(*given)
+
+    def _start(self, *arguments: str) -> None:
+        announce = self._folder / "hub.txt"
+        announce.unlink(missing_ok=True)
+        more = ("--until-empty", "--announce", str(announce), "--book", str(self.book))
+        self._process = self._starter.fork("hub", *arguments, *more)
+        process = self._process
+        wait_until(
+            lambda: (announce.exists() and announce.read_text()) or process.poll() is not None,
+            "the hub listens",
+            SECONDS,
+        )
+        assert process.poll() is None, process.text()
+        self.address = announce.read_text()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(SECONDS)
+
+    def come_back(self) -> None:
+        """Start again, from the folder; at the address where it was."""
+        before = self.address
+        self._start("--recover", str(self._folder / "hub"))
+        assert self.address == before
+
+    def ended(self) -> dict[str, Any]:
+        """Its book, once the last loop has left."""
+        assert self._process.wait(SECONDS) == 0, self._process.text()
+        found: dict[str, Any] = json.loads(self.book.read_text())
+        return found
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "ma"])
+def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
+    starter: Starter, tmp_path: Path, algorithm: str
+) -> None:
+    size, batch = 600, 4
+    data = TensorDataset(torch.arange(size))
+    hub = KilledHub(starter, tmp_path, "--algo", algorithm, "--set", "sync.duty=0.5")
+    in_the_middle, gone = threading.Barrier(LOOPS + 1), threading.Event()
+    kept: list[dict[str, float]] = [{}, {}]
+
+    def loop(index: int) -> list[int]:
+        model, task = small_model(), Task(index)
+        optimizer = sgd(model)
+        seen: list[int] = []
+        with shadowsync.attach(
+            model, optimizer, join=hub.address, wait_for=LOOPS, timeout_seconds=SECONDS
+        ) as sync:
+            sampler = sync.sampler(data, examples_per_step=batch, epochs=1, span=20)
+            for number, (indices,) in enumerate(DataLoader(data, batch_size=batch, sampler=sampler)):
+                task.step(model, optimizer)
+                seen += indices.tolist()
+                if number == 7:
+                    # In the middle of a span; the hub is killed with all that it held.
+                    in_the_middle.wait(SECONDS)
+                    gone.wait(SECONDS)
+            train_alone_and_together(sync, lambda: task.step(model, optimizer))
+            kept[index] = sync.metrics()
+        return seen
+
+    def train_alone_and_together(sync: AttachedLoop, step: Callable[[], Any]) -> None:
+        rounds = sync.metrics()["rounds"]
+        for _ in range(200_000):
+            step()
+            if sync.metrics()["rounds"] >= rounds + 3:
+                return
+        raise AssertionError(f"no rounds after the hub came back: {sync.metrics()}")
+
+    def fault() -> None:
+        in_the_middle.wait(SECONDS)
+        hub.kill()
+        gone.set()
+        hub.come_back()
+
+    first, second, _ = in_threads(partial(loop, 0), partial(loop, 1), fault)
+    book = hub.ended()
+    assert [one["name"] for one in book["loops"]] == ["loop-0", "loop-1"]
+    for one in book["loops"]:
+        # All that was trained, before, alone, and after, is in the book, and was synchronized.
+        assert (one["state"], one["why"]) == ("left", "")
+    assert sorted(one["steps"] for one in book["loops"]) == sorted(found["steps"] for found in kept)
+    for one in book["loops"]:
+        assert one["synchronized"] == one["steps"] > 8
+    # Each example once: what the hub had granted, and to whom, outlived it.
+    assert sorted(first + second) == list(range(size))
+    (samples,) = book["samples"]
+    assert samples["finished"] == size
+    assert samples["granted"] == samples["finished"] + samples["returned"]
+    assert samples["held"] == 0
+    assert [found["lost"] for found in kept] == [0, 0]
+
+
+def test_the_center_is_made_again_from_the_mean_of_the_replicas(starter: Starter, tmp_path: Path) -> None:
+    """At a fixed rate, so that no round moves the center before it is looked at."""
+    settings = ("--set", "sync.mode=fixed", "--set", "sync.every=50")
+    hub = KilledHub(starter, tmp_path, *settings)
+    trained, back, looked = (threading.Barrier(count) for count in (3, 2, 2))
+
+    def loop(index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        model, task = small_model(), Task(index)
+        optimizer = sgd(model)
+        with shadowsync.attach(
+            model, optimizer, join=hub.address, wait_for=LOOPS, timeout_seconds=SECONDS
+        ) as sync:
+            for _ in range(70):
+                task.step(model, optimizer)
+            before = weights_of(sync.model("center"))
+            mine = weights_of(model)
+            trained.wait(SECONDS)
+            wait_until(lambda: sync.metrics()["lost"] == 1, "the loss is noticed", SECONDS)
+            wait_until(lambda: sync.metrics()["lost"] == 0, "the hub is back", SECONDS)
+            back.wait(SECONDS)
+            assert torch.equal(weights_of(model), mine)
+            center = weights_of(sync.model("center"))
+            looked.wait(SECONDS)
+            for _ in range(50):
+                task.step(model, optimizer)
+            found = sync.metrics()
+            assert (found["steps"], found["rounds"], found["synchronized_steps"]) == (120, 2, 100)
+        return mine, before, center
+
+    def fault() -> None:
+        trained.wait(SECONDS)
+        hub.kill()
+        hub.come_back()
+
+    first, second, _ = in_threads(partial(loop, 0), partial(loop, 1), fault)
+    mean = (first[0] + second[0]) / 2
+    assert torch.allclose(first[2], mean, atol=1e-6)
+    assert torch.equal(first[2], second[2])
+    # The control: the center that died with the hub was another one.
+    assert not torch.allclose(first[1], mean, atol=1e-3)
+    loops = hub.ended()["loops"]
+    assert [(one["steps"], one["synchronized"]) for one in loops] == [(120, 120)] * 2
+
+
+def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, tmp_path: Path) -> None:
+    size, batch = 400, 4
+    data = TensorDataset(torch.arange(size))
+    hub = KilledHub(starter, tmp_path, node_timeout_seconds=5)
+    in_the_middle, gone = threading.Barrier(LOOPS + 1), threading.Event()
+
+    class Gone(Exception):
+        pass
+
+    def loop(index: int) -> list[int]:
+        model, task = small_model(), Task(index)
+        optimizer = sgd(model)
+        seen: list[int] = []
+        with shadowsync.attach(
+            model, optimizer, join=hub.address, wait_for=LOOPS, timeout_seconds=SECONDS
+        ) as sync:
+            sampler = sync.sampler(data, examples_per_step=batch, epochs=1, span=40)
+            for number, (indices,) in enumerate(DataLoader(data, batch_size=batch, sampler=sampler)):
+                task.step(model, optimizer)
+                seen += indices.tolist()
+                if number == 3:
+                    in_the_middle.wait(SECONDS)
+                    gone.wait(SECONDS)
+                    if index == 1:
+                        raise Gone
+        return seen
+
+    def leave() -> None:
+        with pytest.raises(Gone):
+            loop(1)
+
+    def fault() -> None:
+        in_the_middle.wait(SECONDS)
+        hub.kill()
+        gone.set()
+        hub.come_back()
+
+    seen, _, _ = in_threads(partial(loop, 0), leave, fault)
+    book = hub.ended()
+    left, died = sorted(book["loops"], key=lambda one: str(one["state"]), reverse=True)
+    assert (left["state"], left["synchronized"]) == ("left", left["steps"])
+    assert (died["state"], died["why"]) == ("died", "did not come back within 15 s")
+    # As of its last heartbeat that the dead hub had recorded.
+    assert 0 <= died["synchronized"] <= died["steps"] <= 4
+    (samples,) = book["samples"]
+    assert samples["granted"] == samples["finished"] + samples["returned"]
+    assert samples["finished"] == size
+    # What the dead one held and had not finished was given out again.
+    assert samples["returned"] >= 40 - 4 * batch
+    assert len(seen) == len(set(seen)) == size - batch * died["steps"]
+
+
+def test_a_loop_that_was_declared_dead_and_lives_comes_back(starter: Starter, tmp_path: Path) -> None:
+    """Its process is stopped for longer than the hub's patience."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    with attached_hub({"folder": folder}, run__node_timeout_seconds=4.0) as own:
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+        arguments = ("1", own.endpoint, "1", str(tmp_path))
+        loop = starter.fork(*arguments, script=Path(attached_script.__file__), environment=cache)
+
+        def events() -> list[str]:
+            done = CliRunner().invoke(main, ["top", "--join", own.endpoint, "--once", "--json"])
+            assert done.exit_code == 0, done.output
+            assert loop.poll() is None, loop.text()
+            return [one.what for one in read_status(json.loads(done.output)).incidents]
+
+        wait_until(lambda: events() == ["joined"], "the loop trains", SECONDS)
+        loop.signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: events()[-1] == "was silent for 4 s", "it is declared dead", SECONDS)
+        finally:
+            loop.signal(signal.SIGCONT)
+        wait_until(lambda: "came back" in events(), "it is back", SECONDS)
+        model = small_model()
+        # It ends once it knows of another one.
+        with shadowsync.attach(model, sgd(model), join=own.endpoint):
+            assert loop.wait(SECONDS) == 0, loop.text()
+    assert own.book is not None
+    first, _ = own.book.loops
+    assert (first.name, first.state) == ("loop-0", "left")
+    assert first.synchronized == first.steps > 0
