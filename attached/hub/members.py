@@ -1,4 +1,4 @@
-"""The members of a hub by token: loops, modules with tables, sync and embedding nodes."""
+"""The members of a hub: loops, modules with tables, sync and embedding nodes."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class JobController:
         log.info("training ends; complete: %s", state.ledger.complete)
 
     async def _seed_center(self) -> None:
-        """Have the center seeded again: the trainer that was to do it may have died."""
+        """Seed the center again; the trainer that was to do it may have died."""
         members, slices = self._state.members, self._state.slices
         trainers, syncs = members.alive("trainer"), members.alive("sync")
         if not trainers or len(trainers) == len(members.everyone("trainer")):

@@ -195,7 +195,7 @@ class RequestHandler:
         return exited.code is ExitCode.STOPPED_BY_DEATH
 
     def _record_exit(self, exited: ChildExited, *, replace: bool) -> None:
-        """Record a process that never joined; stop the job if it cannot start without it."""
+        """Record a process that never joined; stop a job that cannot start without it."""
         state, member = self._state, self._state.members.find(exited.token)
         if state.over:
             return

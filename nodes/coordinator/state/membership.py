@@ -75,7 +75,7 @@ class Member:
         self.begun = True
 
     def withdraw(self) -> None:
-        """Record that it died before the job started: another node takes its slot and its name."""
+        """Record its death before the job started; another node takes its place."""
         self.begun, self.withdrawn = False, True
 
     def record_heartbeat(self, metrics: Counts) -> None:
