@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from ...pipeline.data.span import Span
-from ...pipeline.errors import ClusterError
+from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.report.quality import Progressive, ProgressiveLabel
 from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
@@ -17,7 +17,7 @@ from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
 from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.membership import Member
-from .state.outcome import FinalModel, Outcome, Score
+from .state.outcome import FinalModel, Outcome, Score, Stop
 
 EVAL_SECONDS = 24 * 3600.0
 # More than the trainers that can die in a pass, each of which starts a new one.
@@ -51,9 +51,9 @@ class Evaluator:
             self._outcome.evaluated(Score(self._model.scored(len(scored)), scored))
 
     async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
-        """Score one pass; repeat it without trainers that die in it.
+        """Score one pass; repeat it without trainers and readers that die in it.
 
-        Returns None if no trainer is left.
+        Returns None if no trainer or no reader is left.
         """
         while trainers and self._state.stop is None:
             self._pass += 1
@@ -63,7 +63,12 @@ class Evaluator:
             if len(ready) < len(trainers):
                 trainers = [trainer for trainer in trainers if trainer.info.name in ready]
                 continue
-            delivered = await self._deliver(trainers)
+            readers = self._state.members.alive("reader")
+            if not readers:
+                text = "the last reader died, and the held-out files were not scored"
+                self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))
+                return None
+            delivered = await self._deliver(trainers, readers)
             if self._state.stop is not None:
                 # Only a part of the files was scored, which is not their score.
                 return None
@@ -73,20 +78,17 @@ class Evaluator:
                 _check_all_are_scored(total, delivered)
                 return total
             left = [trainer for trainer in trainers if trainer.alive]
-            if len(left) == len(trainers):
+            if len(left) == len(trainers) and all(reader.alive for reader in readers):
                 raise ClusterError("the held-out files could not be scored; the readers' logs say why")
             trainers = left
         return None
 
-    async def _deliver(self, trainers: list[Member]) -> int | None:
+    async def _deliver(self, trainers: list[Member], readers: list[Member]) -> int | None:
         """Let the readers send the pass to these trainers.
 
         Returns the number of its examples, or None if it is not scored whole, since one of them or a reader
         died.
         """
-        readers = self._state.members.alive("reader")
-        if not readers:
-            raise ClusterError("no reader is left to read the held-out files")
         tokens = tuple(trainer.info.token for trainer in trainers)
         calls = [
             self._server.call(

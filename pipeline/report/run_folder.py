@@ -80,13 +80,16 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def resume_hint(run_folder: Path, storage: str = "") -> str:
-    """Say how to resume a stopped run; "" if it has no checkpoint.
+def resume_hint(run_folder: Path, storage: str = "", *, trained: bool = False) -> str:
+    """Say how to go on with a stopped run; "" if it has no checkpoint.
 
-    The text begins with "; ", to be appended to a sentence.
+    The text begins with "; ", to be appended to a sentence. `trained`: whether all of its input is trained.
     """
     try:
         open_saved(storage or run_folder)
     except ShadowSyncError:
         return ""
-    return f"; continue from its last checkpoint with `shadowsync resume {storage or shown(run_folder)}`"
+    place = storage or shown(run_folder)
+    if trained:
+        return f"; all of the input is trained: score the checkpoint with `shadowsync eval {place}`"
+    return f"; continue from its last checkpoint with `shadowsync resume {place}`"

@@ -42,6 +42,8 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "embedding": {"nodes": 2},
     "checkpoint": {"every_examples": FEW_EXAMPLES},
 }
+# Of a job whose last reader died when only the held-out files were to be scored.
+TRAINED: Final = "all of the input is trained"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
 
 
@@ -126,17 +128,17 @@ def test_nothing_is_lost(
     own = in_process(CHANGES, replaces=True)
     code, met = run_with_kills(own, moments_of(seed), requests, draw)
     codes, said = [code], [own.coordinator.text()]
-    while code == ExitCode.STOPPED_BY_DEATH and len(codes) < 3:
+    while code == ExitCode.STOPPED_BY_DEATH and TRAINED not in said[-1] and len(codes) < 3:
         own = in_process(_next_settings(own.run), replaces=True).start()
         code = own.wait(SECONDS)
         codes.append(code)
         said.append(own.coordinator.text())
     if LOG is not None:
-        ne = own.run.ne if code in WELL else None
+        ne = own.run.ne if own.run.report.eval is not None else None
         line = {"seed": seed, "kills": met, "exit_codes": codes, "said": said, "ne": ne}
         with Path(LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-    assert code in WELL, (own.coordinator.text(), met)
+    assert code in WELL or TRAINED in said[-1], (own.coordinator.text(), met)
     assert problems_of(own.run.folder, EXAMPLES) == [], met
     assert code == ExitCode.OK or own.run.report.events, met
 

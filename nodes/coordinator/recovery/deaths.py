@@ -130,7 +130,7 @@ class ReaderRecovery:
             return is_there() or (self._successors.is_final(dead.info.token) and not coming)
 
         await self._server.wait_for(is_decided, self._state.job.run.rejoin_seconds)
-        if not is_there() and self._state.is_training:
+        if not is_there() and self._state.is_training and not self._state.ledger.complete:
             name = dead.info.name
             text = f"{name}, the last reader, died; its undelivered batches were not trained"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))

@@ -382,7 +382,7 @@ class JobState:
             return None
         if role == "embedding":
             return self.lost_shard(member)
-        if role == "reader":
+        if role == "reader" and not self.ledger.complete:
             text = f"{name} died; the batches that it had not delivered are untrained"
         elif role == "trainer" and not self.members.alive("trainer"):
             text = "the last trainer died"

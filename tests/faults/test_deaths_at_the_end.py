@@ -1,0 +1,61 @@
+"""A reader dies after training: nothing is lost, and another one has the held-out files scored."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from shadowsync.nodes.coordinator.controller import JobController
+from shadowsync.nodes.coordinator.evaluation import Evaluator
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.processes import until, wait_until
+from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
+
+SECONDS = 120.0
+CHANGES: dict[str, dict[str, Any]] = {
+    "run": {"node_timeout_seconds": 2.0},
+    "data": {"readers": 2, "span_bytes": 1 << 16},
+}
+PHASES: dict[str, tuple[type, str]] = {
+    "closing": (JobController, "_drain"),
+    "evaluation": (Evaluator, "_deliver"),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("dead", [1, 2])
+def test_a_reader(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, dead: int
+) -> None:
+    own = in_process(CHANGES, supervised=True)
+    owner, name = PHASES[phase]
+    work, due, done = getattr(owner, name), threading.Event(), threading.Event()
+
+    async def lose_and_work(self: Any, *arguments: Any, **options: Any) -> Any:
+        due.set()
+        await until(done.is_set, "readers are dead", SECONDS)
+        return await work(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, lose_and_work)
+    own.start()
+    wait_until(due.is_set, "the job ends")
+    for reader in own.nodes["reader"][:dead]:
+        reader.kill()
+    done.set()
+    code, report = own.wait(SECONDS), own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+    open_checkpoint(own.run.folder, verify=True)
+    if dead == 1:
+        assert code == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+        assert report.eval is not None
+        assert report.eval.examples == EVAL_EXAMPLES
+        return
+    # Nobody can read the held-out files; what can be done is said.
+    assert code == ExitCode.STOPPED_BY_DEATH
+    assert "the last reader died, and the held-out files were not scored" in own.coordinator.text()
+    assert "score the checkpoint with `shadowsync eval " in own.coordinator.text()
