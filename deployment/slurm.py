@@ -52,6 +52,12 @@ while :; do
   CODE=$?
   kill -0 "$LEADER" 2>/dev/null || break
 done
+# If a signal ended the wait, the coordinator may have ended since: its own code counts.
+if [ "$CODE" -gt 128 ]; then
+  wait "$LEADER" 2>/dev/null
+  LAST=$?
+  [ "$LAST" -eq 127 ] || CODE=$LAST
+fi
 # The others end with their coordinator.
 wait
 exit "$CODE"

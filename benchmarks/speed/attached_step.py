@@ -3,7 +3,7 @@
     python benchmarks/speed/attached_step.py --out docs/results/attached_step.json
 
 `attached` has no round under way (a gap that is never reached), `rounds` the default duty cycle. CPU
-seconds are of the whole process, so with the threads that attach has started; the hub is a process of its own.
+seconds are of the whole process, so with the threads that attach has started; the hub is another process.
 Leaving the block, with its closing round, is not measured.
 """
 
@@ -74,7 +74,7 @@ def hub(folder: Path, name: str, *options: str) -> Iterator[str]:
 
 
 def train(name: str, steps: int, join: str | None) -> Figures:
-    """Train a new model; return milliseconds of a step, by CPU and by the clock."""
+    """Train a new model; return milliseconds of a step, CPU and clock."""
     make, shape, _ = MODELS[name]
     torch.manual_seed(1)
     model = make()

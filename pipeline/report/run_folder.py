@@ -81,7 +81,7 @@ def shown(path: Path) -> str:
 
 
 def resume_hint(run_folder: Path, storage: str = "", *, trained: bool = False) -> str:
-    """Say how to go on with a stopped run; "" if it has no checkpoint.
+    """Say how a stopped run goes on; "" if it has no checkpoint.
 
     The text begins with "; ", to be appended to a sentence. `trained`: whether all of its input is trained.
     """
