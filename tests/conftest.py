@@ -98,6 +98,8 @@ def starting(tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log
     marker = uuid4().hex
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     environment = inherited | THREADS | {MARKER: marker, "TMPDIR": str(temporary)}
+    # Of torch's compiler, which its optimizers import; it stays when the process has ended.
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiler"))
     server = WarmServer(environment)
 
     @contextmanager

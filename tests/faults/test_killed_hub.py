@@ -235,9 +235,8 @@ def test_a_loop_that_was_declared_dead_and_lives_comes_back(starter: Starter, tm
     folder = tmp_path / "hub"
     folder.mkdir()
     with attached_hub({"folder": folder}, run__node_timeout_seconds=4.0) as own:
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
         arguments = ("1", own.endpoint, "1", str(tmp_path))
-        loop = starter.fork(*arguments, script=Path(attached_script.__file__), environment=cache)
+        loop = starter.fork(*arguments, script=Path(attached_script.__file__))
 
         def events() -> list[str]:
             done = CliRunner().invoke(main, ["top", "--join", own.endpoint, "--once", "--json"])

@@ -17,11 +17,6 @@ SECONDS = 400.0
 pytestmark = pytest.mark.timeout(900)
 
 
-def _cache(folder: Path) -> dict[str, str]:
-    """Have torch's compiler, which its optimizers import, put its cache into the test's folder."""
-    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
-
-
 def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
     starter: Starter, tmp_path: Path
 ) -> None:
@@ -32,10 +27,7 @@ def test_a_killed_loop_is_in_the_book_and_its_samples_go_to_the_others(
     )
     wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
     address = announce.read_text()
-    loops = [
-        starter.fork(str(at), address, str(LOOPS), str(tmp_path), script=SCRIPT, environment=_cache(tmp_path))
-        for at in range(LOOPS)
-    ]
+    loops = [starter.fork(str(at), address, str(LOOPS), str(tmp_path), script=SCRIPT) for at in range(LOOPS)]
     progress = tmp_path / "loop-0.txt"
     wait_until(
         lambda: (progress.exists() and progress.read_text() == "6") or loops[0].poll() is not None,
@@ -84,7 +76,7 @@ def test_processes_that_torchrun_started_need_no_hub(starter: Starter, tmp_path:
         starter.fork(
             *(str(at), "env://", "2", str(tmp_path)),
             script=SCRIPT,
-            environment=variables | {"RANK": str(at)} | _cache(tmp_path),
+            environment=variables | {"RANK": str(at)},
         )
         for at in range(2)
     ]

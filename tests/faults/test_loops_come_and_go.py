@@ -44,8 +44,7 @@ def test_the_book_adds_up(starter: Starter, tmp_path: Path) -> None:
     alive: dict[str, Process] = {}
 
     def join(name: str) -> None:
-        environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-        alive[name] = starter.fork(name, address, str(tmp_path), script=SCRIPT, environment=environment)
+        alive[name] = starter.fork(name, address, str(tmp_path), script=SCRIPT)
 
     def trains(name: str) -> bool:
         assert alive[name].poll() is None, alive[name].text()
