@@ -107,10 +107,13 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
-        never = stack.enter_context(hub(Path(scratch), "never", *NEVER))
-        usual = stack.enter_context(hub(Path(scratch), "usual"))
-        for name in given.models:
+    for name in given.models:
+        # A hub has one model.
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            hub(Path(scratch), "never", *NEVER) as never,
+            hub(Path(scratch), "usual") as usual,
+        ):
             steps = MODELS[name][2]
             runs: dict[str, Callable[[], Figures]] = {
                 "plain": lambda name=name, steps=steps: train(name, steps, None),  # type: ignore[misc]
