@@ -197,7 +197,7 @@ class JobController:
         self._state.begin_training(cpu_seconds)
         self._server.journal.decided(TrainingBegan(cpu_seconds))
         log.info("training starts")
-        if any(not member.alive and member.begun for member in members.everyone()):
+        if members.gone():
             self._server.recover_dead()
         await self._server.notify()
 

@@ -211,7 +211,7 @@ class CoordinatorServer(ControlServer):
     def recover_dead(self) -> None:
         """Repeat the notices of all deaths, and begin the recoveries that are unfinished."""
         members = self.state.members
-        dead = [member for member in members.everyone() if member.begun and not member.alive]
+        dead = members.gone()
         for other, member in itertools.product(members.alive(), dead):
             self.spawn(self._notice(other, member.info))
         self.broadcast_group(self.state.group.view)

@@ -58,6 +58,19 @@ class Watched:
             found |= {one.laddr for one in node.net_connections("tcp") if one.status == psutil.CONN_LISTEN}
         return [f"tcp://{address.ip}:{address.port}" for address in sorted(found)]
 
+    def runs_on(self) -> bool:
+        """Wait a little; return whether the job has not ended by then."""
+        try:
+            self._process.wait(LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def look_until_end(self) -> None:
+        """Record the memory of each node from time to time, until the job ends."""
+        while self.runs_on():
+            self.look()
+
     def look(self) -> None:
         """Record the memory of each node."""
         for role, node in self.nodes():
@@ -116,13 +129,11 @@ def attacked(job: Path, key: Path, seed: int) -> tuple[int, Watched, dict[str, A
     """Run the job under attack; return its exit code, its memory and what was sent."""
     with ExitStack() as stack:
         process, watched = run_job(job, key, stack)
-        while process.poll() is None and len(watched.endpoints()) < 4:
-            time.sleep(LOOK_SECONDS)
+        while watched.runs_on() and len(watched.endpoints()) < 4:
+            pass
         endpoints = watched.endpoints()
         with attackers(("attack", "keyless"), key, endpoints, seed) as counts:
-            while process.poll() is None:
-                watched.look()
-                time.sleep(LOOK_SECONDS)
+            watched.look_until_end()
         return process.returncode, watched, {"endpoints": endpoints, **counts}
 
 
@@ -130,9 +141,7 @@ def calm(job: Path, key: Path) -> tuple[int, Watched]:
     """Run the job undisturbed."""
     with ExitStack() as stack:
         process, watched = run_job(job, key, stack)
-        while process.poll() is None:
-            watched.look()
-            time.sleep(LOOK_SECONDS)
+        watched.look_until_end()
         return process.returncode, watched
 
 

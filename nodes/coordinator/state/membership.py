@@ -204,6 +204,10 @@ class Membership:
         ]
         return sorted(found, key=lambda member: (member.info.role, member.info.index))
 
+    def gone(self) -> list[Member]:
+        """Return the members that took part, and are dead or have left."""
+        return [member for member in self.everyone() if member.begun and not member.alive]
+
     def dead_tokens(self) -> list[str]:
         """Return the tokens of all nodes that were declared dead."""
         return [token for token, member in self._members.items() if not member.alive and not member.left]
