@@ -73,6 +73,25 @@ class KilledHub:
         return found
 
 
+class InTheMiddle:
+    """Where loops wait in the middle of a pass, until the hub is killed with all that it held."""
+
+    def __init__(self) -> None:
+        self._there, self._gone = threading.Barrier(LOOPS + 1), threading.Event()
+
+    def wait(self) -> None:
+        """Wait in a loop until the hub is gone."""
+        self._there.wait(SECONDS)
+        self._gone.wait(SECONDS)
+
+    def replace(self, hub: KilledHub) -> None:
+        """Kill the hub when all loops are there; another one takes its place."""
+        self._there.wait(SECONDS)
+        hub.kill()
+        self._gone.set()
+        hub.come_back()
+
+
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
 def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
     starter: Starter, tmp_path: Path, algorithm: str
@@ -80,7 +99,7 @@ def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
     size, batch = 600, 4
     data = TensorDataset(torch.arange(size))
     hub = KilledHub(starter, tmp_path, "--algo", algorithm, "--set", "sync.duty=0.5")
-    in_the_middle, gone = threading.Barrier(LOOPS + 1), threading.Event()
+    in_the_middle = InTheMiddle()
     kept: list[dict[str, float]] = [{}, {}]
 
     def loop(index: int) -> list[int]:
@@ -95,9 +114,7 @@ def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
                 task.step(model, optimizer)
                 seen += indices.tolist()
                 if number == 7:
-                    # In the middle of a span; the hub is killed with all that it held.
-                    in_the_middle.wait(SECONDS)
-                    gone.wait(SECONDS)
+                    in_the_middle.wait()
             train_alone_and_together(sync, lambda: task.step(model, optimizer))
             kept[index] = sync.metrics()
         return seen
@@ -110,13 +127,7 @@ def test_loops_go_on_and_share_their_data_after_a_hub_came_back(
                 return
         raise AssertionError(f"no rounds after the hub came back: {sync.metrics()}")
 
-    def fault() -> None:
-        in_the_middle.wait(SECONDS)
-        hub.kill()
-        gone.set()
-        hub.come_back()
-
-    first, second, _ = in_threads(partial(loop, 0), partial(loop, 1), fault)
+    first, second, _ = in_threads(partial(loop, 0), partial(loop, 1), partial(in_the_middle.replace, hub))
     book = hub.ended()
     assert [one["name"] for one in book["loops"]] == ["loop-0", "loop-1"]
     for one in book["loops"]:
@@ -182,7 +193,7 @@ def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, 
     size, batch = 400, 4
     data = TensorDataset(torch.arange(size))
     hub = KilledHub(starter, tmp_path, node_timeout_seconds=5)
-    in_the_middle, gone = threading.Barrier(LOOPS + 1), threading.Event()
+    in_the_middle = InTheMiddle()
 
     class Gone(Exception):
         pass
@@ -199,8 +210,7 @@ def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, 
                 task.step(model, optimizer)
                 seen += indices.tolist()
                 if number == 3:
-                    in_the_middle.wait(SECONDS)
-                    gone.wait(SECONDS)
+                    in_the_middle.wait()
                     if index == 1:
                         raise Gone
         return seen
@@ -209,13 +219,7 @@ def test_a_loop_that_does_not_come_back_has_died_with_its_hub(starter: Starter, 
         with pytest.raises(Gone):
             loop(1)
 
-    def fault() -> None:
-        in_the_middle.wait(SECONDS)
-        hub.kill()
-        gone.set()
-        hub.come_back()
-
-    seen, _, _ = in_threads(partial(loop, 0), leave, fault)
+    seen, _, _ = in_threads(partial(loop, 0), leave, partial(in_the_middle.replace, hub))
     book = hub.ended()
     left, died = sorted(book["loops"], key=lambda one: str(one["state"]), reverse=True)
     assert (left["state"], left["synchronized"]) == ("left", left["steps"])
