@@ -29,8 +29,8 @@ class Joining:
 def join_by_environment(settings: Mapping[str, Any], timeout_seconds: float) -> Joining:
     """Find the hub of this launch; on rank 0 start it, as a thread.
 
-    The address is told by the store of torch.distributed at MASTER_ADDR. The hub ends when the last loop has
-    left: rank 0 waits for that, after its own loop has.
+    The address is told by the store of torch.distributed at MASTER_ADDR. The hub ends when the last loop of
+    all ranks has left: rank 0 waits for that, after its own loop has.
 
     Raises AttachError without the variables, and for a launch on several machines without a key.
     """
@@ -46,12 +46,13 @@ def join_by_environment(settings: Mapping[str, Any], timeout_seconds: float) -> 
         return Joining(store.get(key).decode(), lambda: None)
     one_machine = os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ["WORLD_SIZE"]
     node = NodeSettings(
-        loop_job(settings),
+        loop_job({**settings, "run.start_timeout_seconds": timeout_seconds}),
         bind="127.0.0.1" if one_machine else "0.0.0.0",
         advertise="" if one_machine else AUTO,
     )
     # It ends by itself if the loop of rank 0 never begins, too: with the process.
-    hub = HubThread(node, until_empty=True)
+    # A fast loop may have left before a slow one comes.
+    hub = HubThread(node, until_empty=True, expected=int(os.environ["WORLD_SIZE"]))
     endpoint = hub.start()
     store.set(key, endpoint)
     return Joining(endpoint, _HostedHub(hub, store).end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,21 +36,24 @@ async def serve_hub(
     announce: Callable[[str, str], None],
     *,
     until_empty: bool = False,
+    expected: int = 1,
     process: ProcessHooks | None = None,
     checkpoint_seconds: float = 0.0,
     resume: Path | None = None,
 ) -> LoopsReply:
     """Serve loops until the end; return the book of steps.
 
-    The end is an interrupt, or with `until_empty` that the last loop has left. `announce` is called with the
-    address to join, and that of the page, "" without one. Raises ClusterError for an address that cannot be
-    used, and the error of a sync node that failed.
+    The end is an interrupt, or with `until_empty` that the last of at least `expected` loops has left.
+    `announce` is called with the address to join, and that of the page, "" without one. Raises ClusterError
+    for an address that cannot be used, and the error of a sync node that failed.
 
     With `checkpoint_seconds` a checkpoint is written that often into the hub's folder, and at the end. With
     `resume`, the folder of a hub with a checkpoint, the loops begin with that.
     """
     ledger, saved = await asyncio.to_thread(_open_ledger, settings)
-    server = HubServer(settings, until_empty=until_empty, process=process, ledger=ledger, saved=saved)
+    server = HubServer(
+        settings, until_empty=until_empty, expected=expected, process=process, ledger=ledger, saved=saved
+    )
     if resume is not None and not any(key.startswith(LOOP_PREFIX) for key in saved):
         # A hub whose place is taken may have died before a loop took the model.
         saved_model = await asyncio.to_thread(SavedModel.read, resume)
@@ -118,10 +122,11 @@ class HubThread:
         settings: NodeSettings,
         *,
         until_empty: bool = False,
+        expected: int = 1,
         checkpoint_seconds: float = 0.0,
         resume: Path | None = None,
     ) -> None:
-        self._settings, self._until_empty = settings, until_empty
+        self._settings, self._until_empty, self._expected = settings, until_empty, expected
         self._checkpoint_seconds, self._resume = checkpoint_seconds, resume
         self._announced: concurrent.futures.Future[tuple[str, str]] = concurrent.futures.Future()
         self._hooks = _StoppableHooks()
@@ -151,6 +156,7 @@ class HubThread:
                     self._settings,
                     lambda *where: self._announced.set_result(where),
                     until_empty=self._until_empty,
+                    expected=self._expected,
                     checkpoint_seconds=self._checkpoint_seconds,
                     resume=self._resume,
                     process=self._hooks,
@@ -177,7 +183,9 @@ class _StoppableHooks(ThreadHooks):
         """See `ProcessHooks`."""
 
         def interrupt() -> None:
-            loop.call_soon_threadsafe(interrupted)
+            # The hub may have ended by itself.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(interrupted)
 
         self._interrupt = interrupt
 

@@ -69,6 +69,7 @@ class HubServer(ControlServer):
 
     Args:
         until_empty: whether the hub ends when the last loop has gone.
+        expected: how many loops it then awaits first, for `run.start_timeout_seconds` at most.
         ledger: where it records what another hub needs to take its place; None for nowhere.
         saved: what the ledger of a dead hub has, whose place this one takes.
     """
@@ -78,6 +79,7 @@ class HubServer(ControlServer):
         settings: NodeSettings,
         *,
         until_empty: bool = False,
+        expected: int = 1,
         process: ProcessHooks | None = None,
         ledger: HubLedger | None = None,
         saved: Mapping[str, Any] | None = None,
@@ -88,7 +90,8 @@ class HubServer(ControlServer):
         self._ledger = ledger
         self.state = HubState(job, settings.folder)
         self.tables = HubTables(self, self.state, settings)
-        self._until_empty = until_empty
+        self._until_empty, self._expected = until_empty, expected
+        self._awaits_others = False
         self._admission = HubAdmission(
             self,
             self.state,
@@ -244,8 +247,23 @@ class HubServer(ControlServer):
 
     def _stop_if_empty(self) -> None:
         state = self.state
-        if self._until_empty and state.begun and state.is_empty and not state.awaits_return:
+        if not self._until_empty or not state.begun or not state.is_empty or state.awaits_return:
+            return
+        if state.arrived >= self._expected:
             self._stopped.set()
+        elif not self._awaits_others:
+            self._awaits_others = True
+            self.spawn(self._await_others())
+
+    async def _await_others(self) -> None:
+        """End the hub if the loops that it expects do not come."""
+        state, seconds = self.state, self.state.job.run.start_timeout_seconds
+        if not await self.wait_for(lambda: state.arrived >= self._expected, seconds):
+            # Those that are there now end it when they leave.
+            missing = counted(self._expected - state.arrived, "loop")
+            self.event("hub", f"no longer awaits {missing} that did not come within {duration(seconds)}")
+            self._expected = 0
+        self._stop_if_empty()
 
     async def _take_back(self) -> None:
         """Go on with the loops of the dead hub that come back."""
@@ -262,6 +280,7 @@ class HubServer(ControlServer):
         member = self.state.members.join(hello)
         member.say_hello(asyncio.get_running_loop().time())
         self.state.places[token] = hello.host, hello.pid
+        self.spawn(self.notify())
         plan = self.tables.plan if hello.role == EMBEDDING else self._plan
         return HelloReply(member.info.name, member.info.index, "", plan)
 

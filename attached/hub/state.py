@@ -125,6 +125,11 @@ class HubState:
         """Whether no loop and no module with tables is there, nor joins."""
         return not any(one.info.role in (LOOP, CLIENT) for one in self.members.living())
 
+    @property
+    def arrived(self) -> int:
+        """How many loops and modules with tables have come so far, dead ones included."""
+        return sum(one.info.role in (LOOP, CLIENT) for one in self.members.everyone())
+
     def offer(self, member: Member, parameters: tuple[ParameterShape, ...]) -> None:
         """Compare a loop's parameters with those of the first loop.
 

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
+from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
 from shadowsync.tests.support.attached_loops import (
+    END_SECONDS,
     Task,
     hub,
     in_threads,
@@ -55,6 +57,28 @@ def test_an_exception_leaves_as_it_was_and_nothing_else_is_left() -> None:
     assert [one.state for one in own.book.loops] == ["left", "left"]
     # An exception makes no closing round; a clean end does, the control.
     assert own.book.loops[1].synchronized == own.book.loops[1].steps == 1
+
+
+def test_a_hub_of_two_awaits_the_second_loop_after_the_first_has_left() -> None:
+    """A fast process of a launch may be done before a slow one has begun."""
+
+    def train(own: HubThread) -> None:
+        model = small_model()
+        with shadowsync.attach(model, sgd(model), join=own.endpoint):
+            pass
+
+    with hub(thread={"until_empty": True, "expected": 2}) as own:
+        train(own)
+        assert not own.join(0.5)
+        train(own)
+        assert own.join(END_SECONDS)
+    # The controls: it expects one only, or the second one does not come.
+    for expected, seconds in ((1, 60.0), (2, 0.5)):
+        with hub(
+            thread={"until_empty": True, "expected": expected}, run__start_timeout_seconds=seconds
+        ) as own:
+            train(own)
+            assert own.join(END_SECONDS)
 
 
 @pytest.mark.parametrize(
