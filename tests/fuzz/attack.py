@@ -1,7 +1,7 @@
-"""Sends hostile messages to the sockets of a job: `python -m shadowsync.tests.fuzz.attack SEED`.
+"""Sends hostile messages to the sockets of a job: `python -m shadowsync.tests.fuzz.attack SEED [MOST]`.
 
 It reads endpoints from its standard input, a line each, until that ends. Then it prints for each how many
-messages it sent, and how many answers came back.
+messages it sent, and how many answers came back. After MOST messages in all it waits for the end.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .hostile_messages import HostileMessages
 
 AT_ONCE = 32
 MOST_UNANSWERED = 256
+IDLE_SECONDS = 0.5
 
 
 class Attacker:
@@ -82,7 +83,7 @@ class Orders:
         return [line.decode() for line in lines]
 
 
-def main(seed: int) -> None:
+def main(seed: int, most: int) -> None:
     """Attack all endpoints in turn."""
     words = ["trainer", "reader", "embedding", "sync", "coordinator", "trainer-0", "reader-0", "embedding-0"]
     orders = Orders()
@@ -90,10 +91,11 @@ def main(seed: int) -> None:
     print("ready", flush=True)
     with zmq.Context() as context:
         while not orders.ended:
-            for endpoint in orders.take(0.002):
+            is_done = sum(attacker.sent for attacker in attackers) >= most
+            for endpoint in orders.take(IDLE_SECONDS if is_done else 0.002):
                 words.append(endpoint)
                 attackers.append(Attacker(context, endpoint, seed + len(attackers), words))
-            for attacker in attackers:
+            for attacker in [] if is_done else attackers:
                 attacker.attack()
         for attacker in attackers:
             attacker.close()
@@ -102,4 +104,4 @@ def main(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize)

@@ -99,12 +99,14 @@ def run_job(job: Path, key: Path, stack: ExitStack) -> tuple[subprocess.Popen[by
 
 
 @contextmanager
-def attackers(modules: Sequence[str], key: Path, endpoints: list[str], seed: int) -> Iterator[dict[str, Any]]:
+def attackers(
+    modules: Sequence[str], key: Path, endpoints: list[str], seed: int, most: int
+) -> Iterator[dict[str, Any]]:
     """Attack while the block lasts; the counts of each attacker are in the dictionary after it."""
     counts: dict[str, Any] = {}
     running = []
     for module in modules:
-        command = [sys.executable, "-m", f"shadowsync.tests.fuzz.{module}", str(seed)]
+        command = [sys.executable, "-m", f"shadowsync.tests.fuzz.{module}", str(seed), str(most)]
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -125,14 +127,14 @@ def attackers(modules: Sequence[str], key: Path, endpoints: list[str], seed: int
             counts[module] = [[int(number) for number in line.split()] for line in lines]
 
 
-def attacked(job: Path, key: Path, seed: int) -> tuple[int, Watched, dict[str, Any]]:
+def attacked(job: Path, key: Path, seed: int, most: int) -> tuple[int, Watched, dict[str, Any]]:
     """Run the job under attack; return its exit code, its memory and what was sent."""
     with ExitStack() as stack:
         process, watched = run_job(job, key, stack)
         while watched.runs_on() and len(watched.endpoints()) < 4:
             pass
         endpoints = watched.endpoints()
-        with attackers(("attack", "keyless"), key, endpoints, seed) as counts:
+        with attackers(("attack", "keyless"), key, endpoints, seed, most) as counts:
             watched.look_until_end()
         return process.returncode, watched, {"endpoints": endpoints, **counts}
 
@@ -172,6 +174,7 @@ def main() -> None:
     """Run the job twice, compare, and write what was sent and how much memory it took."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--messages", type=int, default=sys.maxsize, help="most of each attacker")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -181,7 +184,7 @@ def main() -> None:
         subprocess.run(python(CLI, "key", "new", str(key)), check=True, stdout=subprocess.DEVNULL)
         first, second = make_jobs(folder, given.epochs)
         code, before = calm(first, key)
-        attacked_code, during, sent = attacked(second, key, given.seed)
+        attacked_code, during, sent = attacked(second, key, given.seed, given.messages)
         one, other = RunFolder(folder / "runs" / "calm"), RunFolder(folder / "runs" / "attacked")
         result = {
             "exit_codes": [code, attacked_code],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import random
 import struct
 import types
 import typing
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
@@ -27,6 +29,9 @@ Frames = list[bytes]
 INTEGERS: Final = (0, 1, 2, 3, 7, 255, 4096, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -1, -(2**63))
 NUMBERS: Final = (0.0, 1.0, -1.0, 1e-30, 1e300, float("nan"), float("inf"), float("-inf"))
 MOST_ITEMS: Final = 4
+# Some of the last messages are sent again as they were.
+MOST_KEPT: Final = 4096
+REPLAYED_SHARE: Final = 0.25
 # Of the coordinator's requests: a watcher may make them, so they would change a job that takes them.
 _ALLOWED: Final = (Scale,)
 
@@ -40,6 +45,7 @@ class HostileMessages:
 
     def __init__(self, seed: int, words: Sequence[str] = ()) -> None:
         self._random = random.Random(seed)
+        self._sent: deque[Frames] = deque(maxlen=MOST_KEPT)
         self._words = ["", "x", "\x00", "é" * 40, "a" * 4096, *words]
         self._kinds = sorted(MESSAGES)
         self._requests = [
@@ -56,12 +62,16 @@ class HostileMessages:
 
     def next(self) -> Frames:
         """Return the frames of another message."""
+        if len(self._sent) == MOST_KEPT and self._random.random() < REPLAYED_SHARE:
+            return self._random.choice(self._sent)
         while True:
             try:
-                return self._random.choice(self._ways)()
+                made = self._random.choice(self._ways)()
             except ValueError:
                 # Of some records a wrong value cannot even be made here.
                 continue
+            self._sent.append(made)
+            return made
 
     def _noise(self) -> Frames:
         return [
@@ -102,7 +112,7 @@ class HostileMessages:
 
     def _record(self, cls: type[Any]) -> Any:
         """Make a message, a request or a part of one; its fields' types are right, its values may be any."""
-        hints = typing.get_type_hints(cls, include_extras=True)
+        hints = _hints(cls)
         values = {}
         for field in dataclasses.fields(cls):
             declared = field.metadata.get("tensor")
@@ -158,6 +168,11 @@ class HostileMessages:
         if any(isinstance(note, Items) for note in notes) or not isinstance(value, int | float):
             return value
         return type(value)(min(max(value, bounds.least), bounds.most)) if value == value else value
+
+
+@functools.cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _frames(message: Message) -> Frames:

@@ -1,8 +1,9 @@
-"""Sends messages to the sockets of a job without its key: `python -m shadowsync.tests.fuzz.keyless SEED`.
+"""Sends messages to a job without its key: `python -m shadowsync.tests.fuzz.keyless SEED MOST`.
 
 It reads endpoints from its standard input, a line each, until that ends. Then it prints for each how many
 messages it sent, and how many connections it needed. Each connection greets in one of several ways, sends
-messages without waiting for an answer, and is reset. IDLE connections to each endpoint say nothing.
+messages without waiting for an answer, and is reset. IDLE connections to each endpoint say nothing. After
+MOST messages in all only these stay.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import struct
 import sys
 
-from .attack import Orders
+from .attack import IDLE_SECONDS, Orders
 from .hostile_messages import Frames, HostileMessages
 
 AT_ONCE = 32
@@ -77,14 +78,16 @@ class Keyless:
             connection.close()
 
 
-def main(seed: int) -> None:
+def main(seed: int, most: int) -> None:
     """Attack all endpoints in turn."""
     orders = Orders()
     attackers: list[Keyless] = []
     print("ready", flush=True)
     while not orders.ended:
-        attackers += [Keyless(endpoint, seed + len(attackers)) for endpoint in orders.take(0.0)]
-        for attacker in attackers:
+        is_done = sum(attacker.sent for attacker in attackers) >= most
+        seconds = IDLE_SECONDS if is_done else 0.0
+        attackers += [Keyless(endpoint, seed + len(attackers)) for endpoint in orders.take(seconds)]
+        for attacker in [] if is_done else attackers:
             attacker.attack()
     for attacker in attackers:
         attacker.close()
@@ -92,4 +95,4 @@ def main(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))
