@@ -1,0 +1,105 @@
+"""Whole jobs of two installations of shadowsync, in pairs.
+
+    shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
+    python benchmarks/speed/two_versions.py --before OTHER/.venv/bin/python --log demo-data --pairs 30 \\
+        --out docs/results/two_versions.json
+
+The same job file is run by both, with the defaults of each: checkpoints, restarts and whatever else guards
+against deaths. The control is this version with a checkpoint every second. CPU seconds are those of all
+processes of the job, as the operating system counts them, start and end included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from shadowsync.benchmarks.job_runs import job_text, on_log
+from shadowsync.benchmarks.pairs import Figures, Results, alternate, ratio, save, show_ratio, table
+
+FIGURES: Final = ("examples_per_second", "cpu_seconds_per_million", "cpu_seconds")
+BEFORE, NOW, CONTROL = "before", "now", "now, a checkpoint every second"
+
+
+def sections(log: Path) -> dict[str, dict[str, Any]]:
+    """Return a job that both versions know: two trainers, two embedding nodes, one sync node."""
+    return {
+        **on_log(log, seed=1),
+        "model": {"embedding_dim": 16, "table_rows": 20_000},
+        "trainer": {"count": 2, "batch": 512},
+        "embedding": {"nodes": 2},
+        "sync": {"algorithm": "easgd", "nodes": 1},
+        "report": {"pictures": False},
+    }
+
+
+def measured(python: str, log: Path, more: Mapping[str, dict[str, Any]]) -> Figures:
+    """Run one job; return its figures."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        folder = Path(name)
+        job = {**sections(log), **more}
+        job["run"] = {**job["run"], "directory": name}
+        file = folder / "job.toml"
+        file.write_text(job_text(job), encoding="utf-8")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [python, "-m", "shadowsync.cli", "run", str(file), "--quiet"],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        report = json.loads((folder / "latest" / "report.json").read_text(encoding="utf-8"))
+        assert report["ledger"]["adds_up"]
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {name: report["throughput"][name] for name in FIGURES[:2]} | {FIGURES[2]: spent}
+
+
+def summary(results: Results) -> dict[str, Any]:
+    """Return medians and ratios by figure, over the first version's."""
+    return {
+        f"{name} over {BEFORE}": {
+            figure: ratio([run[figure] for run in results[name]], [run[figure] for run in results[BEFORE]])
+            for figure in FIGURES
+        }
+        for name in (NOW, CONTROL)
+    }
+
+
+def main() -> None:
+    """Run the pairs, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--before", required=True, help="Python of the other installation")
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    log = given.log.absolute()
+    runs: dict[str, Callable[[], Figures]] = {
+        BEFORE: partial(measured, given.before, log, {}),
+        NOW: partial(measured, sys.executable, log, {}),
+        CONTROL: partial(measured, sys.executable, log, {"checkpoint": {"every_seconds": 1}}),
+    }
+
+    def keep(results: Results) -> None:
+        save(given.out, "two versions", {"runs": results, "ratios": summary(results)})
+
+    results = alternate(runs, given.pairs, keep)
+    print(table(results))
+    for name, figures in summary(results).items():
+        for figure, value in figures.items():
+            print(show_ratio(f"{name}, {figure}", value))
+
+
+if __name__ == "__main__":
+    main()
