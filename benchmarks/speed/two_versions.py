@@ -2,10 +2,10 @@
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/speed/two_versions.py --before OTHER/.venv/bin/python --log demo-data --pairs 30 \\
-        --out docs/results/two_versions.json
+        --control 5 --out docs/results/two_versions.json
 
 The same job file is run by both, with the defaults of each: checkpoints, restarts and whatever else guards
-against deaths. The control is this version with a checkpoint every second. CPU seconds are those of all
+against deaths. The control, in rounds of its own, is this version with a checkpoint every second. CPU seconds are those of all
 processes of the job, as the operating system counts them, start and end included.
 """
 
@@ -18,7 +18,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -65,14 +65,11 @@ def measured(python: str, log: Path, more: Mapping[str, dict[str, Any]]) -> Figu
     return {name: report["throughput"][name] for name in FIGURES[:2]} | {FIGURES[2]: spent}
 
 
-def summary(results: Results) -> dict[str, Any]:
-    """Return medians and ratios by figure, over the first version's."""
+def ratios(results: Results, name: str) -> dict[str, dict[str, float]]:
+    """Return the ratio of each figure over the other version's."""
     return {
-        f"{name} over {BEFORE}": {
-            figure: ratio([run[figure] for run in results[name]], [run[figure] for run in results[BEFORE]])
-            for figure in FIGURES
-        }
-        for name in (NOW, CONTROL)
+        figure: ratio([run[figure] for run in results[name]], [run[figure] for run in results[BEFORE]])
+        for figure in FIGURES
     }
 
 
@@ -82,23 +79,20 @@ def main() -> None:
     parser.add_argument("--before", required=True, help="Python of the other installation")
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--control", type=int, default=5, help="pairs of the control")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     log = given.log.absolute()
-    runs: dict[str, Callable[[], Figures]] = {
-        BEFORE: partial(measured, given.before, log, {}),
-        NOW: partial(measured, sys.executable, log, {}),
-        CONTROL: partial(measured, sys.executable, log, {"checkpoint": {"every_seconds": 1}}),
-    }
-
-    def keep(results: Results) -> None:
-        save(given.out, "two versions", {"runs": results, "ratios": summary(results)})
-
-    results = alternate(runs, given.pairs, keep)
-    print(table(results))
-    for name, figures in summary(results).items():
-        for figure, value in figures.items():
-            print(show_ratio(f"{name}, {figure}", value))
+    old, new = partial(measured, given.before, log, {}), partial(measured, sys.executable, log, {})
+    often = partial(measured, sys.executable, log, {"checkpoint": {"every_seconds": 1}})
+    found: dict[str, Any] = {}
+    for name, other, rounds in ((NOW, new, given.pairs), (CONTROL, often, given.control)):
+        results = alternate({BEFORE: old, name: other}, rounds)
+        found[name] = {"runs": results, "over before": ratios(results, name)}
+        save(given.out, "two versions", found)
+        print(table(results))
+        for figure, value in found[name]["over before"].items():
+            print(show_ratio(f"{name} over {BEFORE}, {figure}", value))
 
 
 if __name__ == "__main__":
