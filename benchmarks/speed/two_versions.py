@@ -5,8 +5,8 @@
         --control 5 --out docs/results/two_versions.json
 
 The same job file is run by both, with the defaults of each: checkpoints, restarts and whatever else guards
-against deaths. The control, in rounds of its own, is this version with a checkpoint every second. CPU seconds are those of all
-processes of the job, as the operating system counts them, start and end included.
+against deaths. The control, in rounds of its own, is this version with a checkpoint every second. CPU
+seconds are those of all processes of the job, as the operating system counts them, start and end included.
 """
 
 from __future__ import annotations
