@@ -3,19 +3,21 @@
     python benchmarks/quality/virtual_lab.py --job examples/demo.toml --runs 5 \\
         --out docs/results/virtual_lab.json
 
-Each setting of SETTINGS is run for real with the seeds 1 to RUNS, in turn. The lab is given the times that
-the reports state: seconds of a step from examples/s, seconds and CPU seconds of a round. It is given neither
-a gap nor an NE. The control is the lab with half as many trainers.
+Each setting of SETTINGS is run for real with the seeds 1 to RUNS. Settings that are in the file already are
+not run again. The lab is given the times that the reports state: seconds of a step from examples/s, seconds
+and CPU seconds of a round. It is given neither a gap nor an NE. The control is the lab with half as many
+trainers.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shadowsync.benchmarks.job_runs import keep_runs, run_job_file
+from shadowsync.benchmarks.job_runs import keep_runs, kept_runs, run_job_file
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
@@ -55,25 +57,48 @@ def emulated(job: Path, overrides: tuple[str, ...], runs: int, timing: Timing) -
     }
 
 
-def measured(job: Path, name: str, runs: int) -> dict[str, Any]:
-    """Run one setting for real, in the lab, and there with half the trainers."""
-    overrides = SETTINGS[name]
-    described = load_job(str(job), overrides)
-    trainer = described.trainer
+def measured(job: Path, overrides: tuple[str, ...], runs: int) -> dict[str, Any]:
+    """Run a setting for real; return its figures, and the times for the lab."""
+    trainer = load_job(str(job), overrides).trainer
     reports = [run_job_file(job, (*overrides, f"run.seed={seed}")) for seed in range(1, runs + 1)]
     timing = timing_of(reports, trainer.count, trainer.workers, trainer.batch)
     gaps = [report.sync.gap_mean for report in reports if report.sync.gap_mean is not None]
-    half = (*overrides, f"trainer.count={max(1, trainer.count // 2)}")
     return {
         "timing": timing.model_dump(exclude_defaults=True),
-        "real": {
-            "ne": [report.eval.ne if report.eval else None for report in reports],
-            "gap": statistics.fmean(gaps) if gaps else None,
-            "staleness": [report.staleness.embedding_mean for report in reports],
-        },
-        "lab": emulated(job, overrides, runs, timing),
-        "half": emulated(job, half, runs, timing) if trainer.count > 1 else None,
+        "ne": [report.eval.ne if report.eval else None for report in reports],
+        "gap": statistics.fmean(gaps) if gaps else None,
+        "staleness": [report.staleness.embedding_mean for report in reports],
     }
+
+
+def make(job: Path, names: Sequence[str], runs: int, found: dict[str, Any], keep: Callable[[], None]) -> None:
+    """Make what is missing: first all real runs, which need the machine for themselves, then the lab's."""
+    for name in names:
+        own = found.setdefault(name, {})
+        if "real" not in own:
+            own["real"] = measured(job, SETTINGS[name], runs)
+            keep()
+    for name in names:
+        own, overrides = found[name], SETTINGS[name]
+        timing = Timing.model_validate(own["real"]["timing"])
+        trainers = load_job(str(job), overrides).trainer.count
+        ways = {"lab": overrides, "half": (*overrides, f"trainer.count={max(1, trainers // 2)}")}
+        for way, settings in ways.items():
+            if way not in own and (way == "lab" or trainers > 1):
+                own[way] = emulated(job, settings, runs, timing)
+                keep()
+
+
+def show(name: str, own: dict[str, Any]) -> None:
+    """Print the means, and the lab's differences from the real runs."""
+    real = own["real"]
+    ne = statistics.fmean(real["ne"])
+    for way in ("real", "lab", "half"):
+        if way in own:
+            figures = own[way]
+            change = statistics.fmean(figures["ne"]) / ne - 1
+            gap = "none" if figures["gap"] is None else f"{figures['gap']:.2f}"
+            print(f"{name}: {way}: NE {statistics.fmean(figures['ne']):.4f} ({change:+.2%}), gap {gap}")
 
 
 def main() -> None:
@@ -82,18 +107,12 @@ def main() -> None:
     parser.add_argument("--job", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = kept_runs(given.out)
+    make(given.job, given.only, given.runs, found, lambda: keep_runs(given.out, found))
     for name in given.only:
-        found[name] = measured(given.job, name, given.runs)
-        figures = found[name]
-        for way in ("real", "lab", "half"):
-            if figures[way] is not None:
-                ne, gap = statistics.fmean(figures[way]["ne"]), figures[way]["gap"]
-                print(f"{name}: {way}: NE {ne:.4f}, gap {'none' if gap is None else round(gap, 2)}")
-        if given.out:
-            keep_runs(given.out, found)
+        show(name, found[name])
 
 
 if __name__ == "__main__":
