@@ -81,9 +81,9 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
 def restore_optimizer(context: TrainerContext, index: int, run_folder: str) -> str:
     """Copy the newest optimizer state that this run has saved.
 
-    If it has saved none, a resumed run takes the state it started with. For a trainer that joins when no other one lives to give it its own. Call it before training; any thread
-    may. Returns in words which state it is, "" for an optimizer without any. A checkpoint that cannot be read
-    is logged and left out.
+    If it has saved none, a resumed run takes the state that it started with. For a trainer that joins when no
+    other one lives to give it its own. Call it before training; any thread may. Returns in words which state
+    it is, "" for an optimizer without any. A checkpoint that cannot be read is logged and left out.
     """
     if not context.optimizer.state:
         return ""

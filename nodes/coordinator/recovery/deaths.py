@@ -83,7 +83,7 @@ async def settle(server: CoordinatorServer, trainer: Member, request: Request[An
 
 
 async def another_is_there(server: CoordinatorServer, successors: Successors, dead: Member) -> bool:
-    """Wait for a living node of the dead one's role; return whether there is one.
+    """Wait for a living node of the dead one's role; return whether one lives.
 
     Does not wait for longer than `run.rejoin_seconds`, nor once the supervisor starts no other.
     """
