@@ -19,6 +19,7 @@ from ...pipeline.wire.control.orders import (
     ReaderJoined,
     ReadReplica,
     SyncReplaced,
+    TakeCenter,
     TrainerJoined,
     WriteReplica,
 )
@@ -26,6 +27,7 @@ from .control.divergence import CHUNK_ELEMENTS
 from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.changes import GroupFormed, NodeBegan
 from .state.membership import Member, require_same_plan
+from .state.verdicts import center_has_model
 
 
 class AdmissionFailed(Exception):
@@ -165,7 +167,10 @@ class ShardAdmission(Admission):
 
 
 class TrainerAdmission(Admission):
-    """Admission of trainers, with another trainer's weights and optimizer."""
+    """Admission of trainers, with another trainer's weights and optimizer.
+
+    If no other one lives, with the weights of the center.
+    """
 
     async def _await_others(self, node: Member) -> None:
         """Wait for replacements of dead nodes."""
@@ -194,7 +199,22 @@ class TrainerAdmission(Admission):
             fits = source.facts.weights_digest == node.facts.weights_digest
             if fits and await self._copied(source, node):
                 return f", with the weights and the optimizer of {source.info.name}"
-        raise AdmissionFailed("no other trainer could give it the weights")
+        if self._state.members.alive("trainer"):
+            raise AdmissionFailed("no other trainer could give it the weights")
+        return await self._take_center(node)
+
+    async def _take_center(self, node: Member) -> str:
+        """Have the node take the center's weights; return a text for the event."""
+        before = [one.facts.weights_digest for one in self._state.members.everyone("trainer") if one.begun]
+        if set(before) != {node.facts.weights_digest}:
+            raise AdmissionFailed("its model differs from that of the dead trainers")
+        if not center_has_model(self._state):
+            raise AdmissionFailed("no other trainer lives, and there is no whole center")
+        taken = await self._server.call(node, TakeCenter(), REQUEST_SECONDS)
+        if taken is None:
+            raise AdmissionFailed("could not take the weights of the center")
+        optimizer = f" and {taken.optimizer}" if taken.optimizer else ""
+        return f", with the weights of the center{optimizer}"
 
     def _joined(self, node: Member) -> None:
         # From here on the others wait for it in their rounds.

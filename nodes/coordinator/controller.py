@@ -24,6 +24,7 @@ from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingE
 from .state.membership import require_same_plan, require_same_start
 from .state.outcome import FinalModel, Outcome, SavedCheckpoints, Score, Stop
 from .state.phases import JobPhase
+from .state.verdicts import lost_trainers
 
 log = logging.getLogger(__name__)
 
@@ -239,16 +240,19 @@ class JobController:
         profiled = self._profiler.ended if self._profiler is not None else ""
         return profiled or (self._checkpoints.ended_early if self._checkpoints is not None else "")
 
-    def _require_all_shards(self) -> None:
-        """Stop the job if a shard is missing at the end of training."""
+    def _require_whole_model(self) -> None:
+        """Stop the job if training ended without a shard, or without trainers."""
         state = self._state
         if state.stop is None and not state.ledger.owed.has_all_shards:
             text = "an embedding node died as training ended, and its rows are lost"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True))
-            self._outcome.stopped(state.stop)
+        elif state.stop is None and not state.members.alive("trainer"):
+            # Training has ended, for example by its patience, before another one had joined.
+            self._server.request_stop(lost_trainers())
+        self._outcome.stopped(state.stop)
 
     async def _end(self) -> None:
-        self._require_all_shards()
+        self._require_whole_model()
         stop, manager = self._outcome.stop, self._checkpoints
         if stop is not None:
             await self._close_checkpoints()

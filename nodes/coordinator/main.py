@@ -37,7 +37,7 @@ from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.claim import claim_storage, take_over_storage
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
-from .label_rate import sampled_label_rates
+from .label_rate import lacks_label_rates, sampled_label_rates
 from .ledger.ledger import LedgerState
 from .ledger.store import LedgerStore, LedgerWriter, StoredTotals
 from .monitoring.monitoring import Monitoring
@@ -264,6 +264,8 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
         saved = restored.ledger
         await server.store.run(lambda store: store.restored(saved))
         server.event("coordinator", restored.event())
+    elif lacks_label_rates(state.job, state.ledger.queue.spans, state.input.label_rates):
+        server.event("coordinator", "the output bias is drawn at random: no row could be sampled in time")
     return endpoint
 
 

@@ -33,7 +33,7 @@ from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from .admission import Admission, ReaderAdmission, ShardAdmission, SyncAdmission, TrainerAdmission
 from .departure import Departures
 from .monitoring.status import status_body
-from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, offer_spans
+from .recovery.deaths import ReaderRecovery, ShardRecovery, Successors, TrainerRecovery, offer_spans
 from .scaling import Scaling
 from .server import CoordinatorServer
 from .state.changes import REQUESTS, GroupFormed, InputEnded
@@ -55,11 +55,12 @@ class RequestHandler:
         # Tokens of readers that know that there are no more spans.
         self._idle_readers: set[str] = set()
         admitting = asyncio.Lock()
-        self._successors = {"reader": Successors(), "embedding": Successors()}
+        self._successors = {role: Successors() for role in ("reader", "trainer", "embedding")}
         readers = ReaderRecovery(server, self._successors["reader"])
         self._shards = shards = ShardRecovery(server, self._successors["embedding"])
         self._recoveries: dict[str, Callable[[Member], None]] = {
             "reader": readers.lost,
+            "trainer": TrainerRecovery(server, self._successors["trainer"]).lost,
             "embedding": shards.lost,
         }
         self._departures = Departures(server, admitting)

@@ -1,11 +1,12 @@
 """The initial state of a trainer.
 
 The state comes from the trainer's part of a checkpoint, or from another trainer, since an optimizer without a
-history would take far too large steps.
+history would take far too large steps. If no other trainer lives, a late one takes the center's weights.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,13 +14,15 @@ import torch
 
 from ...pipeline.checkpoint.manifest import CheckpointManifest
 from ...pipeline.checkpoint.reader import TensorReader
-from ...pipeline.checkpoint.saved import Place, open_saved
+from ...pipeline.checkpoint.saved import Place, open_saved, own_checkpoint
 from ...pipeline.config.job import Job
-from ...pipeline.errors import CheckpointError
+from ...pipeline.errors import CheckpointError, ShadowSyncError
 from ...sync_algos.base import AlgorithmState
 from ..replica.replica import TrainerContext
 
 OPTIMIZER_PREFIX = "optimizer."
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,7 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     same_algorithm = saved.algorithm == job.sync.algorithm
     replica = saved.replica(index) if same_algorithm else None
     _copy(context.replica.flat, model if replica is None else replica, "replica", saved)
-    for name, values in saved.optimizer(index).items():
-        if name not in context.optimizer.state:
-            raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")
-        _copy(context.optimizer.state[name], values, name, saved)
+    _copy_optimizer(context, saved, index)
     state = saved.state() if same_algorithm else None
     for name, values in state.tensors.items() if state is not None else ():
         if values.shape != (context.replica.numel,):
@@ -76,6 +76,36 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
                 f"[{context.replica.numel}]; sync.optimizer_state may differ"
             )
     return Restored(model, saved.digest, state, taken=tuple(saved.parameters))
+
+
+def restore_optimizer(context: TrainerContext, index: int, run_folder: str) -> str:
+    """Copy the newest optimizer state that this run has saved.
+
+    If it has saved none, a resumed run takes the state that it started with. For a trainer that joins when no
+    other one lives to give it its own. Call it before training; any thread may. Returns in words which state
+    it is, "" for an optimizer without any. A checkpoint that cannot be read is logged and left out.
+    """
+    if not context.optimizer.state:
+        return ""
+    start = context.job.start
+    try:
+        own = own_checkpoint(context.job.run.storage, run_folder)
+        if own is None and not start.resume:
+            return _new_optimizer(context)
+        which = start.which if own is None else "last"
+        folder, manifest = open_saved(start.checkpoint if own is None else own, which=which)
+        _copy_optimizer(context, SavedTrainers(folder, manifest), index)
+    except ShadowSyncError as error:
+        log.warning("the optimizer starts anew: %s", error)
+        return _new_optimizer(context)
+    return f"the optimizer of the checkpoint after {manifest.examples_trained:,} examples"
+
+
+def _new_optimizer(context: TrainerContext) -> str:
+    # A trainer that died meanwhile may have given it a part of its own.
+    for values in context.optimizer.state.values():
+        values.zero_()
+    return "a new optimizer"
 
 
 def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
@@ -96,6 +126,13 @@ def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
         raise saved.error("it belongs to another model: none of its weights and tables are in this job")
     flat.copy_(model)
     return Restored(model, saved.digest, taken=taken, fresh=tuple(fresh))
+
+
+def _copy_optimizer(context: TrainerContext, saved: SavedTrainers, index: int) -> None:
+    for name, values in saved.optimizer(index).items():
+        if name not in context.optimizer.state:
+            raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")
+        _copy(context.optimizer.state[name], values, name, saved)
 
 
 def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTrainers) -> None:

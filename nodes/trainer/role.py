@@ -39,6 +39,8 @@ from ...pipeline.wire.control.orders import (
     SettleReader,
     ShardReplaced,
     SyncReplaced,
+    TakeCenter,
+    TakeCenterReply,
     WriteCheckpoint,
     WriteReplica,
 )
@@ -55,7 +57,14 @@ from ..shadow.synchronizer import Synchronizer
 from ..worker.handle import WorkerHandle
 from .acknowledgements import AckSender
 from .checkpoint import TrainerCheckpoint, TrainerSnapshot
-from .restore import Restored, optimizer_sizes, read_state, restore_trainer, write_state
+from .restore import (
+    Restored,
+    optimizer_sizes,
+    read_state,
+    restore_optimizer,
+    restore_trainer,
+    write_state,
+)
 from .worker_pool import WorkerPool, make_worker_pool
 
 DRAIN_SECONDS = 5.0
@@ -144,6 +153,7 @@ class TrainerRole(SynchronizedRole):
             SyncReplaced: self._sync_replaced,
             ShardReplaced: self._shard_replaced,
             WriteReplica: self._write_replica,
+            TakeCenter: self._take_center,
             DivideBatches: self._divide_batches,
             PauseTraining: self._pause,
             Drain: self._drain,
@@ -325,6 +335,20 @@ class TrainerRole(SynchronizedRole):
             raise ProtocolError("training has begun")
         write_state(self._context, request.name, request.start, request.values)
         return Done()
+
+    async def _take_center(self, request: TakeCenter) -> TakeCenterReply:  # noqa: ARG002
+        node, context = self._node, self._context
+        assert node is not None
+        if self._ack_task is not None or self._sync is None:
+            raise ProtocolError("training has begun, or there is no center")
+        optimizer = await asyncio.to_thread(restore_optimizer, context, node.index, node.folder)
+        try:
+            center = await self._sync.read_center()
+        except PeerLost as error:
+            raise ClusterError(f"the center cannot be read: {error}") from error
+        context.replica.interpolate_(context.replica.whole, center, 1.0)
+        synchronized = self._job.sync.optimizer_state == "synchronized"
+        return TakeCenterReply("its optimizer" if synchronized and optimizer else optimizer)
 
     async def _model(self, origin: str) -> torch.Tensor | None:
         if origin == ModelOrigin.REPLICAS:

@@ -72,8 +72,8 @@ class RunSection(Section):
     )
     rejoin_seconds: Seconds = Field(
         default=60.0,
-        description="How long a job without a reader, or without one of its embedding nodes, waits until one"
-        " joins, before it stops.",
+        description="How long a job waits until one joins, before it stops: without a reader, without one of"
+        " its embedding nodes, or without a trainer while a center has the model.",
     )
 
     @field_validator("storage")

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..config.job import Job
 from ..data.bad_rows import BadRows
@@ -35,6 +35,14 @@ class UnreportedBadRows(BadRows):
     def add_all(self, others: BadRows) -> None:
         """Add rows that were counted elsewhere."""
         self.count += others.count
+
+
+@dataclass(frozen=True)
+class LeastSample:
+    """So many examples are waited for, at most so many seconds in all."""
+
+    examples: int
+    seconds: float
 
 
 def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[Batch]:
@@ -75,30 +83,42 @@ def take_sample(
     *,
     examples: int,
     seconds: float | None,
+    least: LeastSample | None = None,
 ) -> None:
     """Give a sample of the input to `add`, batch by batch.
 
-    The sample ends after about `examples` examples, when `add` returns False, or after about `seconds`.
-    Without `seconds` there is no time limit, so the sample does not depend on a clock. The input is read on a
-    separate thread, which calls `add`, so that a slow file does not block; `add` is not called after this
-    returns. A file that cannot be read ends the sample and is logged; the job's readers will raise the error.
+    The sample ends after about `examples` examples, when `add` returns False, or after about `seconds`, later
+    if it has less than the `least` by then. Without `seconds` there is no time limit, so the sample does not
+    depend on a clock. The input is read on a separate thread, which calls `add`, so that a slow file does not
+    block; `add` is not called after this returns. A file that cannot be read ends the sample and is logged;
+    the job's readers will raise the error.
     """
     lock = threading.Lock()
-    is_over = False
+    is_over, found = False, 0
+    wanted = least.examples if least is not None else 0
+    enough = threading.Event()
 
     def read() -> None:
+        nonlocal found
         try:
             for batch in sample_batches(job, spans, examples):
                 with lock:
                     if is_over or not add(batch):
                         return
+                    found += len(batch)
+                if found >= wanted:
+                    enough.set()
         except ShadowSyncError as error:
             log.warning("the sample of the input ends early: %s", error)
+        finally:
+            enough.set()
 
     thread = threading.Thread(target=read, name="sample", daemon=True)
     began = time.monotonic()
     thread.start()
     thread.join(seconds)
+    if least is not None and seconds is not None:
+        enough.wait(max(0.0, least.seconds - seconds))
     with lock:
         is_over = True
     log.info("sampled the input for %s", duration(time.monotonic() - began))

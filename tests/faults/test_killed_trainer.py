@@ -141,24 +141,6 @@ def test_synchronized_updates_outlive_their_trainer(wounded: Callable[..., AnyCl
     assert report.eval.model == "the center (easgd)"
 
 
-def test_the_last_trainer(cluster: Callable[..., AnyCluster]) -> None:
-    changes = {
-        "run": {"node_timeout_seconds": 2.0},
-        "data": {"epochs": 10_000},
-        "trainer": {"count": 1},
-    }
-    own = cluster(changes).start()
-    own.wait_for_batches(20)
-    own.nodes["trainer"][0].kill()
-    assert own.wait(60.0) == 6, own.coordinator.text()
-    report = own.run.report
-    assert report.outcome == "stopped: the last trainer died"
-    assert report.model_saved is None
-    assert report.examples.read == report.examples.trained + report.examples.returned
-    assert report.examples.dropped == report.examples.returned > 0
-    assert report.ledger.adds_up, report.ledger.identities
-
-
 def test_a_death_that_is_told_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     """As by a supervisor, long before the heartbeats would tell."""
     changes = FEW_NODES | {"trainer": {"count": 2, "credit": 16}, "data": {"epochs": 2}}

@@ -176,8 +176,8 @@ class CheckpointManager:
             await asyncio.wait({self._scoring})
 
     async def _look(self) -> None:
-        if not self._state.ledger.owed.has_all_shards:
-            # Wait until it is known what the new shard lacks.
+        if not self._state.ledger.owed.has_all_shards or not self._state.members.alive("trainer"):
+            # Wait until it is known what the new shard lacks, and for a trainer to write the model.
             return
         ledger = self._state.ledger
         examples, seconds, epochs = ledger.examples_so_far, self._state.seconds(), ledger.complete_epochs

@@ -1,4 +1,4 @@
-"""Recovery from deaths of readers and embedding nodes while the job trains.
+"""Recovery from deaths of readers, embedding nodes and the last trainer during training.
 
 Trainers train the batches that a dead reader had delivered. When the ledger has all of them, its unfinished
 spans are handed out again, without the settled batches.
@@ -6,6 +6,9 @@ spans are handed out again, without the settled batches.
 A dead embedding node is replaced by another, with the rows of the newest checkpoint or with first values.
 Trainers resend the requests that the dead node had not answered. When the ledger has all that they had pushed
 before, the trained batches that the new shard lacks are handed out to be trained again.
+
+If no trainer lives, the job waits for one, which takes the weights from the center. Readers hand out the dead
+trainers' batches again.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from ..server import REQUEST_SECONDS, CoordinatorServer
 from ..state.changes import ShardRestored, SpansReadAgain
 from ..state.membership import Member
 from ..state.outcome import Stop
+from ..state.verdicts import lost_shard, lost_trainers
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +82,24 @@ async def settle(server: CoordinatorServer, trainer: Member, request: Request[An
     await server.call_until_answered(trainer, request, unable, lambda: server.state.is_training)
 
 
+async def another_is_there(server: CoordinatorServer, successors: Successors, dead: Member) -> bool:
+    """Wait for a living node of the dead one's role; return whether one lives.
+
+    Does not wait for longer than `run.rejoin_seconds`, nor once the supervisor starts no other.
+    """
+    members, role = server.state.members, dead.info.role
+
+    def is_there() -> bool:
+        return bool(members.alive(role))
+
+    def is_decided() -> bool:
+        coming = successors.coming or members.joining(role)
+        return is_there() or (successors.is_final(dead.info.token) and not coming)
+
+    await server.wait_for(is_decided, server.state.job.run.rejoin_seconds)
+    return is_there()
+
+
 async def offer_spans(server: CoordinatorServer) -> None:
     """Notify readers of spans to read again."""
     await server.call_all(server.state.members.alive("reader"), MoreSpans(), REQUEST_SECONDS)
@@ -120,20 +142,33 @@ class ReaderRecovery:
 
     async def _require_a_reader(self, dead: Member) -> None:
         """Stop the job if it has no reader, and none joins in time."""
-        members = self._state.members
-
-        def is_there() -> bool:
-            return bool(members.alive("reader"))
-
-        def is_decided() -> bool:
-            coming = self._successors.coming or members.joining("reader")
-            return is_there() or (self._successors.is_final(dead.info.token) and not coming)
-
-        await self._server.wait_for(is_decided, self._state.job.run.rejoin_seconds)
-        if not is_there() and self._state.is_training and not self._state.ledger.complete:
+        there = await another_is_there(self._server, self._successors, dead)
+        if not there and self._state.is_training and not self._state.ledger.complete:
             name = dead.info.name
             text = f"{name}, the last reader, died; its undelivered batches were not trained"
             self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))
+
+
+class TrainerRecovery:
+    """Recovery from the death of the last trainer, on the coordinator's loop.
+
+    While others live they get its batches, and nothing is to be done here.
+    """
+
+    def __init__(self, server: CoordinatorServer, successors: Successors) -> None:
+        self._server = server
+        self._state = server.state
+        self._successors = successors
+
+    def lost(self, node: Member) -> None:
+        """Wait for another trainer, if there is none."""
+        if not self._state.members.alive("trainer"):
+            self._server.spawn(self._require_a_trainer(node))
+
+    async def _require_a_trainer(self, dead: Member) -> None:
+        """Stop the job if no trainer joins in time."""
+        if not await another_is_there(self._server, self._successors, dead) and self._state.is_training:
+            self._server.request_stop(lost_trainers())
 
 
 class ShardRecovery:
@@ -177,7 +212,7 @@ class ShardRecovery:
             elif is_gone() or not await self._server.wait_for(is_decided, state.job.run.rejoin_seconds):
                 break
         if not is_there() and state.is_training:
-            self._server.request_stop(state.lost_shard(dead))
+            self._server.request_stop(lost_shard(dead))
 
     async def _recover(self, node: Member) -> None:
         server, ledger = self._server, self._state.ledger

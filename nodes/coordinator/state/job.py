@@ -12,7 +12,6 @@ from ....pipeline.checkpoint.run_checkpoints import FolderCheckpoints, RunCheckp
 from ....pipeline.config.job import Job
 from ....pipeline.data.parquet import IdClass
 from ....pipeline.data.span import Span
-from ....pipeline.errors import ExitCode
 from ....pipeline.wire.control.messages import LeftOutBatch, TrainedBatch
 from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Counts
@@ -27,6 +26,7 @@ from .outcome import Scored, Stop
 from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
 from .progress import DivergenceCurve, InputFacts, InputSize, NodeRates, Origin, TrainingMetrics
+from .verdicts import center_has_model, stop_for
 
 STRANGERS: Final = "others"
 
@@ -204,17 +204,21 @@ class JobState:
 
         A reader always may, an embedding node only as the replacement of a dead one. A sync node may as a
         replacement if the algorithm can rebuild its slice. A trainer may if another one lives and the center
-        is complete or can be rebuilt, but not in a job of one trainer, whose schedule counts that one alone.
+        is complete or can be rebuilt, or if none lives and the center has the model. The schedule of a job of
+        one trainer counts that one alone, so such a job never gets a second one.
         """
         if not self.is_training:
             return False
         if role == "trainer":
-            trainers = [one.facts for one in self.members.alive("trainer")]
-            fits = self.job.trainer.count > 1 and self.balancer is None
-            recenters = any(facts.recenters for facts in trainers)
-            return bool(trainers) and fits and (recenters or not self.empty_slices())
+            return self.balancer is None and self._can_join_as_trainer()
         free = {"sync": self._free_slices, "embedding": self._free_shards}
         return role == "reader" or (role in free and bool(free[role]()))
+
+    def _can_join_as_trainer(self) -> bool:
+        trainers, many = self.members.alive("trainer"), self.job.trainer.count > 1
+        if not trainers:
+            return (many or not self.members.joining("trainer")) and center_has_model(self)
+        return many and (any(one.facts.recenters for one in trainers) or not self.empty_slices())
 
     def _free_slices(self) -> list[int]:
         """Return the free slices that can be rebuilt."""
@@ -329,12 +333,12 @@ class JobState:
         if member.info.role == "embedding" and member.begun:
             self.ledger.owed.lose_shard(member.info.index)
         if member.info.role != "trainer" or not member.begun:
-            return Death(member, self._verdict(member), None)
+            return Death(member, stop_for(self, member), None)
         if self.balancer is not None:
             self.balancer.lose(name)
         updates = self.ledger.trained_batches_of.get(name, 0)
         self.lost_dense_updates += max(0, updates - self._synced_iterations.get(token, 0))
-        return Death(member, self._verdict(member), self.group.lose(member.info.index))
+        return Death(member, stop_for(self, member), self.group.lose(member.info.index))
 
     def can_leave(self, member: Member) -> bool:
         """Return whether the job can continue without a node."""
@@ -357,8 +361,10 @@ class JobState:
 
     def has_to_recover(self, dead: Member) -> bool:
         """Return whether recovery from a node's death is unfinished."""
-        if not dead.begun or dead.info.role not in ("reader", "embedding"):
+        if not dead.begun or dead.info.role not in ("reader", "embedding", "trainer"):
             return False
+        if dead.info.role == "trainer":
+            return not dead.left and not self.members.alive("trainer")
         if dead.info.role == "reader":
             return self.ledger.has_unread_of(dead.info.name) or not self.members.alive("reader")
         return dead.info.index in self.empty_shards()
@@ -366,26 +372,3 @@ class JobState:
     def _unread(self, reader: str) -> None:
         for span in self.ledger.lose_reader(reader):
             self.input.size.span_unread(span.number, span.examples)
-
-    def lost_shard(self, member: Member) -> Stop:
-        """Return the stop for the death of an embedding node."""
-        text = f"{member.info.name} died, and its {member.facts.rows:,} rows are lost"
-        return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
-
-    def _verdict(self, member: Member) -> Stop | None:
-        """Return why the job cannot continue without this node, if it cannot."""
-        name, role = member.info.name, member.info.role
-        if not member.begun:
-            return None
-        if role in ("embedding", "reader") and self.phase in (JobPhase.STARTING, JobPhase.TRAINING):
-            # Another node may replace it.
-            return None
-        if role == "embedding":
-            return self.lost_shard(member)
-        if role == "reader" and not self.ledger.complete:
-            text = f"{name} died; the batches that it had not delivered are untrained"
-        elif role == "trainer" and not self.members.alive("trainer"):
-            text = "the last trainer died"
-        else:
-            return None
-        return Stop("death", text, ExitCode.STOPPED_BY_DEATH)

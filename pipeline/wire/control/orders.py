@@ -244,6 +244,21 @@ class WriteReplica(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class TakeCenter(Request["TakeCenterReply"]):
+    """Take the weights of the center, before training: no other trainer lives.
+
+    The optimizer's state is that of the run's last checkpoint, if there is one.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCenterReply(Reply):
+    """The trainer has the weights; `optimizer` says in words which optimizer state."""
+
+    optimizer: str
+
+
+@dataclass(frozen=True, slots=True)
 class SampleReplica(Request["ReplicaSample"]):
     """Every `stride`-th element of a replica."""
 

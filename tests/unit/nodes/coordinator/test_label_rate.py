@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.coordinator.label_rate import sampled_label_rates
+from shadowsync.nodes.coordinator.label_rate import (
+    LEAST_EXAMPLES,
+    lacks_label_rates,
+    sampled_label_rates,
+)
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.data.batch import Batch
+from shadowsync.pipeline.input import sample as sample_module
 from shadowsync.pipeline.input.plan import plan_input
+from shadowsync.pipeline.input.sample import sample_batches
 from shadowsync.pipeline.jobfile.load import job_of_tree
 
 ROWS, POSITIVES = 8_000, 40
@@ -80,3 +89,54 @@ def test_when_there_is_none(log: Path) -> None:
     assert rate_of(job_of(log, model={"output_bias": "drawn"})) is None
     assert rate_of(job_of(log, model={"output_bias": -4.0})) is None
     assert sampled_label_rates(job_of(log), []) == ()
+
+
+class SlowInput:
+    """Input of which the first `examples` come once the time is up, and the rest not before `end`."""
+
+    def __init__(self, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.examples = examples
+        self.first, self.rest = threading.Event(), threading.Event()
+        monkeypatch.setattr(sample_module, "sample_batches", self._batches)
+
+    def _batches(self, *arguments: Any) -> Iterator[Batch]:
+        left = self.examples
+        for batch in sample_batches(*arguments):
+            (self.first if left > 0 else self.rest).wait()
+            left -= len(batch)
+            yield batch
+
+    def end(self) -> None:
+        """Let the rest come, and await the thread that reads it."""
+        self.first.set()
+        self.rest.set()
+        for thread in threading.enumerate():
+            if thread.name == "sample":
+                thread.join(60.0)
+
+
+def test_on_a_slow_machine_enough_examples_are_waited_for(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that began without the rate lost some of its quality, and nothing said so."""
+    job = job_of(log, run={"start_timeout_seconds": 120.0})
+    spans = plan_input(job).train
+    slow = SlowInput(LEAST_EXAMPLES, monkeypatch)
+    later = threading.Timer(0.2, slow.first.set)
+    later.start()
+    rates = sampled_label_rates(job, spans, seconds=0.0)
+    slow.end()
+    later.join()
+    assert len(rates) == 1
+    assert not lacks_label_rates(job, spans, rates)
+
+
+def test_input_that_does_not_come_is_not_waited_for(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above."""
+    job = job_of(log, run={"start_timeout_seconds": 0.2})
+    spans = plan_input(job).train
+    slow = SlowInput(0, monkeypatch)
+    rates = sampled_label_rates(job, spans, seconds=0.0)
+    slow.end()
+    assert rates == ()
+    assert lacks_label_rates(job, spans, rates)
+    assert not lacks_label_rates(job, [], rates)
+    assert not lacks_label_rates(job_of(log, model={"output_bias": "drawn"}), spans, rates)

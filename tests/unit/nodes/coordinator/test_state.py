@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import shadowsync
@@ -114,6 +115,63 @@ def test_which_deaths_a_job_survives(
     stop = deaths[-1].stop
     assert (stop and stop.text) == text
     assert (stop is not None and stop.lost_shard) == lost_shard
+
+
+CENTRAL = {"needs_center": True, "model_origin": "center"}
+LAST = "the last trainer died"
+LOST = "sync-0 died while the job had no trainer, so the center is lost"
+
+
+@pytest.mark.parametrize(
+    ("facts", "trainer", "phase", "dead", "text"),
+    [
+        (CENTRAL, {}, JobPhase.TRAINING, ["trainer-0"], None),
+        (CENTRAL, {"balance": "updates"}, JobPhase.TRAINING, ["trainer-0"], LAST),
+        (CENTRAL, {}, JobPhase.STARTING, ["trainer-0"], LAST),
+        (CENTRAL, {}, JobPhase.CLOSING, ["trainer-0"], LAST),
+        (CENTRAL, {}, JobPhase.TRAINING, ["sync-0"], None),
+        (CENTRAL, {}, JobPhase.TRAINING, ["sync-0", "trainer-0"], LAST),
+        (CENTRAL, {}, JobPhase.TRAINING, ["trainer-0", "sync-0"], LOST),
+        # Its sync nodes have something else than the model.
+        ({"needs_center": True, "model_origin": "replicas"}, {}, JobPhase.TRAINING, ["trainer-0"], LAST),
+        ({"model_origin": "center"}, {}, JobPhase.TRAINING, ["trainer-0"], LAST),
+    ],
+)
+def test_a_job_survives_its_last_trainer_where_the_center_has_the_model(
+    tmp_path: Path,
+    facts: dict[str, Any],
+    trainer: dict[str, Any],
+    phase: JobPhase,
+    dead: list[str],
+    text: str | None,
+) -> None:
+    nodes = [member("trainer", 0, **facts), member("embedding", 0), member("reader", 0), member("sync", 0)]
+    state = state_of(tmp_path, nodes, sync={"nodes": 1}, trainer={"count": 1, **trainer})
+    state.start_members()
+    for following in (JobPhase.TRAINING, JobPhase.CLOSING):
+        if state.phase is not phase:
+            state.enter(following)
+    deaths = [state.mark_dead(f"token-{name}", "died") for name in dead]
+    assert deaths[-1] is not None
+    stop = deaths[-1].stop
+    assert (stop and stop.text) == text
+    last_died = "trainer-0" in dead and text is None
+    assert state.can_join("trainer") == last_died
+    assert state.has_to_recover(deaths[0].member if deaths[0] else nodes[0]) == (dead[0] == "trainer-0")
+
+
+def test_a_job_of_one_trainer_never_gets_a_second(tmp_path: Path) -> None:
+    """Its schedule counts that one alone."""
+    nodes = [member("trainer", 0, **CENTRAL), member("embedding", 0), member("reader", 0), member("sync", 0)]
+    state = state_of(tmp_path, nodes, sync={"nodes": 1})
+    state.start_members()
+    state.enter(JobPhase.TRAINING)
+    assert not state.can_join("trainer")
+    state.mark_dead("token-trainer-0", "died")
+    assert state.can_join("trainer")
+    late = state.join("trainer", "late", state.job.digest, "", "here", 2)
+    assert late.info.name == "trainer-1"
+    assert not state.can_join("trainer")
 
 
 def test_a_dead_trainer_leaves_the_group_and_its_unsynchronized_updates_are_lost(state: JobState) -> None:

@@ -11,7 +11,13 @@ import pytest
 import torch
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.trainer.checkpoint import TrainerSnapshot, write_algorithm, write_dense, write_trainer
-from shadowsync.nodes.trainer.restore import optimizer_sizes, read_state, restore_trainer, write_state
+from shadowsync.nodes.trainer.restore import (
+    optimizer_sizes,
+    read_state,
+    restore_optimizer,
+    restore_trainer,
+    write_state,
+)
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.config.job import Job
@@ -177,3 +183,33 @@ def test_what_does_not_fit_is_refused() -> None:
     numel = late.layout.numel
     with pytest.raises(ValueError, match=f"replica: 2 elements from {numel - 1} given; it has {numel}"):
         write_state(late, "", numel - 1, bytes(8))
+
+
+def test_the_last_ones_successor_takes_the_newest_optimizer_that_was_saved(run: Path, tmp_path: Path) -> None:
+    before, folder = MODEL + 1.0, str(tmp_path / "nothing")
+
+    def part_of_another(job: Job) -> TrainerContext:
+        shared = build_shared(job)
+        shared.replica.flat.fill_(before)
+        shared.optimizer.state["sum"].fill_(1.5)
+        return shared
+
+    saved = "the optimizer of the checkpoint after 1 examples"
+    own = part_of_another(make_job())
+    assert restore_optimizer(own, 2, str(run)) == saved
+    assert taken(own) == (before, 10.0, 3.0)
+    started_with = part_of_another(make_job(checkpoint=str(run), resume=True))
+    assert restore_optimizer(started_with, 3, folder) == saved
+    assert taken(started_with) == (before, 20.0, 3.0)
+    # Of another run only the parameters were taken over.
+    for job in (make_job(), make_job(checkpoint=str(run))):
+        new = part_of_another(job)
+        assert restore_optimizer(new, 2, folder) == "a new optimizer"
+        assert taken(new) == (before, 0.0, 0.0)
+
+
+def test_a_damaged_checkpoint_is_no_reason_to_stop(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (run / "checkpoint" / "manifest.json").write_text("{}", encoding="utf-8")
+    shared = build_shared(make_job())
+    assert restore_optimizer(shared, 0, str(run)) == "a new optimizer"
+    assert "the optimizer starts anew" in caplog.text

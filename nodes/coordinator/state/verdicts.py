@@ -1,0 +1,92 @@
+"""Verdicts on deaths: whether a job can continue without a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ....pipeline.errors import ExitCode
+from ....sync_algos.model_origin import ModelOrigin
+from ..control.update_balancer import UpdateBalancer
+from ..ledger.ledger import LedgerState
+from .membership import Member, Membership
+from .outcome import Stop
+from .phases import JobPhase
+
+
+class JobView(Protocol):
+    """What a verdict depends on; `JobState` has it."""
+
+    @property
+    def members(self) -> Membership:
+        """The nodes."""
+        ...
+
+    @property
+    def phase(self) -> JobPhase:
+        """What the job is doing."""
+        ...
+
+    @property
+    def ledger(self) -> LedgerState:
+        """What is trained."""
+        ...
+
+    @property
+    def balancer(self) -> UpdateBalancer | None:
+        """With `trainer.balance`, the balancer of the trainers' updates."""
+        ...
+
+    def empty_slices(self) -> list[int]:
+        """Return slices of the center without an active sync node."""
+        ...
+
+
+def stop_for(state: JobView, dead: Member) -> Stop | None:
+    """Return why the job cannot continue without this node, if it cannot."""
+    name, role = dead.info.name, dead.info.role
+    if not dead.begun:
+        return None
+    if role in ("embedding", "reader") and state.phase in (JobPhase.STARTING, JobPhase.TRAINING):
+        # Another node may replace it.
+        return None
+    if role == "embedding":
+        return lost_shard(dead)
+    if role == "reader" and not state.ledger.complete:
+        return _stop(f"{name} died; the batches that it had not delivered are untrained")
+    if role == "sync" and state.phase is JobPhase.TRAINING and not state.members.alive("trainer"):
+        return _stop(f"{name} died while the job had no trainer, so the center is lost")
+    if role == "trainer" and not state.members.alive("trainer") and not _can_replace_last_trainer(state):
+        return lost_trainers()
+    return None
+
+
+def lost_shard(dead: Member) -> Stop:
+    """Return the stop for the death of an embedding node."""
+    text = f"{dead.info.name} died, and its {dead.facts.rows:,} rows are lost"
+    return Stop("death", text, ExitCode.STOPPED_BY_DEATH, lost_shard=True)
+
+
+def lost_trainers() -> Stop:
+    """Return the stop for the death of the last trainer."""
+    return _stop("the last trainer died")
+
+
+def center_has_model(state: JobView) -> bool:
+    """Return whether living sync nodes have the model without any trainer."""
+    return _has_central_model(state.members.everyone("trainer")) and not state.empty_slices()
+
+
+def _can_replace_last_trainer(state: JobView) -> bool:
+    """Return whether a new trainer could take over and train on."""
+    to_train = state.phase is JobPhase.TRAINING and not state.ledger.complete
+    return to_train and state.balancer is None and center_has_model(state)
+
+
+def _has_central_model(trainers: Iterable[Member]) -> bool:
+    facts = [trainer.facts for trainer in trainers if trainer.ready]
+    return any(one.needs_center and one.model_origin == ModelOrigin.CENTER for one in facts)
+
+
+def _stop(text: str) -> Stop:
+    return Stop("death", text, ExitCode.STOPPED_BY_DEATH)

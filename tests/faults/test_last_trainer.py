@@ -1,0 +1,221 @@
+"""All trainers of a job die: another one takes the weights from the center, where there is one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from shadowsync.nodes.trainer.role import TrainerRole
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.wire.control.orders import TakeCenter, TakeCenterReply
+from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.supervised import Supervised
+
+EPOCHS = 2
+SECONDS = 90.0
+QUICK = {"node_timeout_seconds": 2.0}
+SYNC: dict[str, dict[str, Any]] = {
+    "easgd": {"algorithm": "easgd", "nodes": 2},
+    "fixed": {"algorithm": "easgd_symmetric", "mode": "fixed", "every": 3},
+    "downpour": {"algorithm": "downpour"},
+    "none": {"algorithm": "none", "nodes": 0},
+    "ma": {"algorithm": "ma"},
+}
+
+
+class Taken:
+    """Notes what trainers take over: the center, their weights after it, and their optimizer's state."""
+
+    def __init__(self) -> None:
+        self.center = self.weights = self.first = torch.empty(0)
+        self.squares = -1.0
+
+    def __call__(self, patch: pytest.MonkeyPatch) -> None:
+        take = TrainerRole._take_center
+
+        async def noted(role: TrainerRole, request: TakeCenter) -> TakeCenterReply:
+            assert role._sync is not None
+            self.center = await role._sync.read_center()
+            self.first = role._context.replica.read().clone()
+            reply = await take(role, request)
+            self.weights = role._context.replica.read().clone()
+            self.squares = float(role._context.optimizer.state["sum"].mean())
+            return reply
+
+        patch.setattr(TrainerRole, "_take_center", noted)
+
+
+def _kill_all(own: InProcessCluster) -> None:
+    """Kill all trainers, and then do what a supervisor does."""
+    victims = list(own.nodes["trainer"])
+    for victim in victims:
+        victim.kill()
+    for victim in victims:
+        own.replace_dead(victim)
+
+
+@pytest.mark.parametrize(
+    ("sync", "trainers"),
+    [
+        ("easgd", 2),
+        ("downpour", 1),
+        pytest.param("fixed", 2, marks=pytest.mark.matrix),
+        pytest.param("easgd", 1, marks=pytest.mark.matrix),
+        pytest.param("downpour", 2, marks=pytest.mark.matrix),
+    ],
+)
+def test_another_takes_the_weights_from_the_center(
+    in_process: Callable[..., InProcessCluster], sync: str, trainers: int
+) -> None:
+    slowed, taken = Slowed(60), Taken()
+    changes = {
+        "run": QUICK,
+        "data": {"epochs": EPOCHS},
+        "trainer": {"count": trainers, "optimizer": "adagrad"},
+        "sync": SYNC[sync],
+        "checkpoint": {"every_examples": 2_000},
+    }
+    own = in_process(changes, replaces=True, faults=(slowed, taken)).start()
+    own.wait_for_batches(60)
+    wait_until(lambda: (own.run.folder / "checkpoint").exists(), "there is a checkpoint")
+    _kill_all(own)
+    joined = (
+        "joined the running job, with the weights of the center and the optimizer of the checkpoint after"
+    )
+    wait_until(lambda: own.run.logged(joined), joined)
+    slowed.release()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome == "finished although a node died"
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [one.name for one in report.ledger.identities if one.holds is None] == []
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert report.ledger.shard_applied == {"embedding-0": own.run.batches()}
+    assert report.examples.returned > 0
+    assert torch.equal(taken.weights, taken.center[: len(taken.weights)])
+    assert not torch.equal(taken.weights, taken.first), "the control"
+    assert taken.squares > 0.0
+    assert report.eval is not None
+    assert report.eval.model.startswith("the center")
+
+
+def test_without_a_checkpoint_the_optimizer_is_new(in_process: Callable[..., InProcessCluster]) -> None:
+    slowed, taken = Slowed(40), Taken()
+    changes = {
+        "run": QUICK,
+        "trainer": {"count": 1, "optimizer": "adagrad"},
+        "checkpoint": {"every_seconds": 0},
+    }
+    own = in_process(changes, replaces=True, faults=(slowed, taken)).start()
+    own.wait_for_batches(40)
+    _kill_all(own)
+    joined = "trainer-1: joined the running job, with the weights of the center and a new optimizer"
+    wait_until(lambda: own.run.logged(joined), joined)
+    slowed.release()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
+    assert torch.equal(taken.weights, taken.center[: len(taken.weights)])
+    assert taken.squares == 0.0
+
+
+@pytest.mark.parametrize("sync", ["none", pytest.param("ma", marks=pytest.mark.matrix)])
+def test_without_a_center_the_job_stops(in_process: Callable[..., InProcessCluster], sync: str) -> None:
+    """The control: nobody has the dense model any more."""
+    slowed = Slowed(60)
+    changes = {"run": QUICK, "data": ENDLESS, "sync": SYNC[sync], "checkpoint": {"every_examples": 2_000}}
+    own = in_process(changes, replaces=True, faults=(slowed,)).start()
+    own.wait_for_batches(60)
+    wait_until(lambda: (own.run.folder / "checkpoint").exists(), "there is a checkpoint")
+    _kill_all(own)
+    slowed.release()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    assert own.run.report.outcome == "stopped: the last trainer died"
+    assert "shadowsync resume" in own.coordinator.text()
+    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
+
+
+def test_without_another_the_job_stops(cluster: Callable[..., AnyCluster]) -> None:
+    changes = {
+        "run": {"node_timeout_seconds": 2.0, "rejoin_seconds": 1.0},
+        "data": ENDLESS,
+        "trainer": {"count": 1},
+    }
+    own = cluster(changes).start()
+    own.wait_for_batches(20)
+    own.nodes["trainer"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    report = own.run.report
+    assert report.outcome == "stopped: the last trainer died"
+    assert report.model_saved is None
+    assert report.examples.read == report.examples.trained + report.examples.returned
+    assert report.examples.dropped == report.examples.returned > 0
+    assert report.ledger.adds_up, report.ledger.identities
+
+
+def test_a_supervisor_without_restarts_left_is_not_waited_for(
+    in_process: Callable[..., InProcessCluster],
+) -> None:
+    changes = {
+        "run": QUICK | {"rejoin_seconds": 3_600.0},
+        "data": ENDLESS,
+        "trainer": {"count": 1},
+    }
+    own = in_process(changes, supervised=True).start()
+    own.wait_for_batches(20)
+    own.nodes["trainer"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    assert own.run.report.outcome == "stopped: the last trainer died"
+
+
+def test_the_center_dies_with_the_last_trainer(in_process: Callable[..., InProcessCluster]) -> None:
+    changes = {"run": QUICK, "data": ENDLESS, "trainer": {"count": 1}}
+    own = in_process(changes, supervised=False, replaces=True).start()
+    own.wait_for_batches(20)
+    own.nodes["trainer"][0].kill()
+    own.nodes["sync"][0].kill()
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    outcomes = {
+        "stopped: sync-0 died while the job had no trainer, so the center is lost",
+        "stopped: the last trainer died",
+    }
+    assert own.run.report.outcome in outcomes
+
+
+@pytest.mark.matrix
+def test_the_coordinator_dies_too(in_process: Callable[..., InProcessCluster]) -> None:
+    """The next one knows from the ledger that no trainer lives, and waits for another."""
+    slowed = Slowed(60)
+    changes = {"run": QUICK, "data": {"epochs": EPOCHS}, "trainer": {"count": 1}}
+    own = in_process(changes, replaces=True, faults=(slowed,)).start()
+    own.wait_for_batches(60)
+    victim = own.nodes["trainer"][0]
+    victim.kill()
+    own.coordinator.kill()
+    own.take_over()
+    own.replace_dead(victim)
+    slowed.release()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+    assert own.run.logged("with the weights of the center")
+
+
+@pytest.mark.matrix
+def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
+    job = supervise({"data": ENDLESS, "sync": {"algorithm": "easgd", "nodes": 1}})
+    job.wait_for_batches(20)
+    job.node("trainer").kill()
+    joined = "trainer-1: joined the running job, with the weights of the center"
+    wait_until(lambda: job.run.logged(joined), joined)
+    job.wait_for_batches(job.run.batches() + 100)
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
