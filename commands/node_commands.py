@@ -112,13 +112,15 @@ def coordinator(
 
 
 def _begun_run(job: Job) -> Path | None:
-    """Return the folder of the job's run if it has begun and not ended."""
+    """Return the folder of the job's newest run if it has begun and not ended."""
     from ..nodes.coordinator.main import LEDGER_FILE
+    from ..pipeline.report.run_folder import newest_run_folder
     from ..pipeline.report.write import JSON_NAME
 
-    folder = Path(job.run.directory) / job.run.name
-    begun = (folder / LEDGER_FILE).is_file() and not (folder / JSON_NAME).is_file()
-    return folder if begun else None
+    folder = newest_run_folder(Path(job.run.directory), job.run.name)
+    if folder is None or not (folder / LEDGER_FILE).is_file() or (folder / JSON_NAME).is_file():
+        return None
+    return folder
 
 
 def _exit(code: int, exit_zero_on: tuple[int, ...]) -> NoReturn:

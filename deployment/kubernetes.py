@@ -28,10 +28,12 @@ STOP_SECONDS: Final = 30
 USER: Final = 10_001
 """The user of the images."""
 
-# Of a node that ended by itself, not of one that was killed: starting it again would change nothing.
-_OWN_EXIT_CODES: Final = [
+# With these codes a job has ended: of a coordinator that ended by itself, not of one that was killed.
+_ENDS_OF_COORDINATOR: Final = [
     int(code) for code in ExitCode if code not in (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
 ]
+# Starting the node again would change nothing. One that was cut off or refused may be taken in the next time.
+_ENDS_OF_NODE: Final = [int(code) for code in (ExitCode.USAGE, ExitCode.DATA, ExitCode.RESOURCES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,9 @@ def _indexed_job(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Mani
                 {
                     "action": "FailJob",
                     "onExitCodes": {
-                        "containerName": nodes.role, "operator": "In", "values": _OWN_EXIT_CODES,
+                        "containerName": nodes.role,
+                        "operator": "In",
+                        "values": _ENDS_OF_COORDINATOR if nodes.role == COORDINATOR else _ENDS_OF_NODE,
                     },
                 },
             ]

@@ -43,6 +43,9 @@ from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
 
+# From one look at who was heard of to the next, while a node waits for a place.
+HEARD_SECONDS = 0.25
+
 
 class RequestHandler:
     """Handle every request to the coordinator. Runs on its loop."""
@@ -142,12 +145,12 @@ class RequestHandler:
     async def _hello(self, token: str, hello: Hello, number: int) -> Reply:
         if hello.token != token:
             raise ClusterError("the token differs from the connection's")
-        if self._state.over:
-            # The coordinator would never tell it to end.
-            raise ClusterError("the job has ended", remedy="start the job again")
+        self._require_unended()
         # Check first: a node of another job must not end a member.
         self._state.members.require_job(hello.role, hello.digest)
         self._end_predecessor(token, hello.endpoint)
+        await self._await_place(token, hello.role)
+        self._require_unended()
         reply, written = self._server.journal.apply(token, number, hello)
         member = self._state.members.require(token)
         info = member.info
@@ -159,6 +162,37 @@ class RequestHandler:
         log.info("%s joined (%s)", info.name, info.endpoint or "connects only")
         await written
         return reply
+
+    def _require_unended(self) -> None:
+        if self._state.over:
+            # The coordinator would never tell it to end.
+            raise ClusterError("the job has ended", remedy="start the job again")
+
+    async def _await_place(self, token: str, role: str) -> None:
+        """Wait for a place while a node of the role may be dead without being declared so.
+
+        An engine that starts a killed node again does so before its silence is noticed. Once all that hold a
+        place have been heard of again, there is none.
+        """
+        state, sessions = self._state, self._server.sessions
+        arrived = asyncio.get_running_loop().time()
+
+        def may_free_itself() -> bool:
+            members = state.members
+            holders = [*members.alive(role), *members.joining(role)]
+            seen = [sessions.seen_at(holder.info.token) for holder in holders]
+            return any(at is not None and at <= arrived for at in seen)
+
+        def is_decided() -> bool:
+            members = state.members
+            has_place = state.can_join(role) if members.started else members.has_free_index(role)
+            if has_place or state.over or members.find(token) is not None:
+                return True
+            return state.phase is not JobPhase.STARTING and not may_free_itself()
+
+        # Heartbeats wake no wait.
+        while not await self._server.wait_for(is_decided, HEARD_SECONDS) and state.stop is None:
+            pass
 
     def _end_predecessor(self, token: str, endpoint: str) -> None:
         """Declare dead the node that had this address before."""

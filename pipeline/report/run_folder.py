@@ -30,7 +30,7 @@ def create_run_folder(directory: Path, name: str) -> Path:
         )
     number = 1
     while True:
-        folder = directory / (name if number == 1 else f"{name}-{number}")
+        folder = _numbered(directory, name, number)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
@@ -43,6 +43,18 @@ def create_run_folder(directory: Path, name: str) -> Path:
             raise unwritable(folder, error) from error
         else:
             return folder
+
+
+def newest_run_folder(directory: Path, name: str) -> Path | None:
+    """Return the folder that `create_run_folder` made last for `name`; None if there is none."""
+    number = 1
+    while _numbered(directory, name, number).is_dir():
+        number += 1
+    return _numbered(directory, name, number - 1) if number > 1 else None
+
+
+def _numbered(directory: Path, name: str, number: int) -> Path:
+    return directory / (name if number == 1 else f"{name}-{number}")
 
 
 def point_latest(directory: Path, folder: Path) -> None:

@@ -60,6 +60,14 @@ def test_a_restartable_coordinator_takes_over_what_has_not_ended(
     (run / "report.json").touch()
     exit_code("coordinator", str(job_file), "--restartable")
     assert recovered == [None, None, run, None, None]
+    # A second run of the job, which may be killed, too.
+    again = run.with_name("job-2")
+    again.mkdir()
+    (again / "ledger.sqlite").touch()
+    exit_code("coordinator", str(job_file), "--restartable")
+    (again / "report.json").touch()
+    exit_code("coordinator", str(job_file), "--restartable")
+    assert recovered[5:] == [again, None]
 
 
 def test_a_code_is_told_as_success_if_it_is_named(

@@ -145,15 +145,22 @@ class Membership:
         # Each node that was there from the beginning has one.
         return len(self.everyone(role))
 
-    def _free_index(self, role: str) -> int:
+    def has_free_index(self, role: str) -> bool:
+        """Return whether the job, which has not started, lacks a node of this role."""
+        return bool(self._free_indices(role))
+
+    def _free_indices(self, role: str) -> list[int]:
         taken = {member.info.index for member in self.alive(role)}
-        free = next((index for index in range(self._expected[role]) if index not in taken), None)
-        if free is None:
+        return [index for index in range(self._expected[role]) if index not in taken]
+
+    def _free_index(self, role: str) -> int:
+        free = self._free_indices(role)
+        if not free:
             raise ClusterError(
                 f"the job already has its {self._expected[role]} {role} nodes",
                 remedy=f"start fewer, or raise the number of {role} nodes in the job file",
             )
-        return free
+        return free[0]
 
     def start(self) -> None:
         """Start the job: from here on a node joins only late."""
