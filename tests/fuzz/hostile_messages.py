@@ -171,7 +171,7 @@ class HostileMessages:
 
 
 @functools.cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
 
