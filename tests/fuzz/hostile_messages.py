@@ -110,7 +110,7 @@ class HostileMessages:
             frames[0] = struct.pack("<I", zlib.crc32(frames[0][4:])) + frames[0][4:]
         return frames
 
-    def _record(self, cls: type[Any]) -> Any:
+    def _record(self, cls: Any) -> Any:
         """Make a message, a request or a part of one; its fields' types are right, its values may be any."""
         hints = _hints(cls)
         values = {}
