@@ -67,7 +67,7 @@ def ratios_of(results: Results) -> dict[str, dict[str, float]]:
     Returns the median of the ratios, their range and the interval of `ratio`, by codecs and figure.
     """
     found = {}
-    for codec in CODECS:
+    for codec in (name for name in CODECS if f"{name}, {KEY}" in results):
         for figure in FIGURES:
             key, plain = ([row[figure] for row in results[f"{codec}, {how}"]] for how in (KEY, PLAIN))
             paired = np.array(key) / np.array(plain)
@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, help="a generated log; by default one is made")
     parser.add_argument("--examples", type=int, default=EXAMPLES, help="of the log that is made")
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="of each codecs, with and without")
+    parser.add_argument("--only", nargs="*", choices=list(CODECS), default=list(CODECS))
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.pairs < LEAST_PAIRS:
@@ -111,6 +112,7 @@ def main() -> None:
         runs: dict[str, Callable[[], Figures]] = {
             f"{name}, {how}": partial(measured, log, codecs, file)
             for name, codecs in CODECS.items()
+            if name in given.only
             for how, file in ((PLAIN, None), (KEY, key))
         }
         results = alternate(runs, given.pairs, after=partial(write, given.out))
