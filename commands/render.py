@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from .options.job_arguments import job_of, job_options
+
+if TYPE_CHECKING:
+    from ..deployment.kubernetes import KubernetesOptions
+    from ..pipeline.config.job import Job
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group()
@@ -18,42 +25,68 @@ def render() -> None:
     """
 
 
-@render.command()
-@job_options
-@click.option("--image", required=True, help="The image for every role (docker/Dockerfile).")
-@click.option("--control-image", help="The image of coordinator and readers. [default: --image]")
-@click.option("--name", help="Name of the JobSet. [default: run.name]")
-@click.option("--namespace", default="", help="Namespace. [default: that of kubectl's context]")
-@click.option(
-    "--runs-claim",
-    default="",
-    metavar="CLAIM",
-    help="PersistentVolumeClaim, ReadWriteMany, of the run folders; the pods see it at /runs. A job with"
-    " run.storage needs none; its coordinator alone mounts the one that is given.",
-)
-@click.option(
-    "--storage-secret",
-    default="",
-    metavar="SECRET",
-    help="Secret with the environment variables of run.storage, such as AWS_ACCESS_KEY_ID.",
-)
-@click.option(
-    "--data-claim",
-    default="",
-    metavar="CLAIM",
-    help="PersistentVolumeClaim of the input; coordinator and readers see it at /data.",
-)
-@click.option("--key-secret", metavar="SECRET", help="Secret with the key as job.key. [default: NAME-key]")
-@click.option("--queue", default="", help="Kueue's local queue.")
-def kubernetes(
-    job_file: str,
-    overrides: tuple[str, ...],
-    image: str,
-    control_image: str | None,
+def _pod_options(command: F) -> F:
+    """Add the options of a job in pods; they become the arguments of `_options`."""
+    for option in reversed(
+        (
+            click.option("--image", required=True, help="The image for every role (docker/Dockerfile)."),
+            click.option("--name", help="Name of the job's objects. [default: run.name]"),
+            click.option("--namespace", default="", help="Namespace. [default: that of kubectl's context]"),
+            click.option(
+                "--runs-claim",
+                default="",
+                metavar="CLAIM",
+                help="PersistentVolumeClaim, ReadWriteMany, of the run folders; the pods see it at /runs. A"
+                " job with run.storage needs none; its coordinator alone mounts the one that is given.",
+            ),
+            click.option(
+                "--storage-secret",
+                default="",
+                metavar="SECRET",
+                help="Secret with the environment variables of run.storage, such as AWS_ACCESS_KEY_ID.",
+            ),
+            click.option(
+                "--data-claim",
+                default="",
+                metavar="CLAIM",
+                help="PersistentVolumeClaim of the input; coordinator and readers see it at /data.",
+            ),
+            click.option(
+                "--key-secret", metavar="SECRET", help="Secret with the key as job.key. [default: NAME-key]"
+            ),
+            click.option("--queue", default="", help="Kueue's local queue."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _options(
+    job: Job,
+    *,
     name: str | None,
     key_secret: str | None,
-    **given: Any,
-) -> None:
+    image: str,
+    control_image: str | None = None,
+    **given: str,
+) -> KubernetesOptions:
+    from ..deployment.kubernetes import KubernetesOptions, require_name
+
+    own = require_name(name or job.run.name)
+    return KubernetesOptions(
+        name=own,
+        image=image,
+        control_image=control_image or image,
+        key_secret=key_secret or f"{own}-key",
+        **given,
+    )
+
+
+@render.command()
+@job_options
+@click.option("--control-image", help="The image of coordinator and readers. [default: --image]")
+@_pod_options
+def kubernetes(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
     """Print the manifests of a job: a ConfigMap and a JobSet.
 
     For example: `shadowsync render kubernetes job.toml --image registry/shadowsync --runs-claim runs |
@@ -63,19 +96,31 @@ def kubernetes(
     from ..pipeline.jobfile.extras import require_extra
 
     require_extra("shadowsync render kubernetes", "kubernetes")
-    from ..deployment.kubernetes import KubernetesOptions, kubernetes_manifests, require_name
+    from ..deployment.kubernetes import kubernetes_manifests
     from ..deployment.yaml_text import yaml_text
 
     job = job_of(job_file, overrides, torch=True)
-    own = require_name(name or job.run.name)
-    options = KubernetesOptions(
-        name=own,
-        image=image,
-        control_image=control_image or image,
-        key_secret=key_secret or f"{own}-key",
-        **given,
-    )
-    click.echo(yaml_text(kubernetes_manifests(job, options)), nl=False)
+    click.echo(yaml_text(kubernetes_manifests(job, _options(job, **given))), nl=False)
+
+
+@render.command()
+@job_options
+@_pod_options
+def rayjob(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
+    """Print the manifests of a job: a ConfigMap and KubeRay's RayJob.
+
+    It makes a Ray cluster with a pod for each node, and runs the job there as `shadowsync run --on ray` does.
+    The image needs Ray, too (docker/Dockerfile.ray). The cluster needs KubeRay 1.1 or later, and the Secret,
+    as for `render kubernetes`.
+    """
+    from ..pipeline.jobfile.extras import require_extra
+
+    require_extra("shadowsync render rayjob", "kubernetes")
+    from ..deployment.kuberay import ray_job_manifests
+    from ..deployment.yaml_text import yaml_text
+
+    job = job_of(job_file, overrides, torch=True)
+    click.echo(yaml_text(ray_job_manifests(job, _options(job, **given))), nl=False)
 
 
 @render.command()

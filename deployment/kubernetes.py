@@ -16,6 +16,8 @@ from ..pipeline.errors import ExitCode, JobFileError
 from .job_nodes import COORDINATOR, RoleNodes, nodes_of, require_paths_below
 
 Manifest = dict[str, Any]
+Volume = tuple[str, str, bool, Manifest]
+"""Its name, the folder in the pod, whether it can only be read, and its source."""
 
 PORT: Final = 5555
 METRICS_PORT: Final = 9100
@@ -67,7 +69,16 @@ class KubernetesOptions:
 def kubernetes_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]:
     """Return the manifests of a job, in the order to apply them.
 
-    Raises JobFileError for a file that no pod sees, and for a name that Kubernetes refuses.
+    Raises JobFileError as `in_pods` does.
+    """
+    job, config = in_pods(job, options)
+    return [config, _job_set(job, options)]
+
+
+def in_pods(job: Job, options: KubernetesOptions) -> tuple[Job, Manifest]:
+    """Return the job as pods have it, and the ConfigMap with its file.
+
+    Raises JobFileError for a file that no pod sees, and for checkpoints without a place.
     """
     if not (options.runs_claim or job.run.storage):
         raise JobFileError(
@@ -86,12 +97,11 @@ def kubernetes_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]
     )
     require_paths_below(job, mounts)
     job = job.model_copy(update={"run": job.run.model_copy(update={"directory": RUNS})})
-    metadata = _metadata(options, f"{options.name}-job")
+    metadata = metadata_of(options, f"{options.name}-job")
     content = job.model_dump_json(indent=1)
-    config = {
+    return job, {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"job.json": content + "\n"},
     }  # fmt: skip
-    return [config, _job_set(job, options)]
 
 
 def require_name(name: str) -> str:
@@ -106,19 +116,25 @@ def require_name(name: str) -> str:
     return name
 
 
-def _metadata(options: KubernetesOptions, name: str) -> Manifest:
+def metadata_of(options: KubernetesOptions, name: str) -> Manifest:
+    """Return the metadata of an object of the job."""
     own: Manifest = {"name": name, "labels": {"app.kubernetes.io/name": "shadowsync"}}
     return own | ({"namespace": options.namespace} if options.namespace else {})
 
 
-def _job_set(job: Job, options: KubernetesOptions) -> Manifest:
-    metadata = _metadata(options, options.name)
+def queued_metadata(options: KubernetesOptions) -> Manifest:
+    """Return the metadata of what is queued, if there is a queue."""
+    metadata = metadata_of(options, options.name)
     if options.queue:
         metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
+    return metadata
+
+
+def _job_set(job: Job, options: KubernetesOptions) -> Manifest:
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": metadata,
+        "metadata": queued_metadata(options),
         "spec": {
             # A node that starts asks for addresses before the other nodes are ready.
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
@@ -161,31 +177,32 @@ def _indexed_job(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Mani
 
 
 def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
-    volumes: list[tuple[str, str, bool, Manifest]] = [
-        ("job", "/job", True, {"configMap": {"name": f"{options.name}-job"}}),
-        # The group of the pod may read it, and nobody else.
-        ("key", "/key", True, {"secret": {"secretName": options.key_secret, "defaultMode": 0o440}}),
-        ("runs", RUNS, False, _runs_volume(job, nodes, options)),
-    ]
-    if options.data_claim and not nodes.needs_torch:
-        claim = {"persistentVolumeClaim": {"claimName": options.data_claim, "readOnly": True}}
-        volumes.append(("data", DATA, True, claim))
+    volumes = [*job_and_key(options), runs_volume(job, nodes.role, options)]
+    if not nodes.needs_torch:
+        volumes += data_volume(options)
+    container = {
+        "name": nodes.role,
+        "image": options.image if nodes.needs_torch else options.control_image,
+        "args": _arguments(nodes, options),
+        "env": key_variable(),
+        **storage_access(options),
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
+        "resources": _resources(nodes),
+        **_probes(job.run.start_timeout_seconds),
+    }
+    return {"restartPolicy": "Never"} | pod_of(container, volumes)
+
+
+def pod_of(container: Manifest, volumes: list[Volume]) -> Manifest:
+    """Return the specification of a pod of one container, which may do no more than it must."""
     return {
-        "restartPolicy": "Never",
         "terminationGracePeriodSeconds": STOP_SECONDS,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER},
         "containers": [
             {
-                "name": nodes.role,
-                "image": options.image if nodes.needs_torch else options.control_image,
-                "args": _arguments(nodes, options),
-                "env": [{"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"}],
-                **_storage_access(options),
-                "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
-                "resources": _resources(nodes),
-                **_probes(job.run.start_timeout_seconds),
+                **container,
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 "volumeMounts": [
                     {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
@@ -197,17 +214,38 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
     }
 
 
-def _runs_volume(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
+def job_and_key(options: KubernetesOptions) -> list[Volume]:
+    """Return the volumes of the job's file and of its key."""
+    return [
+        ("job", "/job", True, {"configMap": {"name": f"{options.name}-job"}}),
+        # The group of the pod may read it, and nobody else.
+        ("key", "/key", True, {"secret": {"secretName": options.key_secret, "defaultMode": 0o440}}),
+    ]
+
+
+def key_variable() -> list[Manifest]:
+    """Return the environment of a container that has the key."""
+    return [{"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"}]
+
+
+def data_volume(options: KubernetesOptions) -> list[Volume]:
+    """Return the volume of the input, if there is one."""
+    claim = {"persistentVolumeClaim": {"claimName": options.data_claim, "readOnly": True}}
+    return [("data", DATA, True, claim)] if options.data_claim else []
+
+
+def runs_volume(job: Job, role: str, options: KubernetesOptions) -> Volume:
     """Return the volume of the run folders.
 
     With a storage, the other nodes have only their log there.
     """
-    if job.run.storage and (nodes.role != COORDINATOR or not options.runs_claim):
-        return {"emptyDir": {}}
-    return {"persistentVolumeClaim": {"claimName": options.runs_claim}}
+    own = job.run.storage and (role != COORDINATOR or not options.runs_claim)
+    claim: Manifest = {"persistentVolumeClaim": {"claimName": options.runs_claim}}
+    return "runs", RUNS, False, {"emptyDir": {}} if own else claim
 
 
-def _storage_access(options: KubernetesOptions) -> Manifest:
+def storage_access(options: KubernetesOptions) -> Manifest:
+    """Return the environment that leads to the storage, if it needs one."""
     secret = options.storage_secret
     return {"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -126,7 +127,7 @@ def undeclared(root: Path) -> list[str]:
     names: set[str] = set()
     extras = {name: lines for name, lines in project["optional-dependencies"].items() if name in EXTRAS}
     for line in [*project["dependencies"], *(line for lines in extras.values() for line in lines)]:
-        distribution = line.split(">")[0].split("=")[0].split("<")[0].strip()
+        distribution = re.split(r"[^\w.-]", line)[0]
         names |= IMPORT_NAMES.get(distribution, {distribution})
     known = names | set(sys.stdlib_module_names) | {"shadowsync"}
     return [str(found) for found in all_imports(root) if found.top not in known]
@@ -135,7 +136,7 @@ def undeclared(root: Path) -> list[str]:
 def test_extras_bring_the_modules_that_errors_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = dict(project["optional-dependencies"])
-    names = {name: [line.split(">")[0] for line in extras[name]] for name in EXTRAS}
+    names = {name: [re.split(r"[^\w.-]", line)[0] for line in extras[name]] for name in EXTRAS}
     brought = {
         name: {module for one in own for module in IMPORT_NAMES.get(one, {one})}
         for name, own in names.items()
