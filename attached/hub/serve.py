@@ -56,7 +56,7 @@ async def serve_hub(
         settings, until_empty=until_empty, expected=expected, process=process, ledger=ledger, saved=saved
     )
     # A hub whose place is taken may have died before a loop took the model.
-    begins = resume is not None and not any(key.startswith(LOOP_PREFIX) for key in saved)
+    begins = not any(key.startswith(LOOP_PREFIX) for key in saved)
     if resume is not None and begins and (model := await asyncio.to_thread(saved_model_of, resume)):
         server.state.resume(model.layout, model.values, model.state)
     if (tables := await asyncio.to_thread(_saved_tables, settings.recover, resume)) is not None:
