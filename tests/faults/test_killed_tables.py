@@ -74,7 +74,8 @@ def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint
         for _ in range(2):
             # The second one was begun after the flush.
             seen.update([manifest.read_bytes()] if manifest.exists() else [])
-            wait_until(lambda: manifest.exists() and manifest.read_bytes() not in seen, "a checkpoint", SECONDS)
+            is_new = lambda: manifest.exists() and manifest.read_bytes() not in seen  # noqa: E731
+            wait_until(is_new, "a checkpoint", SECONDS)
         hub.kill()
         hub.wait(SECONDS)
         with pytest.raises(ClusterError, match="--resume DIR"):
