@@ -6,6 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from ..pipeline.config.job import Job
@@ -20,7 +21,7 @@ MAX_TABLES: Final = 512
 _PATTERN: Final = frozenset("*?[")
 
 
-def tables_job(hub: Job, wanted: Mapping[str, Any]) -> Job:
+def tables_job(hub: Job, wanted: Mapping[str, Any], start: Path | None = None) -> Job:
     """Return the job whose tables are those that a module wants.
 
     A module asks for distinct rows, so each table is one of lists that nodes do not pool.
@@ -28,6 +29,7 @@ def tables_job(hub: Job, wanted: Mapping[str, Any]) -> Job:
     Args:
         hub: the job of the hub, whose [run], [codecs] and [embedding] hold.
         wanted: settings by key, by table.
+        start: folder of the checkpoint whose rows the nodes begin with.
 
     Raises:
         JobFileError: a table or a setting that cannot be.
@@ -51,6 +53,8 @@ def tables_job(hub: Job, wanted: Mapping[str, Any]) -> Job:
         "sync": {"algorithm": "none"},
         "tables": {name: dict(settings) for name, settings in wanted.items()},
     }
+    if start is not None:
+        tree["start"] = {"checkpoint": str(start)}
     return job_of_tree(tree)
 
 

@@ -58,14 +58,15 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Write the one model of all loops into the hub's folder so often, and at the end; 0: never."
-    " [default: 0]",
+    help="Write the one model of all loops, and the tables, into the hub's folder so often, and at the"
+    " end; 0: never. [default: 0]",
 )
 @click.option(
     "--resume",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Begin with the checkpoint of the hub of this folder: its model, and the accounts of its samples.",
+    help="Begin with the checkpoint of the hub of this folder: its model, its tables, and the"
+    " accounts of its samples.",
 )
 @web_option
 @click.option(
@@ -101,7 +102,7 @@ def hub(
     It prints the address to join. Ctrl-C ends it; then it prints what each loop did, and how many of its
     steps were synchronized. shadowsync top DIR shows that meanwhile.
     """
-    from ..attached.hub.checkpoint import SavedModel
+    from ..attached.hub.checkpoint import saved_model_of
     from ..attached.hub.folder import announce as announce_in
     from ..attached.hub.folder import make_hub_folder, saved_settings
     from ..attached.hub.serve import serve_hub
@@ -131,7 +132,7 @@ def hub(
     # Before there is a folder: an address may need a key that was not given.
     settings.listen_at()
     if resume is not None and recover is None:
-        SavedModel.read(resume)
+        saved_model_of(resume)
     missing = left_out(settings.job, metrics_port=settings.metrics_port, has_report=False)
     for text in (missing, *insecurities(settings)):
         if text:

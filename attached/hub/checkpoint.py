@@ -18,6 +18,7 @@ from ...nodes.coordinator.control_server import ControlServer
 from ...nodes.coordinator.state.membership import Member
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
+from ...pipeline.checkpoint.manifest import has_checkpoint
 from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.errors import CheckpointError, ShadowSyncError
 from ...pipeline.models.flat import FlatLayout
@@ -27,6 +28,7 @@ from ...pipeline.wire.control.orders import ReadReplica
 from .state import HubState
 
 FOLDER: Final = "checkpoint"
+TABLES: Final = "tables"
 MANIFEST: Final = "checkpoint.json"
 SINGLE_MODEL: Final = "single model"
 """The name by which `ReadReplica` asks a loop for the model that the algorithm makes of all loops."""
@@ -56,10 +58,14 @@ class HubCheckpoints:
         self._server, self._state, self._read_center = server, state, read_center
         self._writing = asyncio.Lock()
 
-    async def run(self, seconds: float) -> None:
-        """Take a checkpoint every `seconds` while there are loops, until cancelled."""
+    async def run(self, seconds: float, save_tables: Callable[[], Awaitable[object]]) -> None:
+        """Take a checkpoint every `seconds` while there are loops, until cancelled.
+
+        `save_tables` takes that of the tables, just before.
+        """
         while True:
             await asyncio.sleep(seconds)
+            await save_tables()
             if self._state.loops:
                 await self.take()
 
@@ -167,6 +173,16 @@ class SavedModel:
         for one, place in places:
             values[place] = np.asarray(reader.read(one.name), dtype=np.float32).reshape(-1)
         return cls(layout, values, content["state"])
+
+
+def saved_model_of(folder: Path) -> SavedModel | None:
+    """Return the model that the hub of this folder has saved; None if it has saved tables only.
+
+    Raises CheckpointError if it has saved neither.
+    """
+    if not (folder / FOLDER / MANIFEST).exists() and has_checkpoint(folder / TABLES):
+        return None
+    return SavedModel.read(folder)
 
 
 def _places(layout: Sequence[ParameterShape]) -> list[tuple[ParameterShape, slice]]:

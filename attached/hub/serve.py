@@ -22,11 +22,12 @@ from ...nodes.sync.role import SyncRole
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.loops import LoopsReply
 from ..node_thread import NodeThread, ThreadHooks
-from .checkpoint import HubCheckpoints, SavedModel
+from .checkpoint import HubCheckpoints, saved_model_of
 from .hosted import hosted_node
 from .ledger import BOUND, LOOP_PREFIX, HubLedger
 from .server import HubServer
 from .status import hub_status
+from .table_checkpoints import SavedTables, TableCheckpoints
 
 END_SECONDS = 10.0
 
@@ -54,10 +55,13 @@ async def serve_hub(
     server = HubServer(
         settings, until_empty=until_empty, expected=expected, process=process, ledger=ledger, saved=saved
     )
-    if resume is not None and not any(key.startswith(LOOP_PREFIX) for key in saved):
-        # A hub whose place is taken may have died before a loop took the model.
-        saved_model = await asyncio.to_thread(SavedModel.read, resume)
-        server.state.resume(saved_model.layout, saved_model.values, saved_model.state)
+    # A hub whose place is taken may have died before a loop took the model.
+    begins = not any(key.startswith(LOOP_PREFIX) for key in saved)
+    if resume is not None and begins and (model := await asyncio.to_thread(saved_model_of, resume)):
+        server.state.resume(model.layout, model.values, model.state)
+    if (tables := await asyncio.to_thread(_saved_tables, settings.recover, resume)) is not None:
+        server.tables.resume(tables.job, tables.wanted, tables.folder)
+    tables_saved = TableCheckpoints(server, server.state, server.tables)
     watching = Monitoring(server, partial(hub_status, server.state), "hub")
     nodes: list[NodeThread[Role]] = []
     try:
@@ -72,9 +76,12 @@ async def serve_hub(
         if checkpoint_seconds:
             checkpoints = HubCheckpoints(server, server.state, partial(_center, nodes))
             server.checkpoint = checkpoints.take
-            server.spawn(checkpoints.run(checkpoint_seconds))
+            server.spawn(checkpoints.run(checkpoint_seconds, tables_saved.take))
         announce(endpoint, server.state.page)
         await server.over()
+        if checkpoint_seconds:
+            # The nodes of the tables outlive the last module.
+            await tables_saved.take()
     finally:
         if server.bound:
             await server.finish()
@@ -93,6 +100,11 @@ def _open_ledger(settings: NodeSettings) -> tuple[HubLedger | None, dict[str, An
         ledger = HubLedger.open(settings.recover)
         return ledger, ledger.read()
     return (HubLedger(settings.folder, new=True) if settings.folder is not None else None), {}
+
+
+def _saved_tables(*hubs: Path | None) -> SavedTables | None:
+    """Return the tables of the first of these folders that has any."""
+    return next((found for one in hubs if one is not None and (found := SavedTables.find(one))), None)
 
 
 async def _center(nodes: Sequence[NodeThread[Role]]) -> Float32Array | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -47,6 +48,7 @@ class HubTables:
         self._server, self._state, self._settings = server, state, settings
         self._declaring = asyncio.Lock()
         self._job: Job | None = None
+        self._saved: tuple[Job, dict[str, Any], Path] | None = None
         self._plan: dict[str, Any] = {}
         self._first = ""
         self._begun = False
@@ -54,9 +56,24 @@ class HubTables:
         self._nodes: dict[str, NodeThread[Role]] = {}
 
     @property
+    def job(self) -> Job | None:
+        """The job of the tables, once they are there."""
+        return self._job
+
+    @property
     def plan(self) -> dict[str, Any]:
         """The plan of the tables, for embedding nodes."""
         return self._plan
+
+    def resume(self, job: Job, wanted: dict[str, Any], folder: Path) -> None:
+        """Begin with the rows of a checkpoint, once the first module comes.
+
+        Args:
+            job: the job of the nodes that wrote it.
+            wanted: the settings of its tables, by table.
+            folder: where it is.
+        """
+        self._saved = job, wanted, folder
 
     def require_own(self, token: str) -> None:
         """Raise ClusterError for an embedding node that the hub did not start."""
@@ -72,9 +89,7 @@ class HubTables:
         """
         async with self._declaring:
             if self._job is None:
-                if request.wanted is None:
-                    raise ClusterError("there are no tables yet", remedy="give tables={NAME: ROWS, ...}")
-                await self._start(member, tables_job(self._settings.job, request.wanted))
+                await self._start(member, self._first_job(request.wanted))
             elif request.wanted is not None:
                 require_tables(self._job, request.wanted, self._first)
         assert self._job is not None
@@ -113,6 +128,17 @@ class HubTables:
     async def close(self) -> None:
         """Wait for the nodes, which have been told to end."""
         await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in self._nodes.values()))
+
+    def _first_job(self, wanted: dict[str, Any] | None) -> Job:
+        """Return the job of the tables that the first module, or a checkpoint, says."""
+        if self._saved is not None:
+            job, saved, folder = self._saved
+            if wanted is not None:
+                require_tables(job, wanted, "the checkpoint")
+            return tables_job(self._settings.job, saved, folder)
+        if wanted is None:
+            raise ClusterError("there are no tables yet", remedy="give tables={NAME: ROWS, ...}")
+        return tables_job(self._settings.job, wanted)
 
     async def _start(self, member: Member, job: Job) -> None:
         """Start the embedding nodes; raises ClusterError with the reason if one cannot."""

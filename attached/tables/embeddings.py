@@ -330,7 +330,7 @@ class Embeddings(nn.Module):
         why = ended.result()[1] if ended.done() and ended.exception() is None else ""
         raise ClusterError(
             f"the embedding nodes are gone, and the rows with them{f': {why}' if why else ''}",
-            remedy="start a hub and the loops again",
+            remedy="start the hub again, with --resume DIR if it wrote checkpoints, and the loops",
         ) from error
 
 

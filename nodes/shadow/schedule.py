@@ -49,6 +49,9 @@ class RoundSchedule:
         self._gap = sync.gap
         self._costs: deque[float] = deque(maxlen=USUAL_ROUNDS)
         self._began = (0.0, 0)
+        # Time and iterations of the last look since then, and the least seconds of an iteration before it.
+        self._looked = (0.0, 0)
+        self._looked_pace = 0.0
         self._iteration_seconds = 0.0
         # For the last rounds: seconds per iteration before each, and its CPU seconds.
         self._paces: deque[float] = deque(maxlen=USUAL_ROUNDS)
@@ -79,7 +82,8 @@ class RoundSchedule:
             passed = (now - began) / (iterations - before)
             self._iteration_seconds = min(passed, self._iteration_seconds or passed)
             self._paces.append(passed)
-        self._began = (now, iterations)
+        self._began = self._looked = (now, iterations)
+        self._looked_pace = 0.0
 
     def ended(self, *, complete: bool, seconds: float, cpu_seconds: float, moved_bytes: int) -> None:
         """Record that the last round has ended; `moved_bytes` are its sent and received bytes."""
@@ -126,8 +130,20 @@ class RoundSchedule:
             return 0.0
         if self._is_early(now):
             return self.earliest_seconds - now
-        expected = (self.due_iterations - iterations) * self._iteration_seconds
+        expected = (self.due_iterations - iterations) * self._least_iteration_seconds(now, iterations)
         return min(max(expected / 2, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS)
+
+    def _least_iteration_seconds(self, now: float, iterations: int) -> float:
+        """Return the time of an iteration as rounds, or else the looks so far, have shown it.
+
+        The first gap may be long, or never reached: rounds alone would teach too late.
+        """
+        looked, before = self._looked
+        if iterations > before:
+            # One more, since the first and the last iteration were seen in part.
+            self._looked_pace = (now - looked) / (iterations - before + 1)
+        self._looked = (now, iterations)
+        return self._iteration_seconds or self._looked_pace
 
     def _is_early(self, now: float) -> bool:
         return self.earliest_seconds - now > CLOCK_SECONDS

@@ -178,8 +178,8 @@ class ShadowThread(LoopThread):
         wanted = peers.transport is not None and peers.transport.wanted
         iterations = self._context.total_iterations()
         seconds = self._schedule.wait_seconds(time.monotonic(), iterations, wanted=wanted)
-        # A check is a timer and a sum of a few counters in shared memory. With a gap there are at most a few
-        # between two iterations, at most 1 / SHORTEST_LOOK_SECONDS per second, and none while the duty cycle
+        # A check is a timer and a sum of a few counters in shared memory. With a gap they come as the missing
+        # iterations need, at most 1 / SHORTEST_LOOK_SECONDS per second, and none while the duty cycle
         # allows no round. Waking this thread instead would slow the workers, which only count.
         if seconds > 0:
             await self._wait(seconds)

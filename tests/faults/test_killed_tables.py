@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import shadowsync
 import torch
+from shadowsync.attached.hub.checkpoint import TABLES
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support import tables_script
 from shadowsync.tests.support.processes import Process, Starter, free_ports, wait_until
@@ -17,12 +18,13 @@ SECONDS = 400.0
 pytestmark = pytest.mark.timeout(900)
 
 
-def started_hub(starter: Starter, folder: Path) -> tuple[Process, str]:
+FIRST = ("--embedding-nodes", "2", "--set", "run.node_timeout_seconds=8", "--set", "sync.algorithm=none")
+
+
+def started_hub(starter: Starter, folder: Path, *options: str) -> tuple[Process, str]:
     announce = folder / "hub.txt"
-    hub = starter.fork(
-        *("hub", "--until-empty", "--embedding-nodes", "2", "--announce", str(announce)),
-        *("--set", "run.node_timeout_seconds=8", "--set", "sync.algorithm=none"),
-    )
+    announce.unlink(missing_ok=True)
+    hub = starter.fork("hub", "--until-empty", "--announce", str(announce), *(options or FIRST))
     wait_until(lambda: announce.exists() and announce.read_text(), f"the hub listens: {hub.text()}", SECONDS)
     return hub, announce.read_text()
 
@@ -53,6 +55,36 @@ def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_p
         hub.wait(SECONDS)
         with pytest.raises(ClusterError, match=r"the embedding nodes are gone, .* the coordinator was gone"):
             own(torch.tensor([3]))
+
+
+def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint(
+    starter: Starter, tmp_path: Path
+) -> None:
+    place = tmp_path / "hub"
+    often = ("--checkpoint-every", "0.2")
+    hub, address = started_hub(starter, tmp_path, *FIRST, *often, "--dir", str(place))
+    manifest = place / TABLES / "checkpoint" / "manifest.json"
+    with shadowsync.Embeddings(
+        {"shared": tables_script.ROWS}, 2, join=address, optimizer="sgd", lr=1.0, timeout_seconds=300.0
+    ) as own:
+        first = own.vectors("shared")
+        (-own(torch.tensor([3]))).sum().backward()
+        own.flush()
+        seen: set[bytes] = set()
+        for _ in range(2):
+            # The second one was begun after the flush.
+            seen.update([manifest.read_bytes()] if manifest.exists() else [])
+            is_new = lambda: manifest.exists() and manifest.read_bytes() not in seen  # noqa: E731
+            wait_until(is_new, "a checkpoint", SECONDS)
+        hub.kill()
+        hub.wait(SECONDS)
+        with pytest.raises(ClusterError, match="--resume DIR"):
+            own(torch.tensor([3]))
+    hub, address = started_hub(starter, tmp_path, "--recover", str(place))
+    with shadowsync.Embeddings(join=address, timeout_seconds=300.0) as again:
+        # Rows of a new hub have the same first values: only what was trained tells them apart.
+        assert (again.vectors("shared") - first)[:, 0].tolist() == pytest.approx([0, 0, 0, 1], abs=1e-5)
+    assert hub.wait(SECONDS) == 0, hub.text()
 
 
 def test_processes_that_torchrun_started_share_the_tables_of_rank_0(starter: Starter, tmp_path: Path) -> None:

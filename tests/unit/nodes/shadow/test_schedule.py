@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from shadowsync.nodes.shadow.schedule import (
     CLOCK_SECONDS,
@@ -224,6 +225,53 @@ def test_looks_are_bounded_and_end_close_behind_the_iteration(gap: int, step_sec
         now, looks = now + wait, looks + 1
     assert now < gap * step_seconds + max(SHORTEST_LOOK_SECONDS, step_seconds)
     assert looks <= 2 + now / SHORTEST_LOOK_SECONDS
+
+
+def looks(wait: Callable[[float, int], float], seconds: float, done: Callable[[float], int]) -> int:
+    """Return how often a thread looks in so many seconds, after the first round."""
+    now, count = 0.0, 0
+    while now < seconds and (pause := wait(now, done(now))) > 0:
+        now, count = now + pause, count + 1
+    assert now >= seconds, "no round was due"
+    return count
+
+
+@pytest.mark.parametrize("step_seconds", [0.0013, 0.0178, 0.0235])
+def test_a_gap_that_is_never_reached_costs_few_looks(step_seconds: float) -> None:
+    own, before = schedule(gap=1_000_000_000), schedule(gap=1_000_000_000)
+    for one in (own, before):
+        play(one, 0.0, 0, Ended(cpu_seconds=0.0))
+
+    def by_rounds_alone(now: float, iterations: int) -> float:
+        """The rule that learns from rounds only, of which there is one."""
+        return min(SHORTEST_LOOK_SECONDS, before.wait_seconds(now, iterations))
+
+    done = lambda now: int(now / step_seconds)  # noqa: E731
+    found, control = (looks(wait, 10.0, done) for wait in (own.wait_seconds, by_rounds_alone))
+    assert found <= 10.0 / LONGEST_LOOK_SECONDS + 2 * step_seconds / SHORTEST_LOOK_SECONDS + 2
+    assert control > 9 * found
+
+
+# By the pace since the round began alone, this one would be 0.04 s late.
+@example(12, 1e-3, 0.9)
+@given(st.integers(2, 500), st.floats(1e-3, 0.1), st.floats(0.0, 0.9))
+def test_iterations_that_become_fast_while_it_waits_are_noticed(
+    gap: int, step_seconds: float, slow_seconds: float
+) -> None:
+    own = schedule(gap=gap)
+    play(own, 0.0, 0, Ended(cpu_seconds=0.0))
+    due = slow_seconds + (gap - 1) * step_seconds
+
+    def done(now: float) -> int:
+        return 0 if now < slow_seconds else 1 + int((now - slow_seconds) / step_seconds)
+
+    now = 0.0
+    while (wait := own.wait_seconds(now, done(now))) > 0:
+        now += wait
+    # The look that sees the first one takes it for half of the time since the look before.
+    next_look = SHORTEST_LOOK_SECONDS + min((gap - 1) * SHORTEST_LOOK_SECONDS / 4, LONGEST_LOOK_SECONDS)
+    latest = max(due, slow_seconds + next_look) + SHORTEST_LOOK_SECONDS + step_seconds
+    assert due - CLOCK_SECONDS <= now <= latest
 
 
 def test_another_gap_counts_from_the_last_complete_round() -> None:
