@@ -285,7 +285,8 @@ def main() -> None:
         print("\n".join(f"{name}: {value}" for name, value in found["verdicts"].items()))
         loud = [name for name, runs in found["runs"].items() if any(run["elsewhere"] > LOUD for run in runs)]
         print(f"something else ran beside: {', '.join(loud) or 'none of them'}")
-        found["tuning"] = tuned(base, list(TUNING)[: given.tuning], max(5.0, given.profile_seconds / 2), guess)
+        shorter = max(5.0, given.profile_seconds / 2)
+        found["tuning"] = tuned(base, list(TUNING)[: given.tuning], shorter, guess)
         found["loud"], found["seconds"] = loud, time.monotonic() - began
         keep(found["runs"])
 
