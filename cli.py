@@ -35,6 +35,7 @@ from .commands.serve import serve
 from .commands.simulate import simulate
 from .commands.stop import stop
 from .commands.top import top
+from .commands.tune import tune
 
 EXIT_CODES = """\b
 Exit codes:
@@ -153,7 +154,7 @@ def profile(
 
 COMMANDS = (
     *(algos, chaos, compare, evaluate, export, generate, health, hub, init, key),
-    *(merge, plan, predict, prepare, render, resume, scale, serve, simulate, stop, top),
+    *(merge, plan, predict, prepare, render, resume, scale, serve, simulate, stop, top, tune),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:
