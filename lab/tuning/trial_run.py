@@ -18,7 +18,8 @@ from .space import Parameters, trial_job
 from .study import Outcome, ReportRung
 
 STATUS_SECONDS: Final = 1.0
-_TRAINED: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
+TRAINED: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
+"""Exit codes of jobs that trained to their end."""
 
 
 class RungWatcher:
@@ -88,7 +89,7 @@ class JobTrials:
             return Outcome(None, trained, stopped=True, folder=relative)
         if code == ExitCode.INTERRUPTED:
             raise KeyboardInterrupt
-        if found is None or code not in _TRAINED:
+        if found is None or code not in TRAINED:
             why = text or f"exit code {int(code)}"
             return Outcome(None, trained, why=why, folder=relative)
         return Outcome(score_of(found), trained, folder=relative)

@@ -30,9 +30,9 @@ from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.performance.count_law import CountRules
 
-given = json.loads(sys.argv[2])
+given = json.loads(sys.argv[3])
 rules = CountRules(**given, window_seconds=1.0, join_seconds=0.5, worth=0.1) if given else None
-job = with_sync_nodes(load_job(sys.argv[1]), may_import=True)
+job = with_sync_nodes(load_job(sys.argv[2]), may_import=True)
 with closing(make_starter()) as starter:
     code, text, report = run_interruptible(
         lambda: Supervisor(job, lambda status: None, starter, autoscale=rules).run()
@@ -50,7 +50,7 @@ def run(starter: Starter, job_file: JobMaker, tmp_path: Path) -> Callable[..., S
         job = job_file({"data": {"epochs": epochs}, "trainer": {"count": 2}})
         script = tmp_path / "supervise.py"
         script.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
-        process: Process = starter.fork(str(job), json.dumps(rules), script=script)
+        process: Process = starter.fork("supervisor", str(job), json.dumps(rules), script=script)
         return Supervised(process, tmp_path / "runs")
 
     return start
