@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -25,8 +24,9 @@ TRAINED: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
 class RungWatcher:
     """From a job's statuses to the NE at each rung, without I/O.
 
-    A rung is reached at the first status with so many trained examples. Its NE is that of the latest
-    batches, each scored before its step.
+    The NE at a rung is that of the first point of the curve at or behind it, each batch scored before its
+    step. So it is of the same examples in every trial, however late a status comes. It counts once the curve
+    has a further point, since the last one still changes.
 
     Attributes:
         stopped: whether the study has stopped the trial.
@@ -43,17 +43,16 @@ class RungWatcher:
         self.stopped = False
 
     def is_to_stop(self, status: dict[str, Any]) -> bool:
-        """Take a status; return whether the trial is to stop."""
-        progress, ne = status["progress"], status["quality"]["ne_recent"]
-        if self.stopped or not progress["total"] or ne is None or not math.isfinite(ne):
-            return self.stopped
-        while self._next < len(self._shares):
-            if progress["distinct"] < self._shares[self._next] * progress["total"]:
+        """Take a status with whole curves; return whether the trial is to stop."""
+        total, curve = status["progress"]["total"], status["curves"].get("ne")
+        settled = curve["points"][:-1] if curve is not None else []
+        while total and not self.stopped and self._next < len(self._shares):
+            at = self._shares[self._next] * total
+            reached = next((ne for examples, ne in settled if examples >= at), None)
+            if reached is None:
                 break
+            self.stopped = self._report(self._next, reached)
             self._next += 1
-            if self._report(self._next - 1, ne):
-                self.stopped = True
-                break
         return self.stopped
 
 
@@ -116,6 +115,6 @@ def run_supervised(
                 supervisor.interrupt()
 
         interrupted = False
-        supervisor = Supervisor(job, progress, starter, progress_seconds=STATUS_SECONDS)
+        supervisor = Supervisor(job, progress, starter, progress_seconds=STATUS_SECONDS, with_curves=True)
         code, text, report = run_interruptible(supervisor.run)
     return code, text, report, supervisor.folder

@@ -69,7 +69,7 @@ def resume_study(folder: Path, trials: int | None, console: Console, print_line:
 
     Returns 0, 5 if trials failed, or 130 at an interrupt, after which the study can be resumed.
     """
-    record = read_json(folder / JSON_NAME, TuneRecord)
+    record = read_json(folder / JSON_NAME, TuneRecord, "study")
     if trials is not None and trials != record.trials:
         record.trials = trials
         write_json(folder / JSON_NAME, record)

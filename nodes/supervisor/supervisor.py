@@ -60,6 +60,7 @@ class Supervisor:
         profile_seconds: time to measure, for a profile.
         launcher: of the nodes; by default they are processes of this machine.
         autoscale: by which the number of trainers is kept; None: it stays.
+        with_curves: whether `progress` gets the whole curves, too.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class Supervisor:
         profile_seconds: float | None = None,
         launcher: Launcher | None = None,
         autoscale: CountRules | None = None,
+        with_curves: bool = False,
     ) -> None:
         self._job = job
+        self._status = GetStatus({} if with_curves else None)
         self._autoscale = autoscale
         self._progress_seconds = progress_seconds
         self._metrics_ports = metrics_ports(job)
@@ -341,7 +344,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(self._progress_seconds)
             try:
-                reply = await channel.call(GetStatus(), timeout_seconds=5.0)
+                reply = await channel.call(self._status, timeout_seconds=5.0)
             except (ConnectionLost, RemoteError):
                 continue
             self._end_dead(reply.dead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import textwrap
@@ -9,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shadowsync.nodes.supervisor.autoscaling import keep_scaled
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.performance.count_law import CountRules
 from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Process, Starter, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker
 from shadowsync.tests.support.supervised import Supervised
@@ -97,3 +101,35 @@ def test_without_rules_the_number_stays(run: Callable[..., Supervised]) -> None:
     assert not _decisions(job)
     assert not [event for event in report.events if "left the job" in event.what or "joined" in event.what]
     assert report.examples.distinct == EPOCHS * EXAMPLES
+
+
+def rules(target: float) -> CountRules:
+    return CountRules(1, 3, target=target, window_seconds=0.2, join_seconds=0.1, worth=0.1)
+
+
+def test_a_change_that_is_refused_is_an_event_and_the_job_goes_on(
+    in_process: Callable[..., InProcessCluster],
+) -> None:
+    """Nobody is there that could start another trainer."""
+    own = in_process({"data": {"epochs": EPOCHS}}).start()
+    asyncio.run(keep_scaled(own.endpoint, rules(OUT_OF_REACH)))
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    said = [event.what for event in own.run.report.events if event.node == "coordinator"]
+    assert said[0].startswith("autoscale goes from 2 to 3 trainers: ")
+    assert said[1].startswith("that was not possible: no supervisor is there")
+    assert own.run.report.examples.distinct == EPOCHS * EXAMPLES
+    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
+
+
+def test_a_trainer_leaves_a_job_that_is_followed(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process({"data": {"epochs": EPOCHS}}).start()
+    asyncio.run(keep_scaled(own.endpoint, rules(REACHED)))
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK
+    report = own.run.report
+    assert [event.node for event in report.events if "left the job" in event.what] == ["trainer-1"]
+    # In so short a job the decision to stay with one may not come.
+    kept = [event.what for event in report.events if event.what.startswith("autoscale keeps")]
+    assert len(kept) <= 1, kept
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES

@@ -1,4 +1,4 @@
-"""When a job has reached a rung, from its statuses."""
+"""When a job has reached a rung, and its NE there, from its statuses."""
 
 from __future__ import annotations
 
@@ -6,26 +6,37 @@ from typing import Any
 
 from shadowsync.lab.tuning.trial_run import RungWatcher
 
-
-def status(distinct: int, ne: float | None, total: int | None = 900) -> dict[str, Any]:
-    return {"progress": {"distinct": distinct, "total": total}, "quality": {"ne_recent": ne}}
+CURVE = [(50, 1.0), (100, 0.9), (150, 0.85), (300, 0.7), (350, 0.6)]
 
 
-def test_each_rung_is_reported_once_when_it_is_reached() -> None:
+def status(points: int, total: int | None = 900) -> dict[str, Any]:
+    """A status when the curve has so many points."""
+    curve = {"step": 50.0, "start": 0, "points": [list(point) for point in CURVE[:points]]}
+    return {"progress": {"total": total}, "curves": {"ne": curve} if points else {}}
+
+
+def test_each_rung_is_reported_once_with_the_first_full_point_behind_it() -> None:
     told: list[tuple[int, float]] = []
     watcher = RungWatcher([1 / 9, 1 / 3], lambda rung, ne: bool(told.append((rung, ne))))
-    for distinct, ne in ((0, None), (99, 1.0), (100, 0.9), (200, 0.8), (300, 0.7), (900, 0.6)):
-        assert not watcher.is_to_stop(status(distinct, ne))
+    for points in range(6):
+        assert not watcher.is_to_stop(status(points))
+        # The point at 100 may still change while it is the last one.
+        assert len(told) == (0 if points < 3 else 1 if points < 5 else 2)
     assert told == [(0, 0.9), (1, 0.7)]
 
 
-def test_a_rung_waits_for_a_score_and_a_size() -> None:
+def test_a_late_status_gives_the_same_figures() -> None:
+    told: list[tuple[int, float]] = []
+    RungWatcher([1 / 9, 1 / 3], lambda rung, ne: bool(told.append((rung, ne)))).is_to_stop(status(5))
+    assert told == [(0, 0.9), (1, 0.7)]
+
+
+def test_a_rung_waits_for_the_size_of_the_input() -> None:
     told: list[int] = []
     watcher = RungWatcher([1 / 9], lambda rung, _ne: bool(told.append(rung)))
-    for one in (status(500, None), status(500, float("nan")), status(500, 0.8, total=None)):
-        assert not watcher.is_to_stop(one)
+    assert not watcher.is_to_stop(status(5, total=None))
     assert told == []
-    watcher.is_to_stop(status(500, 0.8))
+    watcher.is_to_stop(status(5))
     assert told == [0]
 
 
@@ -36,9 +47,9 @@ def test_a_trial_that_the_study_stops_reports_nothing_more() -> None:
         told.append(rung)
         return rung == 1
 
-    watcher = RungWatcher([1 / 9, 1 / 3, 1 / 2], stop)
-    assert not watcher.is_to_stop(status(100, 0.9))
-    assert watcher.is_to_stop(status(900, 0.9))
-    assert watcher.is_to_stop(status(900, 0.9))
+    watcher = RungWatcher([1 / 9, 1 / 6, 1 / 3], stop)
+    assert not watcher.is_to_stop(status(3))
+    assert watcher.is_to_stop(status(5))
+    assert watcher.is_to_stop(status(5))
     assert told == [0, 1]
     assert watcher.stopped
