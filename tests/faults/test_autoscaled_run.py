@@ -83,7 +83,7 @@ def test_trainers_that_are_not_needed_leave_and_the_job_ends_as_usual(
 
 def test_trainers_join_while_they_are_needed(run: Callable[..., Supervised]) -> None:
     job = run(ENDLESS["epochs"], least=1, most=3, target=OUT_OF_REACH)
-    job.wait_for_batches(40)
+    job.wait_for_batches(40, SECONDS)
     of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-2'"
     wait_until(lambda: job.run.query(of_it)[0][0] > 0, "trainer-2 trains", SECONDS)
     job.process.signal(signal.SIGINT)
