@@ -119,10 +119,14 @@ class TrainerCounts:
             return None
         if now - window.since < self._rules.window_seconds:
             return None
-        self._law.observe(trainers, (status.progress.trained - window.trained) / (now - window.since))
+        rate = (status.progress.trained - window.trained) / (now - window.since)
         window.since, window.trained = now, status.progress.trained
+        if rate <= 0.0:
+            # There was nothing to train, which says nothing of the number of trainers.
+            return None
+        self._law.observe(trainers, rate)
         wanted = self._law.wanted(trainers, status.progress.seconds_left)
-        if (wanted == trainers and window.kept) or not self.rates[trainers]:
+        if wanted == trainers and window.kept:
             return None
         window.kept = True
         return Decision(trainers, wanted, self.rates, self._law.expected(), self._rules.target)

@@ -99,6 +99,14 @@ def test_a_decision_to_stay_is_told_once_after_each_change() -> None:
     assert told == [2]
 
 
+def test_an_idle_window_is_not_measured() -> None:
+    """As of a job that waits for further files."""
+    counts = TrainerCounts(CountRules(1, 2))
+    for second in range(200):
+        counts.decide(status(float(second), 1000.0 * min(second, 75), 2))
+    assert counts.rates == {2: pytest.approx(1000.0)}
+
+
 def test_the_text_of_a_decision_has_its_figures() -> None:
     rates = {1: 1000.0, 2: 1800.0}
     up = Decision(2, 3, rates, rates | {3: 2500.0})
