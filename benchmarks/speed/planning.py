@@ -1,7 +1,7 @@
 """The plan's examples/s beside measured ones, for settings that were not profiled.
 
     python benchmarks/speed/planning.py --out docs/results/planning.json       # 9 minutes on two quiet cores
-    python benchmarks/speed/planning.py --rounds 1 --seconds 3 --only 2        # does it run
+    python benchmarks/speed/planning.py --rounds 1 --seconds 6 --only 2        # does it run
 
 One job is profiled once, and predicts twelve settings of trainers, workers, nodes, batches in flight, rounds
 and cores. Each then runs for about `--seconds`, in alternation, and the median of its examples/s is set
@@ -49,6 +49,9 @@ GOAL: Final = 0.10
 RANK_GOAL: Final = 0.9
 CONTROL_GOAL: Final = 0.25
 SETTLING_SECONDS: Final = 2.0
+# Of half a second each.
+LEAST_BUCKETS: Final = 6
+LEAST_SECONDS: Final = 6.0
 LOUD: Final = 0.05
 BASE: Final[Sections] = {
     "model": {"embedding_dim": 16, "table_rows": 50_000, "bottom": [512, 256, 64], "top": [512, 256]},
@@ -148,10 +151,10 @@ def job_of(sections: Sections) -> Job:
         return with_sync_nodes(load_job(str(file)), may_import=True)
 
 
-def steady_speed(report: Report) -> float:
+def steady_speed(report: Report) -> float | None:
     """Return a run's examples/s without its beginning and its last, partial bucket.
 
-    Raises ValueError for a run that was too short.
+    Returns None for a run that was too short.
     """
     curves = report.curves.throughput.values()
     trained = [seconds for points in curves for seconds, value in points if value > 0.0]
@@ -161,20 +164,32 @@ def steady_speed(report: Report) -> float:
         for seconds, value in points:
             if first + SETTLING_SECONDS < seconds < last:
                 counted[seconds] = counted.get(seconds, 0.0) + value
-    if len(counted) < 2:
-        raise ValueError(f"the run trained for {last - first:.1f} s: give more --seconds")
-    return statistics.fmean(counted.values())
+    return statistics.fmean(counted.values()) if len(counted) >= LEAST_BUCKETS else None
 
 
-def measured(sections: Sections, epochs: int) -> Figures:
-    """Run a setting; return its speed, its CPU time, and what else ran on the machine."""
+def measured(sections: Sections, examples: int, expected: float, seconds: float) -> Figures:
+    """Run a setting for about so many seconds; return its speed, CPU time, and what else ran.
+
+    `examples` are those of the log. Where more than twice the `expected` examples/s were trained, the run was
+    too short, and another one is made.
+    """
+    figures = _measured(sections, max(1, round(expected * seconds / examples)))
+    while "examples_per_second" not in figures:
+        longer = figures["whole_run"] * seconds / examples
+        figures = _measured(sections, max(2, round(longer)))
+    return figures
+
+
+def _measured(sections: Sections, epochs: int) -> Figures:
     busy, own, began = _busy_seconds(), _own_seconds(), time.monotonic()
     with on_cores(merged(sections, {"data": {"epochs": epochs}})) as (job_file, _):
         report = run_job(job_file)
     seconds = (time.monotonic() - began) * (psutil.cpu_count() or 1)
     elsewhere = max(0.0, (_busy_seconds() - busy) - (_own_seconds() - own)) / seconds
+    speed = steady_speed(report)
     return {
-        "examples_per_second": steady_speed(report),
+        **({"examples_per_second": speed} if speed is not None else {}),
+        "whole_run": report.throughput.examples_per_second or 0.0,
         "cpu_seconds_per_million": report.throughput.cpu_seconds_per_million or 0.0,
         "sync_gap": report.sync.gap_mean or 0.0,
         "elsewhere": elsewhere,
@@ -251,7 +266,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tuning", type=int, default=len(TUNING), help="so many of the others")
     parser.add_argument("--data", type=Path, help="a generated log to use")
     parser.add_argument("--out", type=Path)
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.seconds < LEAST_SECONDS:
+        parser.error(f"--seconds: at least {LEAST_SECONDS:g}, since the first ones do not count")
+    return given
 
 
 def main() -> None:
@@ -269,7 +287,10 @@ def main() -> None:
         guesses = {name: guess(sections) for name, sections in settings.items()}
         other, costs = profiled(merged(base, OTHER_MODEL), given.profile_seconds)
         wrong = {name: predicted(other, costs, merged(settings[name], OTHER_MODEL)) for name in names}
-        found: dict[str, Any] = {"profile": profile.measured.model_dump(mode="json")}
+        found: dict[str, Any] = {"profile": profile.measured.model_dump(mode="json"), "predicted": guesses}
+        print("\n".join(f"predicted  {name:42} {count(rate)}" for name, rate in guesses.items()), flush=True)
+        if given.out is not None:
+            save(given.out, "planned speeds", found)
 
         def keep(results: Results) -> None:
             rows, control = compare(results, guesses), compare(results, wrong)
@@ -278,7 +299,7 @@ def main() -> None:
                 save(given.out, "planned speeds", found)
 
         def runs_of(name: str) -> Figures:
-            return measured(settings[name], max(1, round(guesses[name] * given.seconds / given.examples)))
+            return measured(settings[name], given.examples, guesses[name], given.seconds)
 
         alternate({name: partial(runs_of, name) for name in names}, given.rounds, keep)
         print(table(found["compared"]))

@@ -8,13 +8,18 @@ import signal
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shadowsync.nodes.supervisor.autoscaling import keep_scaled
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.performance.count_law import CountRules
+from shadowsync.pipeline.wire.control.base import Done, Request
+from shadowsync.pipeline.wire.control.messages import GetStatus
+from shadowsync.pipeline.wire.control.orders import StartNode
+from shadowsync.pipeline.wire.rpc_client import open_channel
 from shadowsync.tests.faults.conftest import ENDLESS
-from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.in_process_cluster import SUPERVISOR, InProcessCluster
 from shadowsync.tests.support.processes import Process, Starter, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker
 from shadowsync.tests.support.supervised import Supervised
@@ -81,6 +86,7 @@ def test_trainers_that_are_not_needed_leave_and_the_job_ends_as_usual(
     assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
 
 
+@pytest.mark.matrix
 def test_trainers_join_while_they_are_needed(run: Callable[..., Supervised]) -> None:
     job = run(ENDLESS["epochs"], least=1, most=3, target=OUT_OF_REACH)
     job.wait_for_batches(40, SECONDS)
@@ -93,6 +99,7 @@ def test_trainers_join_while_they_are_needed(run: Callable[..., Supervised]) -> 
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
 
 
+@pytest.mark.matrix
 def test_without_rules_the_number_stays(run: Callable[..., Supervised]) -> None:
     """The control."""
     job = run(EPOCHS)
@@ -133,3 +140,33 @@ def test_a_trainer_leaves_a_job_that_is_followed(in_process: Callable[..., InPro
     assert len(kept) <= 1, kept
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
+
+
+def test_a_trainer_joins_a_job_that_is_followed(in_process: Callable[..., InProcessCluster]) -> None:
+    """The test starts what the coordinator orders, as a supervisor does."""
+    own = in_process({"data": {"epochs": 2 * EPOCHS}}, replaces=True).start()
+
+    async def start(request: Request[Any], number: int) -> Done:
+        del number
+        assert isinstance(request, StartNode)
+        await asyncio.to_thread(own.join, request.role, token=request.token)
+        return Done()
+
+    async def follow() -> None:
+        async with open_channel(own.endpoint, start, identity=SUPERVISOR) as channel:
+            await channel.call(GetStatus(), timeout_seconds=SECONDS)
+            await keep_scaled(own.endpoint, rules(OUT_OF_REACH))
+
+    asyncio.run(follow())
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    report = own.run.report
+    said = [event.what for event in report.events]
+    assert next(what for what in said if what.startswith("autoscale")).startswith(
+        "autoscale goes from 2 to 3 trainers: "
+    )
+    assert ("trainer-2", "joined the running job") in [
+        (event.node, event.what[: len("joined the running job")]) for event in report.events
+    ]
+    assert own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-2'")[0][0] > 0
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == report.examples.trained == 2 * EPOCHS * EXAMPLES
