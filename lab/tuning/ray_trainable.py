@@ -43,7 +43,7 @@ def trainable(job_file: str | PathLike[str]) -> Callable[[dict[str, Any]], None]
     Raises JobFileError for a job that cannot be used; the function raises it for values that the job cannot
     have, and ShadowSyncError for a trial that did not train to its end.
     """
-    tree = load_job(job_file).model_dump(mode="json", by_alias=True)
+    tree = load_job(Path(job_file)).model_dump(mode="json", by_alias=True)
 
     def train(config: dict[str, Any]) -> None:
         from ray import tune

@@ -107,6 +107,7 @@ def run_supervised(
     Returns the exit code, a line for the user, the report and the run's folder.
     """
     with closing(make_starter()) as starter:
+        interrupted = False
 
         def progress(status: dict[str, Any]) -> None:
             nonlocal interrupted
@@ -114,7 +115,6 @@ def run_supervised(
                 interrupted = True
                 supervisor.interrupt()
 
-        interrupted = False
         supervisor = Supervisor(job, progress, starter, progress_seconds=STATUS_SECONDS, with_curves=True)
         code, text, report = run_interruptible(supervisor.run)
     return code, text, report, supervisor.folder

@@ -35,9 +35,8 @@ def test_a_study_of_jobs(starter: Starter, job_file: JobMaker, tmp_path: Path) -
     for trial in trials:
         run = RunFolder(folder / trial.folder)
         assert run.report.ledger.adds_up
-        assert (folder / trial.folder / "checkpoint").exists() == (
-            trial.ne == min(scores.values(), key=float)
-        )
+        kept = (folder / trial.folder / "checkpoint").exists()
+        assert kept == (trial.parameters["trainer.lr"] == best.trainer.lr), "only the best one keeps its"
 
 
 @pytest.mark.parametrize(

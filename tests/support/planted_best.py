@@ -36,11 +36,11 @@ class Planted:
         algorithm, gap, rate = draw.choice(ALGORITHMS), draw.random(), draw.random()
         own = random.Random(f"{self.seed} {sorted(parameters.items())} {examples}")
         slow = random.Random(f"{self.seed} {sorted(parameters.items())}").uniform(0.5, 2.0)
-        at_gap = math.log(parameters["sync.gap"]) / math.log(64)
-        at_rate = math.log(parameters["trainer.lr"] / 1e-4) / math.log(1e4)
-        bowl = 0.3 * (at_rate - rate) ** 2 + 0.05 * (at_gap - gap) ** 2
+        at_gap = math.log(float(parameters["sync.gap"])) / math.log(64)
+        at_rate = math.log(float(parameters["trainer.lr"]) / 1e-4) / math.log(1e4)
+        bowl: float = 0.3 * (at_rate - rate) ** 2 + 0.05 * (at_gap - gap) ** 2
         bowl += 0.0 if parameters["sync.algorithm"] == algorithm else 0.01
-        learning = 0.02 * slow * (EXAMPLES / examples) ** 0.5 - 0.02 * slow
+        learning: float = 0.02 * slow * (EXAMPLES / examples) ** 0.5 - 0.02 * slow
         return FLOOR + bowl + learning + own.gauss(0.0, 0.0005)
 
 

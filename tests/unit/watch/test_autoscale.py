@@ -92,11 +92,9 @@ def test_a_decision_to_stay_is_told_once_after_each_change() -> None:
                 # It is refused: the job stays as it is, and it is asked for again in the next window.
                 assert decision.wanted == 4
     assert set(told) == {(2, 4)}
-    counts, told = TrainerCounts(CountRules(1, 2)), []
-    for second in range(400):
-        decision = counts.decide(status(float(second), 1000.0 * second, 2))
-        told += [decision.wanted] if decision is not None else []
-    assert told == [2]
+    few = TrainerCounts(CountRules(1, 2))
+    decisions = [few.decide(status(float(second), 1000.0 * second, 2)) for second in range(400)]
+    assert [decision.wanted for decision in decisions if decision is not None] == [2]
 
 
 def test_an_idle_window_is_not_measured() -> None:

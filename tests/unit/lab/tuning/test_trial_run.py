@@ -9,6 +9,17 @@ from shadowsync.lab.tuning.trial_run import RungWatcher
 CURVE = [(50, 1.0), (100, 0.9), (150, 0.85), (300, 0.7), (350, 0.6)]
 
 
+class Told:
+    """What the watcher reported; stops nothing."""
+
+    def __init__(self) -> None:
+        self.rungs: list[tuple[int, float]] = []
+
+    def __call__(self, rung: int, ne: float) -> bool:
+        self.rungs.append((rung, ne))
+        return False
+
+
 def status(points: int, total: int | None = 900) -> dict[str, Any]:
     """A status when the curve has so many points."""
     curve = {"step": 50.0, "start": 0, "points": [list(point) for point in CURVE[:points]]}
@@ -16,28 +27,28 @@ def status(points: int, total: int | None = 900) -> dict[str, Any]:
 
 
 def test_each_rung_is_reported_once_with_the_first_full_point_behind_it() -> None:
-    told: list[tuple[int, float]] = []
-    watcher = RungWatcher([1 / 9, 1 / 3], lambda rung, ne: bool(told.append((rung, ne))))
+    told = Told()
+    watcher = RungWatcher([1 / 9, 1 / 3], told)
     for points in range(6):
         assert not watcher.is_to_stop(status(points))
         # The point at 100 may still change while it is the last one.
-        assert len(told) == (0 if points < 3 else 1 if points < 5 else 2)
-    assert told == [(0, 0.9), (1, 0.7)]
+        assert len(told.rungs) == (0 if points < 3 else 1 if points < 5 else 2)
+    assert told.rungs == [(0, 0.9), (1, 0.7)]
 
 
 def test_a_late_status_gives_the_same_figures() -> None:
-    told: list[tuple[int, float]] = []
-    RungWatcher([1 / 9, 1 / 3], lambda rung, ne: bool(told.append((rung, ne)))).is_to_stop(status(5))
-    assert told == [(0, 0.9), (1, 0.7)]
+    told = Told()
+    RungWatcher([1 / 9, 1 / 3], told).is_to_stop(status(5))
+    assert told.rungs == [(0, 0.9), (1, 0.7)]
 
 
 def test_a_rung_waits_for_the_size_of_the_input() -> None:
-    told: list[int] = []
-    watcher = RungWatcher([1 / 9], lambda rung, _ne: bool(told.append(rung)))
+    told = Told()
+    watcher = RungWatcher([1 / 9], told)
     assert not watcher.is_to_stop(status(5, total=None))
-    assert told == []
+    assert told.rungs == []
     watcher.is_to_stop(status(5))
-    assert told == [0]
+    assert told.rungs == [(0, 0.9)]
 
 
 def test_a_trial_that_the_study_stops_reports_nothing_more() -> None:
