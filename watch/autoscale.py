@@ -70,7 +70,7 @@ class Decision:
 
     @property
     def efficiency(self) -> float:
-        """Speed of the present trainers over that of as many as the fewest would each have."""
+        """Speed of a present trainer over that of one of the fewest."""
         least = min(self.expected)
         alone = self.expected[least] / least
         return self.rates[self.present] / (self.present * alone)
@@ -104,7 +104,7 @@ class TrainerCounts:
         return self._law.rates
 
     def decide(self, status: Status) -> Decision | None:
-        """Return a decision: to change the number, or, once after a change, to keep it."""
+        """Return a decision: to change the number, or once to keep it."""
         trainers = sum(node.role == "trainer" and node.alive for node in status.nodes)
         window, now = self._window, status.seconds
         if status.phase != "training" or not trainers:
@@ -138,7 +138,7 @@ async def autoscale_job(
     changed: Callable[[str], object],
     refused: Callable[[ClusterError], object],
 ) -> str:
-    """Keep a job at the number of trainers that the law chooses, until it ends.
+    """Keep a job at the law's number of trainers until it ends.
 
     Each decision becomes an event of the job. Returns the job's outcome. Raises ClusterError if nothing
     answers.

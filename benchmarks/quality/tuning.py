@@ -1,4 +1,4 @@
-"""What a study of `shadowsync tune` trains until it finds a planted best, beside random search.
+"""What `shadowsync tune` trains to find a planted best, beside random search.
 
     python benchmarks/quality/tuning.py --out docs/results/tuning.json      # made up: a minute of one core
 

@@ -100,7 +100,7 @@ def merged(*all_changes: Sections) -> Sections:
 
 @contextmanager
 def on_cores(sections: Sections) -> Iterator[tuple[Sections, int]]:
-    """Keep this process and its children to the cores of a setting; yield its sections for a job file."""
+    """Keep this process to the cores of a setting; yield the rest of it."""
     usable = sorted(os.sched_getaffinity(0))
     cores = sections.get(CORES, {}).get("number", len(usable))
     os.sched_setaffinity(0, usable[:cores])
@@ -168,7 +168,7 @@ def steady_speed(report: Report) -> float | None:
 
 
 def measured(sections: Sections, examples: int, expected: float, seconds: float) -> Figures:
-    """Run a setting for about so many seconds; return its speed, CPU time, and what else ran.
+    """Run a setting for about so many seconds; return its figures.
 
     `examples` are those of the log. Where more than twice the `expected` examples/s were trained, the run was
     too short, and another one is made.

@@ -1,4 +1,4 @@
-"""A job as a trainable of Ray Tune, for studies on a cluster with its own searchers and schedulers.
+"""A job as a trainable of Ray Tune, for studies on a cluster.
 
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
@@ -34,9 +34,9 @@ Report: TypeAlias = Callable[[dict[str, Any]], object]
 
 
 def trainable(job_file: str | PathLike[str]) -> Callable[[dict[str, Any]], None]:
-    """Return a function for `ray.tune.Tuner`, whose config has keys of the job file, such as `sync.gap`.
+    """Return a function for `ray.tune.Tuner`.
 
-    It reports, about once a second, `ne` of the latest batches, each scored before its step, and `examples`,
+    Its config has keys of the job file, such as `sync.gap`. It reports, about once a second, `ne` of the latest batches, each scored before its step, and `examples`,
     the trained ones; at the end the NE on held-out data, or without any that of training, and `scored`. If
     the scheduler stops the trial, its nodes end.
 
@@ -55,7 +55,7 @@ def trainable(job_file: str | PathLike[str]) -> Callable[[dict[str, Any]], None]
 
 
 def train_trial(base: Job, config: dict[str, Any], report: Report, folder: Path) -> None:
-    """Run one trial, and report its NE as it trains; its run is below `folder`."""
+    """Run one trial below `folder`, and report its NE as it trains."""
     job = trial_job(base, config, "trial", str(folder.absolute()))
     seen = 0
 

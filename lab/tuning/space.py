@@ -111,9 +111,9 @@ def _dimension(text: str, key: str, values: str) -> Dimension:
 
 
 def check_space(space: Sequence[Dimension], base: Job) -> None:
-    """Check that every value of a choice, and both ends of a range, can be set in the job.
+    """Check that the job can have every choice and both ends of ranges.
 
-    Each is tried by itself. Raises JobFileError, which names the option.
+    Each value is tried by itself. Raises JobFileError, which names the option.
     """
     for dimension in space:
         for value in dimension.examples():

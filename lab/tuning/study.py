@@ -1,4 +1,4 @@
-"""A study: which settings are tried next, and which trials are stopped early. Without jobs.
+"""A study without jobs: which settings come next, which trials are stopped.
 
 It is asynchronous successive halving (Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys
 2020), and the settings come from a tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011); both are

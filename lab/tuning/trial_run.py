@@ -95,14 +95,14 @@ class JobTrials:
 
 
 def score_of(report: Report) -> float | None:
-    """Return the NE on held-out data, or without any that of training, each example before its step."""
+    """Return the NE on held-out data, or without any that of training."""
     return report.eval.ne if report.eval is not None else report.train.ne_progressive
 
 
 def run_supervised(
     job: Job, is_to_stop: Callable[[dict[str, Any]], bool]
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
-    """Run a job on this machine until `is_to_stop` says so of a status, which interrupts it.
+    """Run a job on this machine; interrupt it when `is_to_stop` says so of a status.
 
     Returns the exit code, a line for the user, the report and the run's folder.
     """

@@ -141,7 +141,7 @@ def _print(study: Study, folder: Path, console: Console) -> None:
 
 
 def _ranked(study: Study) -> list[Trial]:
-    """Return the trials, the best first, and those that went on for longer before the others."""
+    """Return the trials, the best first, and stopped ones by their last rung."""
     return sorted(
         study.trials,
         key=lambda trial: (

@@ -94,7 +94,7 @@ def sweep(run_directory: Path) -> None:
 
 
 def remove_all(run_directory: Path) -> None:
-    """Remove every checkpoint of a run that has ended; the rest of its folder stays."""
+    """Remove every checkpoint of a run that has ended, and nothing else."""
     for name in _FOLDERS.values():
         shutil.rmtree(run_directory / name, ignore_errors=True)
 

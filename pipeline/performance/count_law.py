@@ -100,7 +100,7 @@ def window_value(rate: float, count: int, target: float | None, unit: float, rul
 
 
 def change_cost(before: int, count: int, unit: float, rules: CountRules) -> float:
-    """Return the examples that joining trainers do not train yet, and that any change must gain."""
+    """Return the examples that a change must gain, those of joining trainers included."""
     reluctance = rules.reluctance * rules.worth * rules.window_seconds * rules.horizon
     return unit * (rules.join_seconds * max(0, count - before) + reluctance * abs(count - before))
 
@@ -183,5 +183,8 @@ class CountLaw:
         return min(first, max(rules.least, LARGEST_GROWTH * max(1, present)))
 
     def expected(self) -> dict[int, float]:
-        """Return the rate of each number, measured or extrapolated; raises ValueError before any is known."""
+        """Return the rate of each number, measured or extrapolated.
+
+        Raises ValueError before any is known.
+        """
         return fitted_rates(self.rates, self.rules.least, self.rules.most)
