@@ -36,9 +36,10 @@ Report: TypeAlias = Callable[[dict[str, Any]], object]
 def trainable(job_file: str | PathLike[str]) -> Callable[[dict[str, Any]], None]:
     """Return a function for `ray.tune.Tuner`.
 
-    Its config has keys of the job file, such as `sync.gap`. It reports, about once a second, `ne` of the latest batches, each scored before its step, and `examples`,
-    the trained ones; at the end the NE on held-out data, or without any that of training, and `scored`. If
-    the scheduler stops the trial, its nodes end.
+    Its config has keys of the job file, such as `sync.gap`. It reports, about once a second, `ne` of the
+    latest batches, each scored before its step, and `examples`, the trained ones; at the end the NE on
+    held-out data, or without any that of training, and `scored`. If the scheduler stops the trial, its nodes
+    end.
 
     Raises JobFileError for a job that cannot be used; the function raises it for values that the job cannot
     have, and ShadowSyncError for a trial that did not train to its end.

@@ -45,7 +45,8 @@ def require_scalable(job: Job, rules: CountRules) -> None:
 async def keep_scaled(endpoint: str, rules: CountRules) -> None:
     """Keep the number of trainers at what the law chooses, until the job ends.
 
-    Runs on the supervisor's loop. A change that is not possible now, or a coordinator that is away, is tried again.
+    Runs on the supervisor's loop. A change that is not possible now, or a coordinator that is away, is tried
+    again.
     """
     counts = TrainerCounts(rules)
     while True:

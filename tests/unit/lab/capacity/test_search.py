@@ -185,7 +185,7 @@ def test_rounds_on_full_cores_come_more_rarely(cores: int) -> None:
     assert without is not None
     assert without.examples_per_second > rates[0]
     # From some duty on a trainer's rounds follow each other without a pause.
-    assert rates == sorted(rates, reverse=True)
+    assert rates == pytest.approx(sorted(rates, reverse=True), rel=1e-4)
     assert rates[2] < 0.9 * rates[0]
     assert rates[-1] > 0.25 * rates[0], "training goes on"
     last = found[1.0]
