@@ -102,7 +102,7 @@ def score_of(report: Report) -> float | None:
 def run_supervised(
     job: Job, is_to_stop: Callable[[dict[str, Any]], bool]
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
-    """Run a job on this machine; interrupt it when `is_to_stop` says so of a status.
+    """Run a job here, and interrupt it when `is_to_stop` says so.
 
     Returns the exit code, a line for the user, the report and the run's folder.
     """
