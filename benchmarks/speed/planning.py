@@ -1,6 +1,7 @@
 """The plan's examples/s beside measured ones, for settings that were not profiled.
 
     python benchmarks/speed/planning.py --out docs/results/planning.json       # 9 minutes on two quiet cores
+    python benchmarks/speed/planning.py --again docs/results/planning.json     # predict the same runs anew
     python benchmarks/speed/planning.py --rounds 1 --seconds 6 --only 2        # does it run
 
 One job is profiled once, and predicts twelve settings of trainers, workers, nodes, batches in flight, rounds
@@ -17,6 +18,7 @@ and the plan may be changed for them, never for the twelve.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import statistics
@@ -41,6 +43,7 @@ from shadowsync.nodes.launch import with_sync_nodes
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job, load_resolved
 from shadowsync.pipeline.performance.document import Profile
+from shadowsync.pipeline.performance.measurements import ProfileMeasurements
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.text.format import count, percent
 from shadowsync.pipeline.text.markdown import markdown_table
@@ -266,15 +269,40 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tuning", type=int, default=len(TUNING), help="so many of the others")
     parser.add_argument("--data", type=Path, help="a generated log to use")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--again", type=Path, metavar="FILE", help="predict what FILE has the runs of, anew")
     given = parser.parse_args()
     if given.seconds < LEAST_SECONDS:
         parser.error(f"--seconds: at least {LEAST_SECONDS:g}, since the first ones do not count")
     return given
 
 
+def predict_again(results: Mapping[str, Any]) -> None:
+    """Print the predictions of the present formulas for a file's profiles, beside its runs."""
+    base = merged(on_log(Path("log"), 1), BASE)
+    compared = []
+    for key, changes in (("profile", {}), ("other_profile", OTHER_MODEL)):
+        profile = Profile.of(ProfileMeasurements.model_validate(results[key]), [], None)
+        assert profile.measured.basis is not None
+        demands = demands_of(profile, profile.measured.basis, key)
+        guesses = {
+            name: predicted(profile, demands, merged(base, HELD_OUT[name], changes))
+            for name in results["runs"]
+        }
+        compared.append(compare(results["runs"], guesses))
+        tuning = results.get("tuning", {}) if key == "profile" else {}
+        for name, found in tuning.items():
+            planned = predicted(profile, demands, merged(base, TUNING[name]))
+            print(f"tuning  {name:28} {count(found['examples_per_second'])}, predicted {count(planned)}")
+    print(table(compared[0]))
+    print("\n".join(f"{name}: {value}" for name, value in verdicts(*compared).items()))
+
+
 def main() -> None:
     """Profile, predict, measure, compare, and save."""
     given = arguments()
+    if given.again is not None:
+        predict_again(json.loads(given.again.read_text("utf-8"))["results"])
+        return
     began = time.monotonic()
     names = list(HELD_OUT)[: given.only]
     with log_or_generated(given.data, given.examples, 1000) as log:
@@ -287,7 +315,11 @@ def main() -> None:
         guesses = {name: guess(sections) for name, sections in settings.items()}
         other, costs = profiled(merged(base, OTHER_MODEL), given.profile_seconds)
         wrong = {name: predicted(other, costs, merged(settings[name], OTHER_MODEL)) for name in names}
-        found: dict[str, Any] = {"profile": profile.measured.model_dump(mode="json"), "predicted": guesses}
+        found: dict[str, Any] = {
+            "profile": profile.measured.model_dump(mode="json"),
+            "other_profile": other.measured.model_dump(mode="json"),
+            "predicted": guesses,
+        }
         print("\n".join(f"predicted  {name:42} {count(rate)}" for name, rate in guesses.items()), flush=True)
         if given.out is not None:
             save(given.out, "planned speeds", found)
