@@ -21,6 +21,7 @@ from .commands.init import init
 from .commands.key import key, security_options
 from .commands.merge import merge
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
+from .commands.options.autoscale_option import autoscale_options, autoscale_rules
 from .commands.options.engine_option import engine_options
 from .commands.options.job_arguments import job_of, job_options, web_option, web_override
 from .commands.options.network_options import network_options, network_overrides
@@ -34,6 +35,7 @@ from .commands.serve import serve
 from .commands.simulate import simulate
 from .commands.stop import stop
 from .commands.top import top
+from .commands.tune import tune
 
 EXIT_CODES = """\b
 Exit codes:
@@ -82,6 +84,7 @@ def main() -> None:
 @security_options
 @web_option
 @engine_options
+@autoscale_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
 @click.option("--supervised", is_flag=True, hidden=True)
 def run(
@@ -92,9 +95,15 @@ def run(
     web: str | None,
     on: str | None,
     exit_zero_on: tuple[int, ...],
+    autoscale: str | None,
+    target: str | None,
     **network: str | None,
 ) -> None:
-    """Run a whole job on this machine, or with --on on a cluster."""
+    """Run a whole job on this machine, or with --on on a cluster.
+
+    With --autoscale 1:8 it begins with trainer.count trainers. Others join as long as each adds enough, and
+    leave if it does not; every decision is an event of the job, with the speeds that speak for it.
+    """
     from .commands.run_command import run_and_exit
 
     given = (*overrides, *network_overrides(network), *web_override(web))
@@ -105,6 +114,7 @@ def run(
         supervised=supervised,
         on=on,
         exit_zero_on=exit_zero_on,
+        autoscale=autoscale_rules(autoscale, target),
     )
 
 
@@ -144,7 +154,7 @@ def profile(
 
 COMMANDS = (
     *(algos, chaos, compare, evaluate, export, generate, health, hub, init, key),
-    *(merge, plan, predict, prepare, render, resume, scale, serve, simulate, stop, top),
+    *(merge, plan, predict, prepare, render, resume, scale, serve, simulate, stop, top, tune),
     *(coordinator, embedding, reader, sync, trainer),
 )
 for command in COMMANDS:

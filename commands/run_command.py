@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..nodes.supervisor.starter import Starter
     from ..pipeline.config.job import Job
     from ..pipeline.errors import ExitCode
+    from ..pipeline.performance.count_law import CountRules
     from ..pipeline.report.model import Report
 
 
@@ -27,11 +28,13 @@ def run_and_exit(
     supervised: bool = False,
     on: str | None = None,
     exit_zero_on: tuple[int, ...] = (),
+    autoscale: CountRules | None = None,
 ) -> NoReturn:
     """Read a job, run it, and exit.
 
-    It runs on this machine, or on the engine `on`. Shows progress and report. Exits with the job's exit code,
-    or 0 if that is one of `exit_zero_on`. `command` names the command in messages.
+    It runs on this machine, or on the engine `on`, with its number of trainers kept by `autoscale`. Shows
+    progress and report. Exits with the job's exit code, or 0 if that is one of `exit_zero_on`. `command`
+    names the command in messages.
     """
     from rich.console import Console
 
@@ -39,7 +42,9 @@ def run_and_exit(
     from ..pipeline.report.run_folder import shown
     from ..pipeline.report.terminal import print_report
 
-    code, text, report, folder = supervise(read_job, quiet=quiet, supervised=supervised, on=on)
+    code, text, report, folder = supervise(
+        read_job, quiet=quiet, supervised=supervised, on=on, autoscale=autoscale
+    )
     if report is not None and folder is not None and not quiet:
         print_report(report, Console())
         click.echo(f"report: {shown(folder / 'report.md')}")
@@ -66,6 +71,7 @@ def supervise(
     supervised: bool,
     profile_seconds: float | None = None,
     on: str | None = None,
+    autoscale: CountRules | None = None,
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     """Run a job to its end.
 
@@ -84,7 +90,7 @@ def supervise(
         if on is not None:
             job, launcher = _on_cluster(job, starter, stack)
         return run_interruptible(
-            lambda: _supervised(job, starter, launcher, quiet, supervised, profile_seconds)
+            lambda: _supervised(job, starter, launcher, quiet, supervised, profile_seconds, autoscale)
         )
 
 
@@ -125,6 +131,7 @@ async def _supervised(
     quiet: bool,
     supervised: bool,
     profile_seconds: float | None,
+    autoscale: CountRules | None,
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     from ..nodes.supervisor.supervisor import Supervisor
     from ..pipeline.jobfile.extras import left_out
@@ -142,6 +149,7 @@ async def _supervised(
         began=shown.begin,
         profile_seconds=profile_seconds,
         launcher=launcher,
+        autoscale=autoscale,
     )
     try:
         return *(await supervisor.run()), supervisor.folder

@@ -7,18 +7,14 @@ from pathlib import Path
 import click
 
 from .key import key_option
+from .options.autoscale_option import autoscale_options, autoscale_rules
 
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", required=False, type=click.Path(path_type=Path))
 @click.argument("counts", metavar="[ROLE=COUNT]...", nargs=-1)
 @click.option("--join", metavar="tcp://HOST:PORT", help="The coordinator's address, instead of RUN.")
-@click.option(
-    "--autoscale",
-    metavar="MIN:MAX",
-    help="Stay, and keep the number of trainers within these at what pays, by the measured speed.",
-)
-@click.option("--target", metavar="RATE", help="With --autoscale: examples/s that suffice, such as 100k/s.")
+@autoscale_options
 @key_option
 def scale(
     run_folder: Path | None,
@@ -33,34 +29,33 @@ def scale(
     run`; if there are too many, the last ones hand back what they have and leave. The command waits until it
     is done.
 
-    With --autoscale 1:8 it follows the job to its end. It measures the speed of each number of trainers that
-    it tries, and goes on to more as long as each adds at least half of what the first ones train, or until
-    --target is reached.
+    With --autoscale 1:8 the command stays, and follows the job to its end. It measures the speed of each
+    number of trainers that it tries, and goes on to more as long as each adds at least half of what the first
+    ones train, or until --target is reached. `shadowsync run` takes the same options.
     """
     from ..nodes.runtime.main_loop import run_interruptible
-    from ..pipeline.errors import JobFileError
+    from ..pipeline.errors import ClusterError, JobFileError
     from ..watch.attach import address_of
     from ..watch.scale import parse_counts, scale_job
 
     if join is not None and run_folder is not None:
         # With --join there is no folder: the first argument is a count.
         run_folder, counts = None, (str(run_folder), *counts)
-    if autoscale is None:
-        if target is not None:
-            raise JobFileError("--target is for --autoscale", remedy="add --autoscale 1:8")
+    rules = autoscale_rules(autoscale, target)
+    if rules is None:
         wanted = parse_counts(counts)
         address = address_of(run_folder, join)
         run_interruptible(lambda: scale_job(address, wanted))
         return
     if counts:
         raise JobFileError("--autoscale chooses the number of trainers itself", remedy="give no ROLE=COUNT")
-    from ..pipeline.performance.count_law import WORTH_OF_A_TARGET, CountRules
-    from ..pipeline.text.rates import parse_rate
-    from ..watch.autoscale import autoscale_job, parse_range
+    from ..watch.autoscale import TrainerCounts, autoscale_job
 
-    least, most = parse_range(autoscale)
-    rules = CountRules(least, most)
-    if target is not None:
-        rules = CountRules(least, most, target=parse_rate(target), worth=WORTH_OF_A_TARGET)
+    counts_so_far = TrainerCounts(rules)
     address = address_of(run_folder, join)
-    run_interruptible(lambda: autoscale_job(address, rules))
+
+    def refuse(error: ClusterError) -> None:
+        raise error
+
+    outcome = run_interruptible(lambda: autoscale_job(address, counts_so_far, click.echo, refuse))
+    click.echo(f"the job has ended: {outcome}" if outcome else "the job has ended")

@@ -168,8 +168,8 @@ def write_json(path: Path, part: BaseModel) -> None:
         file.write(part.model_dump_json(indent=1, by_alias=True).encode() + b"\n")
 
 
-def read_json(path: Path, kind: type[Part]) -> Part:
-    """Read what `write_json` wrote.
+def read_json(path: Path, kind: type[Part], what: str = "comparison") -> Part:
+    """Read what `write_json` wrote of a comparison, or of `what`.
 
     Raises JobFileError.
     """
@@ -177,13 +177,13 @@ def read_json(path: Path, kind: type[Part]) -> Part:
         return kind.model_validate_json(path.read_bytes())
     except OSError as error:
         raise JobFileError(
-            f"cannot be read ({error.strerror})", where=str(path), remedy="give the folder of a comparison"
+            f"cannot be read ({error.strerror})", where=str(path), remedy=f"give the folder of a {what}"
         ) from error
     except ValidationError as error:
         raise JobFileError(
-            f"is not a comparison ({first_fault(error)})",
+            f"is not a {what} ({first_fault(error)})",
             where=str(path),
-            remedy="give the folder of a comparison",
+            remedy=f"give the folder of a {what}",
         ) from error
 
 

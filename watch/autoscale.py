@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import click
-
 from ..pipeline.errors import ClusterError, JobFileError
-from ..pipeline.performance.count_law import CountLaw, CountRules
-from ..pipeline.text.format import count, counted
+from ..pipeline.performance.count_law import WORTH_OF_A_TARGET, CountLaw, CountRules
+from ..pipeline.text.format import count, counted, percent
+from ..pipeline.text.rates import parse_rate
 from ..pipeline.wire.control.messages import Scale, ScaleReply
 from ..pipeline.wire.rpc_channel import RemoteError, RpcChannel
 from ..pipeline.wire.rpc_client import open_channel
@@ -21,14 +21,59 @@ from .scale import SCALE_SECONDS
 from .status import Status
 
 
-def parse_range(text: str) -> tuple[int, int]:
-    """Read MIN:MAX; raises JobFileError for any other text."""
+def rules_of(text: str, target: str | None) -> CountRules:
+    """Read MIN:MAX and a target such as 100k/s; raises JobFileError for any other text."""
     found = re.fullmatch(r"([0-9]{1,5}):([0-9]{1,5})", text)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise JobFileError(
             f"--autoscale: {text!r} given; MIN:MAX trainers are needed", remedy="write --autoscale 1:8"
         )
-    return int(found[1]), int(found[2])
+    least, most = int(found[1]), int(found[2])
+    if target is None:
+        return CountRules(least, most)
+    return CountRules(least, most, target=parse_rate(target), worth=WORTH_OF_A_TARGET)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A number of trainers, and the figures that speak for it.
+
+    Attributes:
+        present, wanted: numbers of trainers; equal if the job keeps them.
+        rates: examples/s of each number that was measured.
+        expected: examples/s of each number, measured or extrapolated.
+        target: examples/s that suffice, if any were given.
+    """
+
+    present: int
+    wanted: int
+    rates: dict[int, float]
+    expected: dict[int, float]
+    target: float | None = None
+
+    @property
+    def text(self) -> str:
+        """One line with the decision and its figures."""
+        if self.wanted == self.present:
+            what = f"autoscale keeps {counted(self.present, 'trainer')}"
+        else:
+            what = f"autoscale goes from {self.present} to {counted(self.wanted, 'trainer')}"
+        measured = ", ".join(f"{count(rate)} with {number}" for number, rate in sorted(self.rates.items()))
+        parts = [f"{what}: {measured} examples/s measured"]
+        compared = self.wanted if self.wanted != self.present else self.present + 1
+        if compared in self.expected and compared not in self.rates:
+            parts.append(f"{count(self.expected[compared])} expected with {compared}")
+        if self.target is not None:
+            parts.append(f"target {count(self.target)}")
+        parts.append(f"scaling efficiency {percent(self.efficiency)} with {self.present}")
+        return "; ".join(parts)
+
+    @property
+    def efficiency(self) -> float:
+        """Speed of a present trainer over that of one of the fewest."""
+        least = min(self.expected)
+        alone = self.expected[least] / least
+        return self.rates[self.present] / (self.present * alone)
 
 
 @dataclass
@@ -38,6 +83,7 @@ class _Window:
     trainers: int
     since: float
     trained: int | None = None
+    kept: bool = False
 
 
 class TrainerCounts:
@@ -57,8 +103,8 @@ class TrainerCounts:
         """The examples per second of each number of trainers that was measured."""
         return self._law.rates
 
-    def decide(self, status: Status) -> int | None:
-        """Return the number of trainers to change to, or None."""
+    def decide(self, status: Status) -> Decision | None:
+        """Return a decision: to change the number, or once to keep it."""
         trainers = sum(node.role == "trainer" and node.alive for node in status.nodes)
         window, now = self._window, status.seconds
         if status.phase != "training" or not trainers:
@@ -73,42 +119,55 @@ class TrainerCounts:
             return None
         if now - window.since < self._rules.window_seconds:
             return None
-        self._law.observe(trainers, (status.progress.trained - window.trained) / (now - window.since))
+        rate = (status.progress.trained - window.trained) / (now - window.since)
         window.since, window.trained = now, status.progress.trained
-        wanted = self._law.wanted(trainers)
-        return wanted if wanted != trainers else None
+        if rate <= 0.0:
+            # There was nothing to train, which says nothing of the number of trainers.
+            return None
+        self._law.observe(trainers, rate)
+        wanted = self._law.wanted(trainers, status.progress.seconds_left)
+        if wanted == trainers and window.kept:
+            return None
+        window.kept = True
+        return Decision(trainers, wanted, self.rates, self._law.expected(), self._rules.target)
 
 
-async def autoscale_job(address: str, rules: CountRules) -> None:
-    """Keep a job at the number of trainers that the law chooses.
+async def autoscale_job(
+    address: str,
+    counts: TrainerCounts,
+    changed: Callable[[str], object],
+    refused: Callable[[ClusterError], object],
+) -> str:
+    """Keep a job at the law's number of trainers until it ends.
 
-    Prints each change. Raises ClusterError if nothing answers, or the job refuses a change.
+    Each decision becomes an event of the job. Returns the job's outcome. Raises ClusterError if nothing
+    answers.
+
+    Args:
+        address: the coordinator's.
+        counts: what was measured so far; a new connection goes on with it.
+        changed: called with the text of each decision that was carried out.
+        refused: called if the job refuses a change; if it returns, the change is tried again later.
     """
-    counts = TrainerCounts(rules)
     watched = WatchedJob(address)
     async with open_channel(address, watched.handle) as channel:
         status: Status | None = await watched.first_status(channel, notify_end=True)
         while status is not None:
-            wanted = counts.decide(status)
-            if wanted is not None and not await _change(channel, watched, address, wanted, counts):
-                break
+            decision = counts.decide(status)
+            if decision is not None:
+                try:
+                    if await _carry_out(decision, channel, watched) is None:
+                        break
+                    changed(decision.text)
+                except RemoteError as error:
+                    refused(ClusterError(error.what, where=address, remedy=error.remedy))
             with suppress(TimeoutError):
                 await asyncio.wait_for(watched.ended.wait(), PERIOD_SECONDS)
             status = await watched.next_status(channel)
-    click.echo(f"the job has ended: {watched.outcome}" if watched.outcome else "the job has ended")
+    return watched.outcome
 
 
-async def _change(
-    channel: RpcChannel, watched: WatchedJob, address: str, wanted: int, counts: TrainerCounts
-) -> bool:
-    """Change the number of trainers; return whether the job still runs."""
-    try:
-        call = channel.call(Scale("trainer", wanted), timeout_seconds=SCALE_SECONDS)
-        reply: ScaleReply | None = await race(call, watched.ended.wait())
-    except RemoteError as error:
-        raise ClusterError(error.what, where=address, remedy=error.remedy) from error
-    if reply is None:
-        return False
-    measured = ", ".join(f"{count(rate)} with {number}" for number, rate in sorted(counts.rates.items()))
-    click.echo(f"the job has {counted(reply.count, 'trainer')} (examples/s: {measured})")
-    return True
+async def _carry_out(decision: Decision, channel: RpcChannel, watched: WatchedJob) -> ScaleReply | None:
+    """Have the coordinator change the number of trainers; None if the job ended meanwhile."""
+    request = Scale("trainer", decision.wanted, decision.text)
+    return await race(channel.call(request, timeout_seconds=SCALE_SECONDS), watched.ended.wait())

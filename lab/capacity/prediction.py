@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,8 +26,10 @@ IN_FLIGHT: Final = "batches in flight"
 # Batches in flight hide the waits if a station is used for this share of the time.
 _HIDDEN: Final = 0.9
 # Rate and time between rounds depend on each other; they settle within a few turns.
-_TURNS: Final = 8
+_TURNS: Final = 30
 _HALVINGS: Final = 30
+_MOST_STRETCH: Final = 1e3
+_LEAST_RATE: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def predict(
     """Predict the speed of a layout; None if memory does not suffice.
 
     Speed is the least of what threads, cores, links and batches in flight allow. The machines' cores are
-    shared by all nodes on them, and trainers train as fast as their machine lets each of them.
+    shared by all nodes on them, and trainers train as fast as their machine lets each of them. Where cores
+    are full, everything on them takes longer, the rounds too, and so come more rarely.
     """
     threads = thread_limits(layout, demands, rules)
     bound = rate_bound(layout, demands, rules, float(machine.cores * machines))
@@ -129,9 +133,9 @@ def predict(
     if placement is None:
         return None
     all_cores = _over(float(machine.cores * machines), demands.cpu_seconds)
-    rate, period = bound, None
-    for _ in range(_TURNS):
-        period = round_period(layout, demands, rules, machine, machines, rate)
+    rate, period, stretch = bound, None, 1.0
+    for turn in range(_TURNS):
+        period = round_period(layout, demands, rules, machine, machines, rate, stretch)
         workers = _workers_rate(layout, demands, rules, machine, machines, period)
         limits = threads | {_kept_by(workers, threads, rules): workers}
         limits[CORES] = _cores_rate(placement, demands, machine, np.inf, period, all_cores)
@@ -141,7 +145,11 @@ def predict(
         new = min(together, *limits.values())
         if abs(new - rate) <= 1e-6 * rate:
             break
-        rate = new
+        # Without any rate there would be no rounds.
+        rate = max(new, _LEAST_RATE * bound)
+        crowded = min(_MOST_STRETCH, max(1.0, _over(min(workers, *threads.values()), together)))
+        # Longer rounds free cores, which shortens them again: half of the way avoids swinging.
+        stretch = math.sqrt(stretch * crowded) if turn else crowded
     gap = None
     if period is not None:
         iterations = rate / (layout.trainers * demands.batch)
@@ -151,16 +159,23 @@ def predict(
 
 
 def round_period(
-    layout: Layout, demands: Demands, rules: JobRules, machine: Machine, machines: int, rate: float
+    layout: Layout,
+    demands: Demands,
+    rules: JobRules,
+    machine: Machine,
+    machines: int,
+    rate: float,
+    stretch: float = 1.0,
 ) -> float | None:
     """Return the seconds between two rounds of a trainer; None without rounds.
 
     In the background a trainer waits for its duty cycle and its gap (`RoundSchedule`). The links and services
-    of the sync nodes are stations that all trainers share.
+    of the sync nodes are stations that all trainers share. `stretch` is the factor by which work takes longer
+    on full cores; at a fixed rate the workers' wait has it already.
     """
     if not rules.synchronizes or rate <= 0.0:
         return None
-    stations, delay = _round_work(layout, demands, machine, machines)
+    stations, delay = _round_work(layout, demands, machine, machines, 1.0 if rules.fixed else stretch)
     if rules.fixed:
         # Each worker computes `every` steps between two rounds of its own.
         thinking = rules.every * demands.step_seconds + delay
@@ -186,7 +201,7 @@ def _kept_by(workers: float, threads: dict[str, float], rules: JobRules) -> str:
 
 
 def _round_work(
-    layout: Layout, demands: Demands, machine: Machine, machines: int
+    layout: Layout, demands: Demands, machine: Machine, machines: int, stretch: float
 ) -> tuple[list[float], float]:
     """Return a round's seconds at the shared stations, and outside of them.
 
@@ -194,8 +209,8 @@ def _round_work(
     """
     sent, received = demands.round_sent_bytes, demands.round_received_bytes
     nodes = max(1, layout.sync_nodes)
-    stations = [demands.center_seconds / nodes] if layout.sync_nodes else []
-    delay = demands.round_seconds
+    stations = [stretch * demands.center_seconds / nodes] if layout.sync_nodes else []
+    delay = stretch * demands.round_seconds
     if machines > 1:
         delay += 2 * machine.delay_seconds
         if machine.nic_bytes_per_second is not None:

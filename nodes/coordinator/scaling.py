@@ -44,13 +44,24 @@ class Scaling:
         async with self._turn:
             role, count = request.role, request.count
             self._check(role, count)
-            staying = self._staying(role)
-            joined, left = [], []
-            if count > len(staying):
-                joined = await self._start(role, count - len(staying))
-            elif count < len(staying):
-                left = await self._release(staying[count:])
+            if request.why:
+                self._server.event("coordinator", request.why)
+            try:
+                joined, left = await self._change(role, count)
+            except ClusterError as error:
+                if request.why:
+                    self._server.event("coordinator", f"that was not possible: {error.what}")
+                raise
             return ScaleReply(tuple(joined), tuple(left), len(self._staying(role)))
+
+    async def _change(self, role: str, count: int) -> tuple[list[str], list[str]]:
+        """Return the names of the nodes that joined and left."""
+        staying = self._staying(role)
+        if count > len(staying):
+            return await self._start(role, count - len(staying)), []
+        if count < len(staying):
+            return [], await self._release(staying[count:])
+        return [], []
 
     def _staying(self, role: str) -> list[Member]:
         """Return a role's living nodes that were not told to leave."""

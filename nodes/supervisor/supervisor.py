@@ -19,6 +19,7 @@ from uuid import uuid4
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
+from ...pipeline.performance.count_law import CountRules
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
 from ...pipeline.wire.control.orders import StartNode
@@ -29,6 +30,7 @@ from ...pipeline.wire.rpc_client import open_channel
 from ...pipeline.wire.tasks import background, race
 from ..runtime.process import exit_status_text, exit_when_parent_dies
 from ..runtime.settings import metrics_ports
+from .autoscaling import keep_scaled, require_scalable
 from .job_check import have_checked
 from .job_exit import JobExit, job_exit
 from .launcher import COORDINATOR, Launcher, LocalLauncher, NodeKey, NodeStart, RunningNode, end_all
@@ -57,6 +59,8 @@ class Supervisor:
         began: called with the run folder once the coordinator has made it.
         profile_seconds: time to measure, for a profile.
         launcher: of the nodes; by default they are processes of this machine.
+        autoscale: by which the number of trainers is kept; None: it stays.
+        with_curves: whether `progress` gets the whole curves, too.
     """
 
     def __init__(
@@ -70,8 +74,12 @@ class Supervisor:
         began: Callable[[Path], None] | None = None,
         profile_seconds: float | None = None,
         launcher: Launcher | None = None,
+        autoscale: CountRules | None = None,
+        with_curves: bool = False,
     ) -> None:
         self._job = job
+        self._status = GetStatus({} if with_curves else None)
+        self._autoscale = autoscale
         self._progress_seconds = progress_seconds
         self._metrics_ports = metrics_ports(job)
         self._progress = progress
@@ -129,7 +137,8 @@ class Supervisor:
             for role, count in self._job.expected.items():
                 for index in range(count):
                     await self._spawn(role, index, ["--join", endpoint])
-            async with background(self._watch_job(endpoint), self._watch_relay()):
+            scaling = [keep_scaled(endpoint, self._autoscale)] if self._autoscale else []
+            async with background(self._watch_job(endpoint), self._watch_relay(), *scaling):
                 await self._follow_coordinator()
                 await self._wait_for_others()
                 await self._emulation.stop()
@@ -146,6 +155,8 @@ class Supervisor:
 
         Raises JobFileError for a job that cannot be run, DataError as `require_topics_usable`.
         """
+        if self._autoscale is not None:
+            require_scalable(self._job, self._autoscale)
         await asyncio.to_thread(require_topics_usable, self._job.data)
         devices = self._launcher.trainers_here
         await race(have_checked(self._starter, self._job_file, devices=devices), self._interrupted.wait())
@@ -333,7 +344,7 @@ class Supervisor:
         while True:
             await asyncio.sleep(self._progress_seconds)
             try:
-                reply = await channel.call(GetStatus(), timeout_seconds=5.0)
+                reply = await channel.call(self._status, timeout_seconds=5.0)
             except (ConnectionLost, RemoteError):
                 continue
             self._end_dead(reply.dead)

@@ -22,6 +22,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka": ("confluent_kafka",),
     "kubernetes": ("yaml",),
     "storage": ("obstore",),
+    "tune": ("optuna",),
     "ray": ("ray",),
     "lightning": ("lightning",),
     "transformers": ("accelerate", "transformers"),

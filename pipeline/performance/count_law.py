@@ -31,6 +31,8 @@ class CountRules:
         window_seconds: time between two decisions.
         join_seconds: time in which a trainer that joins trains nothing.
         horizon: number of windows to look ahead.
+        reluctance: share of `worth` by which a trainer must exceed it to join, or fall short of it to leave,
+            over the horizon, so that noise moves nothing.
     """
 
     least: int
@@ -40,6 +42,7 @@ class CountRules:
     window_seconds: float = 30.0
     join_seconds: float = 10.0
     horizon: int = 8
+    reluctance: float = 0.2
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
@@ -56,9 +59,10 @@ def plan_counts(
     With X(n) the rate of n trainers, r the target of a window, w its seconds, u = X(least) / least what a
     trainer trains, and j the seconds to join, it maximizes the sum over windows of
 
-        w (min(X(n), r) - worth u n) - j u max(0, n - n before).
+        w (min(X(n), r) - worth u n) - j u max(0, n - n before) - h u |n - n before|
 
-    Of equal plans it takes the one with fewer trainers, in the earliest window where they differ.
+    where h is `reluctance` of worth w over the horizon. Of equal plans it takes the one with fewer trainers,
+    in the earliest window where they differ.
 
     Args:
         rates: examples per second of each count from `least` to `most`.
@@ -96,8 +100,9 @@ def window_value(rate: float, count: int, target: float | None, unit: float, rul
 
 
 def change_cost(before: int, count: int, unit: float, rules: CountRules) -> float:
-    """Return the examples that joining trainers do not train yet."""
-    return rules.join_seconds * unit * max(0, count - before)
+    """Return the examples that a change must gain, those of joining trainers included."""
+    reluctance = rules.reluctance * rules.worth * rules.window_seconds * rules.horizon
+    return unit * (rules.join_seconds * max(0, count - before) + reluctance * abs(count - before))
 
 
 def fitted_rates(measured: Mapping[int, float], least: int, most: int) -> dict[int, float]:
@@ -160,12 +165,26 @@ class CountLaw:
         """The median rate of each count that was tried."""
         return {trainers: median(windows) for trainers, windows in self._windows.items()}
 
-    def wanted(self, present: int) -> int:
-        """Return the number of trainers to have next; `present` while nothing was measured."""
+    def wanted(self, present: int, seconds_left: float | None = None) -> int:
+        """Return the number of trainers to have next; `present` while nothing was measured.
+
+        `seconds_left` is the time until the job ends, which a change must pay within.
+        """
         rules = self.rules
         inside = min(max(present, rules.least), rules.most)
         if not any(rate > 0.0 for rate in self.rates.values()):
             return inside
-        rates = fitted_rates(self.rates, rules.least, rules.most)
-        first = plan_counts(rates, present, [rules.target] * rules.horizon, rules)[0]
+        windows = rules.horizon
+        if seconds_left is not None:
+            windows = min(windows, int(seconds_left / rules.window_seconds))
+        if windows < 1:
+            return inside
+        first = plan_counts(self.expected(), present, [rules.target] * windows, rules)[0]
         return min(first, max(rules.least, LARGEST_GROWTH * max(1, present)))
+
+    def expected(self) -> dict[int, float]:
+        """Return the rate of each number, measured or extrapolated.
+
+        Raises ValueError before any is known.
+        """
+        return fitted_rates(self.rates, self.rules.least, self.rules.most)

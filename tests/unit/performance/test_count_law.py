@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -47,12 +48,19 @@ def by_brute_force(rates: Rates, start: int, targets: Sequence[float | None], ru
     windows=st.integers(1, 4),
     worth=st.floats(0.05, 0.95),
     join=st.floats(0.0, 200.0),
+    reluctance=st.floats(0.0, 1.0),
 )
 def test_the_dynamic_program_agrees_with_brute_force(
-    data: st.DataObject, least: int, further: int, windows: int, worth: float, join: float
+    data: st.DataObject,
+    least: int,
+    further: int,
+    windows: int,
+    worth: float,
+    join: float,
+    reluctance: float,
 ) -> None:
     most = least + further
-    rules = CountRules(least, most, worth=worth, join_seconds=join)
+    rules = CountRules(least, most, worth=worth, join_seconds=join, reluctance=reluctance)
     rates = {count: data.draw(st.floats(1.0, 1e5)) for count in range(least, most + 1)}
     targets = data.draw(st.lists(st.none() | st.floats(1.0, 1e5), min_size=windows, max_size=windows))
     start = data.draw(st.integers(1, most + 2))
@@ -73,7 +81,7 @@ def test_looking_ahead_pays() -> None:
 def test_a_peak_is_met_before_it_comes_only_if_joining_is_cheap() -> None:
     rates = {n: 100.0 * n for n in range(1, 5)}
     targets = [100.0, 400.0, 400.0, 100.0]
-    cheap = CountRules(1, 4, join_seconds=0.0)
+    cheap = CountRules(1, 4, join_seconds=0.0, reluctance=0.0)
     assert plan_counts(rates, 1, targets, cheap) == (1, 4, 4, 1)
     dear = CountRules(1, 4, join_seconds=1e4)
     assert plan_counts(rates, 1, targets, dear) == (1, 1, 1, 1)
@@ -151,6 +159,24 @@ def test_a_burst_does_not_move_it() -> None:
         law.observe(3, 3000.0)
     law.observe(3, 10.0)
     assert law.wanted(3) == 3
+
+
+@pytest.mark.parametrize(("reluctance", "flaps"), [(0.2, False), (0.0, True)], ids=["reluctant", "control"])
+def test_noise_around_the_threshold_does_not_move_it(reluctance: float, flaps: bool) -> None:
+    """A second trainer adds half of the first, and each window is off by up to 6%."""
+    rates = {1: 1000.0, 2: 1500.0}
+    # Without a price of joining, so that only the reluctance holds it.
+    law = CountLaw(CountRules(1, 2, reluctance=reluctance, join_seconds=0.0))
+    noise = random.Random(7)
+    law.observe(1, rates[1])
+    law.observe(2, rates[2])
+    present, changes = 2, 0
+    for _ in range(200):
+        law.observe(present, rates[present] * noise.uniform(0.94, 1.06))
+        wanted = law.wanted(present)
+        changes += wanted != present
+        present = wanted
+    assert (changes > 0) == flaps, changes
 
 
 @pytest.mark.parametrize(

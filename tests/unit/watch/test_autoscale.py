@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.performance.count_law import CountRules
-from shadowsync.watch.autoscale import TrainerCounts, parse_range
+from shadowsync.watch.autoscale import Decision, TrainerCounts, rules_of
 from shadowsync.watch.status import Status
 
 RULES = CountRules(1, 16, window_seconds=30.0, join_seconds=10.0)
@@ -36,10 +36,10 @@ def follow(rate: Callable[[int], float], start: int, seconds: int, rules: CountR
     seen = [start]
     for second in range(seconds):
         trained += rate(trainers)
-        wanted = counts.decide(status(float(second), trained, trainers))
-        if wanted is not None:
-            trainers = wanted
-            seen.append(wanted)
+        decision = counts.decide(status(float(second), trained, trainers))
+        if decision is not None and decision.wanted != trainers:
+            trainers = decision.wanted
+            seen.append(trainers)
     return seen
 
 
@@ -82,11 +82,63 @@ def test_a_change_or_another_phase_begins_anew() -> None:
     assert TrainerCounts(RULES).decide(status(0.0, 0.0, 0)) is None
 
 
+def test_a_decision_to_stay_is_told_once_after_each_change() -> None:
+    counts, told = TrainerCounts(RULES), []
+    for second in range(400):
+        decision = counts.decide(status(float(second), 1000.0 * second, 2))
+        if decision is not None:
+            told.append((decision.present, decision.wanted))
+            if len(told) == 1:
+                # It is refused: the job stays as it is, and it is asked for again in the next window.
+                assert decision.wanted == 4
+    assert set(told) == {(2, 4)}
+    few = TrainerCounts(CountRules(1, 2))
+    decisions = [few.decide(status(float(second), 1000.0 * second, 2)) for second in range(400)]
+    assert [decision.wanted for decision in decisions if decision is not None] == [2]
+
+
+def test_an_idle_window_is_not_measured() -> None:
+    """As of a job that waits for further files."""
+    counts = TrainerCounts(CountRules(1, 2))
+    for second in range(200):
+        counts.decide(status(float(second), 1000.0 * min(second, 75), 2))
+    assert counts.rates == {2: pytest.approx(1000.0)}
+
+
+def test_the_text_of_a_decision_has_its_figures() -> None:
+    rates = {1: 1000.0, 2: 1800.0}
+    up = Decision(2, 3, rates, rates | {3: 2500.0})
+    assert up.text == (
+        "autoscale goes from 2 to 3 trainers: 1,000 with 1, 1,800 with 2 examples/s measured;"
+        " 2,500 expected with 3; scaling efficiency 90% with 2"
+    )
+    stays = Decision(2, 2, rates, rates | {3: 1900.0}, target=5e4)
+    assert stays.text.startswith("autoscale keeps 2 trainers: ")
+    assert "1,900 expected with 3; target 50,000" in stays.text
+    assert "goes from 2 to 1 trainer: " in Decision(2, 1, rates, rates).text
+
+
+def test_nothing_joins_that_cannot_pay_before_the_end() -> None:
+    def decided(left: float | None) -> int:
+        counts = TrainerCounts(RULES)
+        for second in range(60):
+            progress = {"trained": 1000 * second, "distinct": 1000 * second, "seconds_left": left}
+            decision = counts.decide(status(float(second), 0, 2, progress=progress))
+            if decision is not None:
+                return decision.wanted
+        raise AssertionError("nothing was decided")
+
+    assert decided(None) == decided(3600.0) == 4, "the control"
+    assert decided(20.0) == decided(50.0) == 2
+
+
 def test_ranges_are_parsed() -> None:
-    assert parse_range("1:8") == (1, 8)
+    rules = rules_of("1:8", None)
+    assert (rules.least, rules.most, rules.target) == (1, 8, None)
+    assert rules_of("2:2", "100k/s").target == 1e5
     for text in ("8", "0:4", "4:2", "a:b", "1:2:3", "-1:4"):
         with pytest.raises(JobFileError, match=r"--autoscale: .* MIN:MAX trainers are needed"):
-            parse_range(text)
+            rules_of(text, None)
 
 
 @pytest.mark.parametrize(

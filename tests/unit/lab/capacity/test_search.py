@@ -167,6 +167,33 @@ def test_the_gap_follows_the_duty_cycle_until_the_center_is_full() -> None:
     assert wanted.sync_gap == pytest.approx(100, rel=1e-3)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_rounds_on_full_cores_come_more_rarely(cores: int) -> None:
+    """They get their share of the cores as all work does, and do not leave the workers what remains.
+
+    Of a round 5 ms are computed, and 2 ms count for its duty cycle: at 0.4 of two trainers that would be two
+    whole cores.
+    """
+    machine = Machine(cores, 16 * GIB)
+    layout = Layout(2, 1, 1, 1, 1, 1)
+    found = {}
+    for duty in (0.01, 0.1, 0.2, 0.4, 1.0):
+        found[duty] = space(machine, of_job={"duty": duty}).predict(layout, 1)
+    rates = [prediction.examples_per_second for prediction in found.values() if prediction is not None]
+    assert len(rates) == 5
+    without = space(machine, of_job={"synchronizes": False}).predict(layout, 1)
+    assert without is not None
+    assert without.examples_per_second > rates[0]
+    # From some duty on a trainer's rounds follow each other without a pause.
+    assert rates == pytest.approx(sorted(rates, reverse=True), rel=1e-4)
+    assert rates[2] < 0.9 * rates[0]
+    assert rates[-1] > 0.25 * rates[0], "training goes on"
+    last = found[1.0]
+    assert last is not None
+    assert last.round_period_seconds is not None
+    assert last.round_period_seconds > 0.005, "the duty cycle alone would allow 2 ms"
+
+
 def test_at_a_fixed_rate_workers_wait_for_their_rounds() -> None:
     fixed = {"fixed": True, "every": 5}
     free = space().predict(Layout(4, 1, 8, 1, 4, 1), 8)

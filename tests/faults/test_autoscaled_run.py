@@ -1,0 +1,172 @@
+"""`run --autoscale`: the supervisor changes the number of trainers while the job trains."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shadowsync.nodes.supervisor.autoscaling import keep_scaled
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.performance.count_law import CountRules
+from shadowsync.pipeline.wire.control.base import Done, Request
+from shadowsync.pipeline.wire.control.messages import GetStatus
+from shadowsync.pipeline.wire.control.orders import StartNode
+from shadowsync.pipeline.wire.rpc_client import open_channel
+from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.support.in_process_cluster import SUPERVISOR, InProcessCluster
+from shadowsync.tests.support.processes import Process, Starter, wait_until
+from shadowsync.tests.support.runs import EXAMPLES, JobMaker
+from shadowsync.tests.support.supervised import Supervised
+
+SECONDS = 120.0
+EPOCHS = 6
+# Windows of a second, so that decisions come while a small job trains. What they are does not depend on how
+# fast it is: any speed reaches the one target, and none the other.
+REACHED, OUT_OF_REACH = 1.0, 1e15
+SCRIPT = """
+import json, sys
+from contextlib import closing
+from shadowsync.nodes.launch import with_sync_nodes
+from shadowsync.nodes.runtime.main_loop import run_interruptible
+from shadowsync.nodes.supervisor.starter import make_starter
+from shadowsync.nodes.supervisor.supervisor import Supervisor
+from shadowsync.pipeline.jobfile.load import load_job
+from shadowsync.pipeline.performance.count_law import CountRules
+
+given = json.loads(sys.argv[3])
+rules = CountRules(**given, window_seconds=1.0, join_seconds=0.5, worth=0.1) if given else None
+job = with_sync_nodes(load_job(sys.argv[2]), may_import=True)
+with closing(make_starter()) as starter:
+    code, text, report = run_interruptible(
+        lambda: Supervisor(job, lambda status: None, starter, autoscale=rules).run()
+    )
+print(text)
+sys.exit(int(code))
+"""
+
+
+@pytest.fixture
+def run(starter: Starter, job_file: JobMaker, tmp_path: Path) -> Callable[..., Supervised]:
+    """Starts a job of two trainers under a supervisor with rules."""
+
+    def start(epochs: int, **rules: float) -> Supervised:
+        job = job_file({"data": {"epochs": epochs}, "trainer": {"count": 2}})
+        script = tmp_path / "supervise.py"
+        script.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+        process: Process = starter.fork("supervisor", str(job), json.dumps(rules), script=script)
+        return Supervised(process, tmp_path / "runs")
+
+    return start
+
+
+def _decisions(job: Supervised) -> list[str]:
+    return [event.what for event in job.run.report.events if event.what.startswith("autoscale")]
+
+
+def test_trainers_that_are_not_needed_leave_and_the_job_ends_as_usual(
+    run: Callable[..., Supervised],
+) -> None:
+    job = run(EPOCHS, least=1, most=3, target=REACHED)
+    assert job.process.wait(SECONDS) == ExitCode.OK, job.process.text()
+    report = job.run.report
+    first = _decisions(job)[0]
+    assert first.startswith("autoscale goes from 2 to 1 trainer: ")
+    assert "with 2 examples/s measured" in first
+    assert "target 1" in first
+    assert [event.node for event in report.events if event.what == "left the job as requested"] == [
+        "trainer-1"
+    ]
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
+
+
+@pytest.mark.matrix
+def test_trainers_join_while_they_are_needed(run: Callable[..., Supervised]) -> None:
+    job = run(ENDLESS["epochs"], least=1, most=3, target=OUT_OF_REACH)
+    job.wait_for_batches(40, SECONDS)
+    of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-2'"
+    wait_until(lambda: job.run.query(of_it)[0][0] > 0, "trainer-2 trains", SECONDS)
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert _decisions(job)[0].startswith("autoscale goes from 2 to 3 trainers: ")
+    assert "expected with 3" in _decisions(job)[0]
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+
+
+@pytest.mark.matrix
+def test_without_rules_the_number_stays(run: Callable[..., Supervised]) -> None:
+    """The control."""
+    job = run(EPOCHS)
+    assert job.process.wait(SECONDS) == ExitCode.OK, job.process.text()
+    report = job.run.report
+    assert not _decisions(job)
+    assert not [event for event in report.events if "left the job" in event.what or "joined" in event.what]
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+
+
+def rules(target: float) -> CountRules:
+    return CountRules(1, 3, target=target, window_seconds=0.2, join_seconds=0.1, worth=0.1)
+
+
+def test_a_change_that_is_refused_is_an_event_and_the_job_goes_on(
+    in_process: Callable[..., InProcessCluster],
+) -> None:
+    """Nobody is there that could start another trainer."""
+    own = in_process({"data": {"epochs": EPOCHS}}).start()
+    asyncio.run(keep_scaled(own.endpoint, rules(OUT_OF_REACH)))
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    said = [event.what for event in own.run.report.events if event.node == "coordinator"]
+    assert said[0].startswith("autoscale goes from 2 to 3 trainers: ")
+    assert said[1].startswith("that was not possible: no supervisor is there")
+    assert own.run.report.examples.distinct == EPOCHS * EXAMPLES
+    assert own.run.report.ledger.adds_up, own.run.report.ledger.identities
+
+
+def test_a_trainer_leaves_a_job_that_is_followed(in_process: Callable[..., InProcessCluster]) -> None:
+    own = in_process({"data": {"epochs": EPOCHS}}).start()
+    asyncio.run(keep_scaled(own.endpoint, rules(REACHED)))
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK
+    report = own.run.report
+    assert [event.node for event in report.events if "left the job" in event.what] == ["trainer-1"]
+    # In so short a job the decision to stay with one may not come.
+    kept = [event.what for event in report.events if event.what.startswith("autoscale keeps")]
+    assert len(kept) <= 1, kept
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
+
+
+def test_a_trainer_joins_a_job_that_is_followed(in_process: Callable[..., InProcessCluster]) -> None:
+    """The test starts what the coordinator orders, as a supervisor does."""
+    own = in_process({"data": {"epochs": 2 * EPOCHS}}, replaces=True).start()
+
+    async def start(request: Request[Any], number: int) -> Done:
+        del number
+        assert isinstance(request, StartNode)
+        await asyncio.to_thread(own.join, request.role, token=request.token)
+        return Done()
+
+    async def follow() -> None:
+        async with open_channel(own.endpoint, start, identity=SUPERVISOR) as channel:
+            await channel.call(GetStatus(), timeout_seconds=SECONDS)
+            await keep_scaled(own.endpoint, rules(OUT_OF_REACH))
+
+    asyncio.run(follow())
+    assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
+    report = own.run.report
+    said = [event.what for event in report.events]
+    assert next(what for what in said if what.startswith("autoscale")).startswith(
+        "autoscale goes from 2 to 3 trainers: "
+    )
+    assert ("trainer-2", "joined the running job") in [
+        (event.node, event.what[: len("joined the running job")]) for event in report.events
+    ]
+    assert own.run.query("SELECT count(*) FROM batches WHERE trainer = 'trainer-2'")[0][0] > 0
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == report.examples.trained == 2 * EPOCHS * EXAMPLES
