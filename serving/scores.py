@@ -21,7 +21,8 @@ from ..pipeline.saved_model.prediction import (
     probability_of,
 )
 from ..pipeline.types import Float32Array
-from .rows import BadRequest, RowColumns, arrow_columns
+from .joined import joined_columns
+from .rows import BadRequest, RowColumns
 
 _WHERE: Final = "the request"
 
@@ -70,11 +71,7 @@ class ServedModel:
             return [self.score([request])[0] for request in requests]
 
     def _together(self, requests: Sequence[RowColumns]) -> list[Scores]:
-        columns = {
-            name: [value for request in requests for value in request.columns[name]]
-            for name in requests[0].columns
-        }
-        arrays = arrow_columns(columns)
+        arrays = joined_columns(requests)
         self._check({name: array.type for name, array in arrays.items()})
         numbers = np.arange(1, 1 + sum(request.count for request in requests))
         rows = rows_of_columns(arrays, self.schema, [], _WHERE, numbers)

@@ -132,9 +132,11 @@ def test_many_clients_at_once_get_their_own_scores(
                     own = [{**row, "I1": "many"} for row in own]
                 elif at % 10 == 8:
                     own = [{**row, "I1": [1]} for row in own]
+                context = {name: rows[at * 5][name] for name in ("I5", "C3")} if at % 10 == 6 else {}
+                own = [{name: value for name, value in row.items() if name not in context} for row in own]
                 with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
                     try:
-                        return client.score(own)
+                        return client.score(own, context)
                     except DataError as error:
                         return str(error)
 
@@ -152,6 +154,10 @@ def test_many_clients_at_once_get_their_own_scores(
             assert isinstance(scores, np.ndarray)
             if at % 10 == 7:
                 assert np.isnan(scores).all()
+            elif at % 10 == 6:
+                # The other rows have another context than of their own.
+                np.testing.assert_allclose(scores[0], predicted[at * 5], rtol=1e-5)
+                assert not np.allclose(scores, predicted[at * 5 : at * 5 + 5], rtol=1e-5)
             else:
                 np.testing.assert_allclose(scores, predicted[at * 5 : at * 5 + 5], rtol=1e-5)
 
@@ -209,6 +215,16 @@ def test_requests_that_are_refused(saved_run: Path, rows: list[Row]) -> None:
     assert refused(model, {"columns": columns}) == (
         "columns: no column 'I3'; give nulls where values are missing"
     )
+
+
+def test_a_context_that_would_fill_the_memory_is_refused(saved_run: Path, rows: list[Row]) -> None:
+    served_model = ServedModel(SavedModel.open(saved_run))
+    others = {name: [value] * 10_000 for name, value in rows[0].items() if name != "C1"}
+    for length, wanted in ((10, False), (1 << 20, True)):
+        body = {"context": {"C1": "x" * length}, "columns": others}
+        (found,) = served_model.score([columns_of_request(body, served_model.schema, 10_000)])
+        assert isinstance(found, BadRequest) == wanted
+        assert not wanted or str(found) == "column 'C1': the context's value is too long for 10,000 rows"
 
 
 def test_what_is_no_request_gets_an_error_and_the_next_one_its_scores(
