@@ -49,11 +49,15 @@ class ServedModel:
     """A saved model with the schema of its input.
 
     One thread at a time may call `score`.
+
+    Args:
+        model: the model.
+        schema: the schema, if another model of the same job has it.
     """
 
-    def __init__(self, model: SavedModel) -> None:
+    def __init__(self, model: SavedModel, schema: InputSchema | None = None) -> None:
         self.model = model
-        self.schema: InputSchema = input_schema(model.job, model.id_classes)
+        self.schema: InputSchema = schema or input_schema(model.job, model.id_classes)
         # The types of the columns that were checked last; most requests have the same ones.
         self._checked: dict[str, pa.DataType] = {}
 

@@ -59,6 +59,10 @@ class ModelServer:
             app, listening, log, idle_seconds=IDLE_SECONDS, shutdown_seconds=SHUTDOWN_SECONDS
         )
 
+    async def follow(self, every_seconds: float) -> None:
+        """Serve each new checkpoint of the model, until cancelled."""
+        await self._model.follow(every_seconds, self._batcher.between)
+
     async def start(self) -> None:
         """Start to answer requests."""
         await self._server.start()
@@ -141,7 +145,7 @@ async def serve_model(
         await server.start()
         started(server.port)
         if follow_seconds is not None:
-            following = asyncio.ensure_future(model.follow(follow_seconds))
+            following = asyncio.ensure_future(server.follow(follow_seconds))
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         log.info("ends")

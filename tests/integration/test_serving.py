@@ -275,7 +275,7 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
 
     async def body() -> None:
         async with served(run) as (server, model):
-            following = asyncio.ensure_future(model.follow(0.02))
+            following = asyncio.ensure_future(server.follow(0.02))
             with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
                 before = await asyncio.to_thread(client.score, rows[:9])
                 replace(77)
