@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -25,24 +26,26 @@ def joined_columns(requests: Sequence[RowColumns]) -> dict[str, pa.Array]:
     for name in (*requests[0].columns, *requests[0].shared):
         try:
             if all(name in request.shared for request in requests):
-                arrays[name] = _shared([request.shared[name] for request in requests], counts, owner)
-            elif all(name in request.columns for request in requests):
-                arrays[name] = pa.array([value for request in requests for value in request.columns[name]])
+                values = pa.array([request.shared[name] for request in requests])
+                _check_size(values, max(counts))
+                arrays[name] = values.take(owner)
             else:
-                arrays[name] = pa.concat_arrays([_own(request, name) for request in requests])
+                each = chain.from_iterable(_values(request, name) for request in requests)
+                arrays[name] = pa.array([*each])
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise BadRequest(f"column {name!r}: {error}") from error
     return arrays
 
 
-def _own(request: RowColumns, name: str) -> pa.Array:
-    if name in request.shared:
-        return _shared([request.shared[name]], [request.count], pa.array(np.zeros(request.count, np.int64)))
-    return pa.array(request.columns[name])
+def _values(request: RowColumns, name: str) -> Iterable[Any]:
+    if name not in request.shared:
+        return request.columns[name]
+    value = request.shared[name]
+    _check_size(pa.array([value]), request.count)
+    return repeat(value, request.count)
 
 
-def _shared(values: list[Any], counts: Sequence[int], owner: pa.Array) -> pa.Array:
-    each = pa.array(values)
-    if each.nbytes * max(counts) > _MOST_BYTES:
-        raise ValueError(f"the context's value is too long for {max(counts):,} rows")
-    return each.take(owner)
+def _check_size(values: pa.Array, count: int) -> None:
+    """Raise ValueError if the values of a context are too long for so many rows."""
+    if values.nbytes * count > _MOST_BYTES:
+        raise ValueError(f"the context's value is too long for {count:,} rows")

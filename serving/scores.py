@@ -20,7 +20,7 @@ from ..pipeline.saved_model.prediction import (
     logits_of,
     probability_of,
 )
-from ..pipeline.types import Float32Array
+from ..pipeline.types import Float32Array, IndexArray
 from .joined import joined_columns
 from .rows import BadRequest, RowColumns
 
@@ -58,6 +58,8 @@ class ServedModel:
     def __init__(self, model: SavedModel, schema: InputSchema | None = None) -> None:
         self.model = model
         self.schema: InputSchema = schema or input_schema(model.job, model.id_classes)
+        dense = {name for name, own in self.schema.inputs.data.columns.items() if own.kind == "dense"}
+        self._dense = frozenset(map(self.schema.inputs.source_of, dense))
         # The types of the columns that were checked last; most requests have the same ones.
         self._checked: dict[str, pa.DataType] = {}
 
@@ -79,7 +81,7 @@ class ServedModel:
         self._check({name: array.type for name, array in arrays.items()})
         numbers = np.arange(1, 1 + sum(request.count for request in requests))
         rows = rows_of_columns(arrays, self.schema, [], _WHERE, numbers)
-        probabilities = probability_of(logits_of(self.model, rows))
+        probabilities = probability_of(logits_of(self.model, rows, self._owner(requests)))
         found, start = [], 0
         for request in requests:
             own = probabilities[start : start + request.count]
@@ -88,6 +90,12 @@ class ServedModel:
             found.append(Scores(self.model.labels, own, why, self.model.manifest))
             start += request.count
         return found
+
+    def _owner(self, requests: Sequence[RowColumns]) -> IndexArray | None:
+        """Return each row's request, int64 [n], if the rows of every request share all dense features."""
+        if not self._dense or not all(self._dense <= request.shared.keys() for request in requests):
+            return None
+        return np.repeat(np.arange(len(requests)), [request.count for request in requests])
 
     def _check(self, types: dict[str, pa.DataType]) -> None:
         if types != self._checked:

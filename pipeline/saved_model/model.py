@@ -27,7 +27,7 @@ from ..jobfile.load import validate_saved_job
 from ..models.registry import build_model
 from ..models.sequences import with_lengths
 from ..text.format import counted
-from ..types import Float32Array
+from ..types import Float32Array, IndexArray
 from .table import Table
 
 REMEDY = "use the code of the model that it was trained with, or another checkpoint"
@@ -158,18 +158,25 @@ class SavedModel:
             return f"{self.manifest.model}, {trained}"
         return f"{self.manifest.model}, {trained}, the best by validation ({note.metric} {note.value:.4f})"
 
-    def logits(self, batch: Batch) -> Float32Array:
+    def logits(self, batch: Batch, owner: IndexArray | None = None) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels.
 
         With several labels they are [B, T], in the order of `labels`. The logits are calibrated if training
-        left out negatives or weighted positives.
+        left out negatives or weighted positives. `owner`, int64 [B], says that examples of one owner have the
+        same dense features; a model with `forward_shared` computes what depends on these alone once an owner.
         """
         with torch.inference_mode():
             vectors = self._loaded.embeddings(batch)
             lengths = {table: torch.from_numpy(own) for table, own in vectors.lengths.items()}
             embeddings = with_lengths(vectors.embeddings, lengths)
-            logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
-        return logits + np.float32(self.job.logit_offset)
+            shared = None if owner is None else getattr(self.dense, "forward_shared", None)
+            if owner is None or shared is None:
+                logits = self.dense(torch.from_numpy(batch.dense), embeddings)
+            else:
+                _, first, own = np.unique(owner, return_index=True, return_inverse=True)
+                logits = shared(torch.from_numpy(batch.dense[first]), torch.from_numpy(own), embeddings)
+        found: Float32Array = logits.numpy()
+        return found + np.float32(self.job.logit_offset)
 
     def predict(self, data: Any) -> Float32Array:
         """Compute probabilities, float32 [n], one for each row, in order.

@@ -28,7 +28,7 @@ from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABL
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.rows import BadRequest, columns_of_request
-from shadowsync.serving.scores import ServedModel
+from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.processes import Starter, until, wait_until
 
@@ -215,6 +215,41 @@ def test_requests_that_are_refused(saved_run: Path, rows: list[Row]) -> None:
     assert refused(model, {"columns": columns}) == (
         "columns: no column 'I3'; give nulls where values are missing"
     )
+
+
+def test_dense_features_that_all_rows_share_are_computed_once_a_request(
+    saved_run: Path, rows: list[Row]
+) -> None:
+    model = SavedModel.open(saved_run)
+    served_model = ServedModel(model)
+    bottom = model.dense.get_submodule("bottom")
+    seen = list[int]()
+    bottom.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    dense = [name for name in rows[0] if name.startswith("I")]
+    requests, wanted = [], []
+    for at in (0, 10, 20):
+        shared = {name: rows[at][name] for name in dense}
+        own = [
+            {name: value for name, value in row.items() if name not in shared} for row in rows[at : at + 7]
+        ]
+        # One without a score is left out of what is computed.
+        shared |= {"I2": math.inf} if at == 10 else {}
+        body = {"context": shared, "rows": own}
+        requests.append(columns_of_request(body, served_model.schema, 10))
+        wanted.append(model.predict([{**row, **{name: rows[at][name] for name in dense}} for row in own]))
+    seen.clear()
+    found = served_model.score(requests)
+    assert seen == [2]
+    for at, (scores, of_rows) in enumerate(zip(found, wanted, strict=True)):
+        assert isinstance(scores, Scores)
+        if at == 1:
+            assert np.isnan(scores.probabilities).all()
+        else:
+            np.testing.assert_allclose(scores.probabilities, of_rows, rtol=1e-6)
+    # The control: a row that has its own I1 is computed by itself.
+    body = {"context": {"C1": "x"}, "rows": [{n: v for n, v in row.items() if n != "C1"} for row in rows[:4]]}
+    served_model.score([requests[0], columns_of_request(body, served_model.schema, 10)])
+    assert seen[-1] == 11
 
 
 def test_a_context_that_would_fill_the_memory_is_refused(saved_run: Path, rows: list[Row]) -> None:
