@@ -26,7 +26,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from shadowsync.benchmarks.job_runs import job_text, log_or_generated
 from shadowsync.benchmarks.speed.checkpoints import large_tables
 from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, read_checkpoint
@@ -150,7 +149,7 @@ def digest(model: SavedModel) -> str:
     """Return a digest of all tables."""
     found = hashlib.sha256()
     for table in model.tables.values():
-        found.update(np.ascontiguousarray(table.weights))
+        found.update(table.weights.tobytes())
     return found.hexdigest()
 
 
