@@ -45,9 +45,9 @@ class Batcher:
         return await waiting.result
 
     async def between(self, work: Callable[[], None]) -> None:
-        """Do some work on the thread that scores, while it scores nothing; raises what `work` raises.
+        """Do some work on the thread that scores, while it scores nothing.
 
-        Requests that are scored before have seen nothing of it, and later ones all.
+        Raises what `work` raises. Requests that are scored before have seen nothing of it, later ones all.
         """
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
 

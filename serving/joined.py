@@ -46,6 +46,6 @@ def _values(request: RowColumns, name: str) -> Iterable[Any]:
 
 
 def _check_size(values: pa.Array, count: int) -> None:
-    """Raise ValueError if the values of a context are too long for so many rows."""
+    """Raise ValueError if a context's values are too long for so many rows."""
     if values.nbytes * count > _MOST_BYTES:
         raise ValueError(f"the context's value is too long for {count:,} rows")

@@ -104,7 +104,7 @@ def _check_count(count: int, most_rows: int) -> None:
 
 
 def _check_names(names: Set[str], shared: Set[str], schema: InputSchema) -> None:
-    """Raise BadRequest for a column that is given twice, or that no file of the job has."""
+    """Raise BadRequest for a column that is given twice or unknown."""
     if twice := names & shared:
         raise BadRequest(f"column {min(twice)!r} is in the context and in the rows; give it once")
     for given in (names, shared):

@@ -92,7 +92,7 @@ class ServedModel:
         return found
 
     def _owner(self, requests: Sequence[RowColumns]) -> IndexArray | None:
-        """Return each row's request, int64 [n], if the rows of every request share all dense features."""
+        """Return each row's request, int64 [n], if each request's rows share all dense features."""
         if not self._dense or not all(self._dense <= request.shared.keys() for request in requests):
             return None
         return np.repeat(np.arange(len(requests)), [request.count for request in requests])

@@ -69,7 +69,7 @@ def served(run: str, cores: str) -> Iterator[tuple[str, psutil.Process]]:
 def load(
     url: str, server: psutil.Process, body: Path, connections: int, rate: int | None, cores: str
 ) -> dict[str, float]:
-    """One run of `hey`: requests/s, percentiles and the server's CPU for a request in milliseconds."""
+    """One run of `hey`: requests/s, and the latency and the server's CPU in milliseconds."""
     limit = [] if rate is None else ["-q", str(rate / connections)]
     command = ["taskset", "-c", cores, "hey", "-z", f"{SECONDS}s", "-c", str(connections), *limit]
     command += ["-m", "POST", "-T", "application/json", "-D", str(body), f"{url}/score"]

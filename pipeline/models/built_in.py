@@ -153,10 +153,11 @@ class DLRM(nn.Module):
     def forward_shared(
         self, dense: torch.Tensor, owner: torch.Tensor, embeddings: list[torch.Tensor]
     ) -> torch.Tensor:
-        """Return the logits of examples that share rows of dense features, such as those of a user.
+        """Return the logits of examples that share rows of dense features.
 
-        `dense` is [R, D], `owner` int64 [B]: the row of each example. The bottom MLP, a third of the products
-        of a usual model, is computed once for each row.
+        They share them if the features are those of a user, for example. `dense` is [R, D], `owner` int64
+        [B]: the row of each example. The bottom MLP, a third of the products of a usual model, is computed
+        once for each row.
         """
         below = [] if self.bottom is None else [self.bottom(dense).index_select(0, owner)]
         return self._logits(below, embeddings)

@@ -100,10 +100,11 @@ class SavedModel:
         return read_saved(path, cls._read, which=which)
 
     def update(self, path: str | PathLike[str], which: Which = "auto") -> ModelUpdate:
-        """Read a later checkpoint of the run that this model is of; `ModelUpdate.apply` gives the model.
+        """Read a later checkpoint of this model's run.
 
-        Where the checkpoint says which rows changed, only those are read and checked, and `apply` replaces
-        them in this model's memory. Otherwise it is opened whole, beside this model. Raises as `open`.
+        `ModelUpdate.apply` gives the model. Where the checkpoint says which rows changed, only those are read
+        and checked, and `apply` replaces them in this model's memory. Otherwise it is opened whole, beside
+        this model. Raises as `open`.
         """
         return read_saved(path, self._read_update, which=which)
 
@@ -202,7 +203,9 @@ class SavedModel:
 
 
 class ModelUpdate:
-    """A later checkpoint of a model's run, in memory: all of it, or what replaces rows of the model.
+    """A later checkpoint of a model's run, in memory.
+
+    It is whole, or has what replaces rows of the model.
 
     Args:
         model: the model that `apply` returns.

@@ -45,7 +45,7 @@ class ScoringModel(Protocol):
         """Whether training read texts or integers as the ids of each column."""
 
     def logits(self, batch: Batch, owner: IndexArray | None = None) -> Float32Array:
-        """Compute the logits of a batch, float32 [B], or [B, T] of T labels; see `SavedModel.logits`."""
+        """Compute the logits of a batch as `SavedModel.logits`, float32 [B] or [B, T]."""
 
 
 @dataclass

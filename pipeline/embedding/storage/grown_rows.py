@@ -84,7 +84,7 @@ class GrownRows:
 
     @property
     def vectors(self) -> Float32Array:
-        """Return the vector of each id, float32 [n, dim], in the order of `keys`; a copy."""
+        """Return a copy of the vectors, float32 [n, dim], in the order of `keys`."""
         return self._vector_of[self._order()]
 
     def at(self, places: IndexArray) -> Float32Array:
