@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from .rows import RowColumns
+from .rows import BadRequest, RowColumns
 from .scores import Scores, ServedModel
 
 
@@ -24,7 +24,8 @@ class Batcher:
     A request that comes alone is scored at once. Belongs to one asyncio loop.
 
     Args:
-        current: returns the model to score with; one model scores all rows of a request.
+        current: returns the model to score with, on the thread that scores; one model scores all rows of a
+            request.
         most_rows: rows that are scored at once, unless one request has more.
     """
 
@@ -43,6 +44,13 @@ class Batcher:
             self._task = asyncio.ensure_future(self._run())
         return await waiting.result
 
+    async def between(self, work: Callable[[], None]) -> None:
+        """Do some work on the thread that scores, while it scores nothing.
+
+        Raises what `work` raises. Requests that are scored before have seen nothing of it, later ones all.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
     async def close(self) -> None:
         """Finish what waits, and end the thread."""
         if self._task is not None:
@@ -54,7 +62,7 @@ class Batcher:
         while self._waiting:
             batch = self._next()
             rows = [waiting.rows for waiting in batch]
-            done = loop.run_in_executor(self._thread, self._current().score, rows)
+            done = loop.run_in_executor(self._thread, self._score, rows)
             await asyncio.wait({done})
             fault = done.exception()
             # A fault of the server is that of each request, and the next ones are scored.
@@ -67,6 +75,10 @@ class Batcher:
                     waiting.result.set_exception(scores)
                 else:
                     waiting.result.set_result(scores)
+
+    def _score(self, rows: list[RowColumns]) -> Sequence[Scores | BadRequest]:
+        # Asked on this thread, because `between` may have put another model there.
+        return self._current().score(rows)
 
     def _next(self) -> list[_Waiting]:
         batch = [self._waiting.popleft()]

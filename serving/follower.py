@@ -5,25 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import TypeAlias
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which
 from ..pipeline.checkpoint.saved import Location, open_saved
 from ..pipeline.errors import CheckpointError, ShadowSyncError
 from ..pipeline.saved_model.model import SavedModel
-from ..pipeline.text.format import duration
+from ..pipeline.text.format import data_size, duration
 from .scores import ServedModel
 
 log = logging.getLogger(__name__)
+
+Between: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class FollowedModel:
     """The model of a run's checkpoint, and the newest one if `follow` runs.
 
-    The new model is opened beside the old one, which is served until then: memory for two models is needed.
-    Only what changed is read where the checkpoint says so (`SavedModel.newer`). `announce` gets a line for
-    each new model. Belongs to one loop. Raises as `SavedModel.open`.
+    Where a checkpoint says which rows changed, only those are read, and replaced in the memory of the served
+    model, between two batches of requests. Otherwise the new model is opened beside the old one, which is
+    served until then: memory for two models is needed. `announce` gets a line for each new model. Belongs to
+    one loop. Raises as `SavedModel.open`.
     """
 
     def __init__(self, path: Location, which: Which, announce: Callable[[str], None] = log.info) -> None:
@@ -43,8 +47,10 @@ class FollowedModel:
         """Seconds since the served checkpoint was written, by this machine's clock."""
         return time.time() - datetime.fromisoformat(self.manifest.created_at).timestamp()
 
-    async def follow(self, every_seconds: float) -> None:
+    async def follow(self, every_seconds: float, between: Between) -> None:
         """Serve each new checkpoint, until cancelled.
+
+        `between` does what it is given while no request is scored (`Batcher.between`).
 
         A checkpoint that cannot be opened is logged, and the old model is served. A damaged one is not tried
         again.
@@ -56,7 +62,7 @@ class FollowedModel:
                 if newest == self.manifest:
                     self.fault = ""
                 elif newest != self._damaged:
-                    await self._switch(newest)
+                    await self._switch(newest, between)
             except ShadowSyncError as error:
                 if str(error) != self.fault:
                     log.warning("the previous model is still served: %s", error)
@@ -65,14 +71,22 @@ class FollowedModel:
     def _newest_manifest(self) -> CheckpointManifest:
         return open_saved(self._path, which=self._which)[1]
 
-    async def _switch(self, newest: CheckpointManifest) -> None:
+    async def _switch(self, newest: CheckpointManifest, between: Between) -> None:
         since = time.monotonic()
+        served = self.current
         try:
-            model = await asyncio.to_thread(self.current.model.newer, self._path, self._which)
+            update = await asyncio.to_thread(served.model.update, self._path, self._which)
         except CheckpointError:
             self._damaged = newest
             raise
-        self.current, self.fault = ServedModel(model), ""
+
+        def apply() -> None:
+            model = update.apply()
+            self.current = ServedModel(model, served.schema if update.in_place else None)
+
+        await between(apply)
+        self.fault = ""
         self.opened += 1
+        how = f", {data_size(update.changed_bytes)} of rows in place" if update.in_place else ""
         took = duration(time.monotonic() - since)
-        self._announce(f"now {model.description}, opened in {took}")
+        self._announce(f"now {self.current.model.description}, opened in {took}{how}")

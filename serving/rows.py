@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
-
-import pyarrow as pa
 
 from ..pipeline.config.columns import suggest
 from ..pipeline.saved_model.input_rows import InputSchema
@@ -23,10 +22,12 @@ class RowColumns:
     Attributes:
         count: number of rows.
         columns: values of each column that the model needs, by the column's name in files; None is missing.
+        shared: the value of each such column that all rows share, which is not among `columns`.
     """
 
     count: int
     columns: Mapping[str, Sequence[Any]]
+    shared: Mapping[str, Any] = field(default_factory=dict)
 
 
 def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowColumns:
@@ -46,19 +47,8 @@ def columns_of_request(body: Any, schema: InputSchema, most_rows: int) -> RowCol
         count, columns = _from_columns(body["columns"], context, schema, most_rows)
     else:
         count, columns = _from_rows(body["rows"], context, schema, most_rows)
-    shared = {name: [context[name]] * count for name in schema.inputs.sources if name in context}
-    return RowColumns(count, columns | shared)
-
-
-def arrow_columns(columns: Mapping[str, Sequence[Any]]) -> dict[str, pa.Array]:
-    """Return columns as arrays; raises BadRequest for values of several types."""
-    arrays = {}
-    for name, values in columns.items():
-        try:
-            arrays[name] = pa.array(values)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise BadRequest(f"column {name!r}: {error}") from error
-    return arrays
+    shared = {name: context[name] for name in schema.inputs.sources if name in context}
+    return RowColumns(count, columns, shared)
 
 
 def _from_rows(
@@ -67,17 +57,20 @@ def _from_rows(
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BadRequest("rows: give a list of objects, one for each row")
     _check_count(len(rows), most_rows)
-    _check_names({name for row in rows for name in row}, context.keys(), schema)
-    columns: dict[str, Sequence[Any]] = {}
-    for name in _sources_beside(context, schema):
-        try:
-            columns[name] = [row[name] for row in rows]
-        except KeyError:
-            at = next(at for at, row in enumerate(rows) if name not in row)
-            raise BadRequest(
-                f"rows[{at}] has no column {name!r}; give null where the value is missing"
-            ) from None
-    return len(rows), columns
+    _check_names(set().union(*rows), context.keys(), schema)
+    sources = _sources_beside(context, schema)
+    if not sources:
+        return len(rows), {}
+    # A getter of one name returns the value itself, not a tuple.
+    values_of = itemgetter(*sources)
+    try:
+        values = [*map(values_of, rows)]
+    except KeyError:
+        at, name = next((at, name) for name in sources for at, row in enumerate(rows) if name not in row)
+        raise BadRequest(f"rows[{at}] has no column {name!r}; give null where the value is missing") from None
+    return len(rows), {sources[0]: values} if len(sources) == 1 else dict(
+        zip(sources, zip(*values, strict=True), strict=True)
+    )
 
 
 def _from_columns(
@@ -103,6 +96,7 @@ def _sources_beside(context: Mapping[str, Any], schema: InputSchema) -> list[str
 
 
 def _check_count(count: int, most_rows: int) -> None:
+    """Raise BadRequest unless a request has 1 to `most_rows` rows."""
     if not count:
         raise BadRequest("no rows; give at least one")
     if count > most_rows:
@@ -110,10 +104,10 @@ def _check_count(count: int, most_rows: int) -> None:
 
 
 def _check_names(names: Set[str], shared: Set[str], schema: InputSchema) -> None:
-    if twice := sorted(names & shared):
-        raise BadRequest(f"column {twice[0]!r} is in the context and in the rows; give it once")
-    columns = schema.data.columns.items()
-    names = names | shared
-    known = {section.source or key for key, section in columns if section.in_file}
-    if unknown := sorted(names - known - set(schema.inputs.sources)):
-        raise BadRequest(f"there is no column {unknown[0]!r}; {suggest(unknown[0], schema.inputs.sources)}")
+    """Raise BadRequest for a column that is given twice or unknown."""
+    if twice := names & shared:
+        raise BadRequest(f"column {min(twice)!r} is in the context and in the rows; give it once")
+    for given in (names, shared):
+        if unknown := given - schema.known_sources:
+            name = min(unknown)
+            raise BadRequest(f"there is no column {name!r}; {suggest(name, schema.inputs.sources)}")

@@ -20,8 +20,9 @@ from ..pipeline.saved_model.prediction import (
     logits_of,
     probability_of,
 )
-from ..pipeline.types import Float32Array
-from .rows import BadRequest, RowColumns, arrow_columns
+from ..pipeline.types import Float32Array, IndexArray
+from .joined import joined_columns
+from .rows import BadRequest, RowColumns
 
 _WHERE: Final = "the request"
 
@@ -48,11 +49,17 @@ class ServedModel:
     """A saved model with the schema of its input.
 
     One thread at a time may call `score`.
+
+    Args:
+        model: the model.
+        schema: the schema, if another model of the same job has it.
     """
 
-    def __init__(self, model: SavedModel) -> None:
+    def __init__(self, model: SavedModel, schema: InputSchema | None = None) -> None:
         self.model = model
-        self.schema: InputSchema = input_schema(model.job, model.id_classes)
+        self.schema: InputSchema = schema or input_schema(model.job, model.id_classes)
+        dense = {name for name, own in self.schema.inputs.data.columns.items() if own.kind == "dense"}
+        self._dense = frozenset(map(self.schema.inputs.source_of, dense))
         # The types of the columns that were checked last; most requests have the same ones.
         self._checked: dict[str, pa.DataType] = {}
 
@@ -70,15 +77,11 @@ class ServedModel:
             return [self.score([request])[0] for request in requests]
 
     def _together(self, requests: Sequence[RowColumns]) -> list[Scores]:
-        columns = {
-            name: [value for request in requests for value in request.columns[name]]
-            for name in requests[0].columns
-        }
-        arrays = arrow_columns(columns)
+        arrays = joined_columns(requests)
         self._check({name: array.type for name, array in arrays.items()})
         numbers = np.arange(1, 1 + sum(request.count for request in requests))
         rows = rows_of_columns(arrays, self.schema, [], _WHERE, numbers)
-        probabilities = probability_of(logits_of(self.model, rows))
+        probabilities = probability_of(logits_of(self.model, rows, self._owner(requests)))
         found, start = [], 0
         for request in requests:
             own = probabilities[start : start + request.count]
@@ -87,6 +90,12 @@ class ServedModel:
             found.append(Scores(self.model.labels, own, why, self.model.manifest))
             start += request.count
         return found
+
+    def _owner(self, requests: Sequence[RowColumns]) -> IndexArray | None:
+        """Return each row's request, int64 [n], if each request's rows share all dense features."""
+        if not self._dense or not all(self._dense <= request.shared.keys() for request in requests):
+            return None
+        return np.repeat(np.arange(len(requests)), [request.count for request in requests])
 
     def _check(self, types: dict[str, pa.DataType]) -> None:
         if types != self._checked:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+import orjson
 from aiohttp import web
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
-from ..pipeline.types import Float32Array
 from ..pipeline.wire.keys.http_token import required_token
 from ..watch.listening import HEALTH_PATH, HttpServer, listen
 from ..watch.token_guard import TokenGuard
@@ -60,6 +59,10 @@ class ModelServer:
             app, listening, log, idle_seconds=IDLE_SECONDS, shutdown_seconds=SHUTDOWN_SECONDS
         )
 
+    async def follow(self, every_seconds: float) -> None:
+        """Serve each new checkpoint of the model, until cancelled."""
+        await self._model.follow(every_seconds, self._batcher.between)
+
     async def start(self) -> None:
         """Start to answer requests."""
         await self._server.start()
@@ -72,15 +75,15 @@ class ModelServer:
     async def _score(self, request: web.Request) -> web.Response:
         since = time.perf_counter()
         try:
-            body = json.loads(await request.read())
+            body = orjson.loads(await request.read())
             rows = columns_of_request(body, self._model.current.schema, MOST_ROWS)
             scores = await self._batcher.score(rows)
-        except (BadRequest, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (BadRequest, orjson.JSONDecodeError) as error:
             self.counts.refuse()
             why = str(error) if isinstance(error, BadRequest) else f"the body is not JSON ({error})"
             return web.json_response({"error": why}, status=400)
         self.counts.scored(rows.count, len(scores.why), time.perf_counter() - since)
-        return web.json_response(_reply(scores))
+        return web.Response(body=_reply(scores), content_type="application/json")
 
     async def _describe(self, _: web.Request) -> web.Response:
         served = self._model.current
@@ -111,20 +114,16 @@ def _version(manifest: CheckpointManifest) -> dict[str, Any]:
     }
 
 
-def _reply(scores: Scores) -> dict[str, Any]:
+def _reply(scores: Scores) -> bytes:
+    """Return the reply's JSON; a row without a score has null."""
     found = scores.probabilities
-    several = found.ndim > 1
-    return {
-        "probabilities": {name: _plain(found[:, at]) for at, name in enumerate(scores.labels)}
-        if several
-        else _plain(found),
+    columns = np.ascontiguousarray(found.T) if found.ndim > 1 else found
+    reply = {
+        "probabilities": dict(zip(scores.labels, columns, strict=True)) if found.ndim > 1 else columns,
         "faults": [{"row": at, "why": why} for at, why in sorted(scores.why.items())],
         "model": _version(scores.manifest),
     }
-
-
-def _plain(probabilities: Float32Array) -> list[float | None]:
-    return [None if math.isnan(p) else p for p in probabilities.tolist()]
+    return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 async def serve_model(
@@ -146,7 +145,7 @@ async def serve_model(
         await server.start()
         started(server.port)
         if follow_seconds is not None:
-            following = asyncio.ensure_future(model.follow(follow_seconds))
+            following = asyncio.ensure_future(server.follow(follow_seconds))
         await asyncio.Event().wait()
     except asyncio.CancelledError:
         log.info("ends")

@@ -3,26 +3,29 @@
     python benchmarks/speed/following.py --rows 600000 --every-seconds 10 --checkpoints 5
 
 A job with large tables writes checkpoints while it trains. A copy of each is kept, by hard links, until there
-are enough; then the job is ended. Each checkpoint after the first is opened whole, and as the successor of
-the one before it, in turn. The output is JSON: the seconds of both, and the bytes of the tables and of what
-changed.
+are enough; then the job is ended. Two processes follow the checkpoints, one after the other: one replaces
+what changed in place, and the other opens each checkpoint whole, beside the one before. The output is JSON:
+the seconds and the most memory of both, how long no request could be scored, and the bytes of the tables and
+of what changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import numpy as np
 from shadowsync.benchmarks.job_runs import job_text, log_or_generated
 from shadowsync.benchmarks.speed.checkpoints import large_tables
 from shadowsync.pipeline.checkpoint.manifest import has_checkpoint, read_checkpoint
@@ -92,34 +95,62 @@ def linked(checkpoint: Path, copy: Path) -> tuple[str, Path]:
 
 
 def measure(copies: list[Path]) -> dict[str, Any]:
-    """Open each checkpoint in both ways, in turn.
+    """Follow the checkpoints in both ways, each in a process of its own.
 
     All files are in the cache of the system.
     """
     for copy in copies:
         SavedModel.open(copy)
-    model, steps = SavedModel.open(copies[0]), []
+    found: dict[str, Any] = {}
+    for way in (in_place, beside):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            found[way.__name__] = process.submit(way, copies).result()
+    steps = []
     for before, after in pairwise(copies):
         known = {file.stat().st_ino for file in before.iterdir()}
         new = [file.stat().st_size for file in after.glob("embedding*") if file.stat().st_ino not in known]
+        every = sum(file.stat().st_size for file in after.glob("embedding*"))
+        steps.append({"new_bytes": sum(new), "bytes": every})
+    if found["in_place"].pop("digest") != found["beside"].pop("digest"):
+        raise RuntimeError("the tables differ")
+    return {"steps": steps, **found}
+
+
+def in_place(copies: list[Path]) -> dict[str, Any]:
+    """Replace what changed in the memory of one model."""
+    model, steps = SavedModel.open(copies[0]), []
+    first = most_memory()
+    for copy in copies[1:]:
         began = time.perf_counter()
-        whole = SavedModel.open(after)
-        opened = time.perf_counter()
-        model = model.newer(after)
-        followed = time.perf_counter()
-        for name, table in whole.tables.items():
-            if not np.array_equal(table.weights, model.tables[name].weights):
-                raise RuntimeError(f"table {name} differs")
-        steps.append(
-            {
-                "new_bytes": sum(new),
-                "bytes": sum(file.stat().st_size for file in after.glob("embedding*")),
-                "whole_seconds": opened - began,
-                "followed_seconds": followed - opened,
-            }
-        )
-    keys = ("whole_seconds", "followed_seconds")
-    return {"steps": steps, "medians": {key: median(step[key] for step in steps) for key in keys}}
+        update = model.update(copy)
+        read = time.perf_counter()
+        model = update.apply()
+        steps.append({"read_seconds": read - began, "apply_seconds": time.perf_counter() - read})
+    return {"opened_bytes": first, "most_bytes": most_memory(), "steps": steps, "digest": digest(model)}
+
+
+def beside(copies: list[Path]) -> dict[str, Any]:
+    """Open each checkpoint whole, while the model before is there."""
+    model, steps = SavedModel.open(copies[0]), []
+    first = most_memory()
+    for copy in copies[1:]:
+        began = time.perf_counter()
+        model = SavedModel.open(copy)
+        steps.append({"read_seconds": time.perf_counter() - began})
+    return {"opened_bytes": first, "most_bytes": most_memory(), "steps": steps, "digest": digest(model)}
+
+
+def most_memory() -> int:
+    """Return the most resident memory of this process so far, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def digest(model: SavedModel) -> str:
+    """Return a digest of all tables."""
+    found = hashlib.sha256()
+    for table in model.tables.values():
+        found.update(table.weights.tobytes())
+    return found.hexdigest()
 
 
 if __name__ == "__main__":

@@ -218,9 +218,10 @@ def _label_column(values: pl.Series) -> DraftColumn:
     middle = numbers.mean()
     assert isinstance(middle, float)
     text = f'{{ kind = "label", threshold = {middle:.6g} }}'
-    return DraftColumn(
-        values.name, "label", text, f"{len(distinct)} numbers: 1 from their mean on; check this"
-    )
+    name = values.name if re.fullmatch(r"[A-Za-z_]\w*", values.name) else f'\\"{values.name}\\"'
+    other = f'expression = "{name} > 0"'
+    note = f"{len(distinct)} numbers: 1 from their mean on; or {other} in place of threshold; check this"
+    return DraftColumn(values.name, "label", text, note)
 
 
 def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:

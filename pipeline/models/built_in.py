@@ -148,7 +148,21 @@ class DLRM(nn.Module):
 
     def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
         """Return float32 logits [B] from dense [B, D] and T [B, K_t]."""
-        below = [] if self.bottom is None else [self.bottom(dense)]
+        return self._logits([] if self.bottom is None else [self.bottom(dense)], embeddings)
+
+    def forward_shared(
+        self, dense: torch.Tensor, owner: torch.Tensor, embeddings: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the logits of examples that share rows of dense features.
+
+        They share them if the features are those of a user, for example. `dense` is [R, D], `owner` int64
+        [B]: the row of each example. The bottom MLP, a third of the products of a usual model, is computed
+        once for each row.
+        """
+        below = [] if self.bottom is None else [self.bottom(dense).index_select(0, owner)]
+        return self._logits(below, embeddings)
+
+    def _logits(self, below: list[torch.Tensor], embeddings: list[torch.Tensor]) -> torch.Tensor:
         if self.projections:
             embeddings = [
                 self.projections[str(t)](vectors) if str(t) in self.projections else vectors
@@ -156,8 +170,9 @@ class DLRM(nn.Module):
             ]
         # One cat along the features takes half the time of a stack, forward and backward.
         columns = [*below, *embeddings]
-        vectors = torch.cat(columns, dim=1).view(len(dense), len(columns), -1)
-        padding = [dense.new_zeros((dense.shape[0], self._padding))] if self._padding else []
+        batch = columns[0].shape[0]
+        vectors = torch.cat(columns, dim=1).view(batch, len(columns), -1)
+        padding = [embeddings[0].new_zeros((batch, self._padding))] if self._padding else []
         joined = torch.cat([*below, self.products(vectors), *padding], dim=1)
         logits: torch.Tensor = self.top(joined).squeeze(1)
         return logits

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -56,6 +57,13 @@ class InputSchema:
     def label_sources(self) -> list[str]:
         """Return the label columns of files, each once."""
         return list(dict.fromkeys(source for source, _ in self.labels))
+
+    @cached_property
+    def known_sources(self) -> frozenset[str]:
+        """Return the columns that the job's files may have, by their names there."""
+        columns = self.data.columns.items()
+        own = (section.source or name for name, section in columns if section.in_file)
+        return frozenset((*own, *self.inputs.sources))
 
 
 def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from types import MappingProxyType
 from typing import Any
@@ -20,13 +20,14 @@ from ..config.job import Job
 from ..data.batch import Batch
 from ..data.parquet import IdClass
 from ..embedding.storage.loaded_tables import LoadedTables
+from ..embedding.storage.row_changes import RowChanges
 from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
 from ..models.registry import build_model
 from ..models.sequences import with_lengths
 from ..text.format import counted
-from ..types import Float32Array
+from ..types import Float32Array, IndexArray
 from .table import Table
 
 REMEDY = "use the code of the model that it was trained with, or another checkpoint"
@@ -58,7 +59,7 @@ def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Modu
 class SavedModel:
     """The model that a run saved, in this process's memory.
 
-    Immutable, so any thread may use it.
+    Any thread may use it. It changes only if an `update` is applied.
 
     Attributes:
         folder: folder of the checkpoint, or its place in a storage.
@@ -98,13 +99,14 @@ class SavedModel:
         """
         return read_saved(path, cls._read, which=which)
 
-    def newer(self, path: str | PathLike[str], which: Which = "auto") -> SavedModel:
-        """Open a later checkpoint of the run that this model is of.
+    def update(self, path: str | PathLike[str], which: Which = "auto") -> ModelUpdate:
+        """Read a later checkpoint of this model's run.
 
-        Where it says which rows changed, only those are read and checked; otherwise it is opened whole. This
-        model stays as it is: memory for two models is needed meanwhile. Raises as `open`.
+        `ModelUpdate.apply` gives the model. Where the checkpoint says which rows changed, only those are read
+        and checked, and `apply` replaces them in this model's memory. Otherwise it is opened whole, beside
+        this model. Raises as `open`.
         """
-        return read_saved(path, self._read_newer, which=which)
+        return read_saved(path, self._read_update, which=which)
 
     @classmethod
     def _read(cls, folder: Place, manifest: CheckpointManifest) -> SavedModel:
@@ -117,20 +119,26 @@ class SavedModel:
         _release(folder)
         return cls(folder, manifest, job, dense, _tables_of(job, loaded, classes), classes, loaded, saved)
 
-    def _read_newer(self, folder: Place, manifest: CheckpointManifest) -> SavedModel:
+    def _read_update(self, folder: Place, manifest: CheckpointManifest) -> ModelUpdate:
         check_files(folder, manifest.files)
         saved = SavedTables(folder, manifest)
         since = None
         if (manifest.job, manifest.plan) == (self.manifest.job, self.manifest.plan):
             since = saved.changes_since(self._saved)
         if since is None:
-            return self._read(folder, manifest)
+            return ModelUpdate(self._read(folder, manifest), None)
         dense_files = [entry for entry in manifest.files if entry.role == "dense"]
         check_files(folder, [*dense_files, *since.files], verify=True)
-        dense, loaded = load_dense(folder, manifest, self.job), self._loaded.with_changes(since.changes)
-        tables = _tables_of(self.job, loaded, self.id_classes)
+        model = replace(
+            self,
+            folder=folder,
+            manifest=manifest,
+            dense=load_dense(folder, manifest, self.job),
+            _saved=saved,
+        )
+        changes = self._loaded.read(since.changes)
         _release(folder)
-        return SavedModel(folder, manifest, self.job, dense, tables, self.id_classes, loaded, saved)
+        return ModelUpdate(model, changes)
 
     def __repr__(self) -> str:
         """Describe the model in a line; all of its manifest would fill pages."""
@@ -151,18 +159,25 @@ class SavedModel:
             return f"{self.manifest.model}, {trained}"
         return f"{self.manifest.model}, {trained}, the best by validation ({note.metric} {note.value:.4f})"
 
-    def logits(self, batch: Batch) -> Float32Array:
+    def logits(self, batch: Batch, owner: IndexArray | None = None) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels.
 
         With several labels they are [B, T], in the order of `labels`. The logits are calibrated if training
-        left out negatives or weighted positives.
+        left out negatives or weighted positives. `owner`, int64 [B], says that examples of one owner have the
+        same dense features; a model with `forward_shared` computes what depends on these alone once an owner.
         """
         with torch.inference_mode():
             vectors = self._loaded.embeddings(batch)
             lengths = {table: torch.from_numpy(own) for table, own in vectors.lengths.items()}
             embeddings = with_lengths(vectors.embeddings, lengths)
-            logits: Float32Array = self.dense(torch.from_numpy(batch.dense), embeddings).numpy()
-        return logits + np.float32(self.job.logit_offset)
+            shared = None if owner is None else getattr(self.dense, "forward_shared", None)
+            if owner is None or shared is None:
+                logits = self.dense(torch.from_numpy(batch.dense), embeddings)
+            else:
+                _, first, own = np.unique(owner, return_index=True, return_inverse=True)
+                logits = shared(torch.from_numpy(batch.dense[first]), torch.from_numpy(own), embeddings)
+        found: Float32Array = logits.numpy()
+        return found + np.float32(self.job.logit_offset)
 
     def predict(self, data: Any) -> Float32Array:
         """Compute probabilities, float32 [n], one for each row, in order.
@@ -185,6 +200,39 @@ class SavedModel:
             several = self.labels[1:] and (0, len(self.labels))
             return np.concatenate(chunks) if chunks else np.zeros(several or 0, np.float32)
         return predict_columns(self, data)
+
+
+class ModelUpdate:
+    """A later checkpoint of a model's run, in memory.
+
+    It is whole, or has what replaces rows of the model.
+
+    Args:
+        model: the model that `apply` returns.
+        changes: rows that belong in the tables, which are those of the model before; None if they are not.
+    """
+
+    def __init__(self, model: SavedModel, changes: Sequence[RowChanges] | None) -> None:
+        self._model, self._changes = model, changes
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the tables of the model before become those of the new one."""
+        return self._changes is not None
+
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes of the rows that are replaced in place."""
+        return sum(one.bytes for one in self._changes or ())
+
+    def apply(self) -> SavedModel:
+        """Return the new model; call it once.
+
+        If it is done in place, no thread may use the model before meanwhile, and none afterwards: its tables
+        are those of the new one. It takes as long as to copy the changed rows.
+        """
+        self._model._loaded.apply(self._changes or ())
+        return self._model
 
 
 def load(path: str | PathLike[str], which: Which = "auto") -> SavedModel:
@@ -214,13 +262,12 @@ def _tables_of(job: Job, loaded: LoadedTables, classes: Mapping[str, IdClass]) -
         column = job.data.columns.get(table.name)
         tables[table.name] = Table(
             table.name,
-            loaded.table(table.name),
+            loaded.grown[table.name] if table.name in loaded.grown else loaded.table(table.name),
             table.pooling,
             integers_as_text=classes.get(table.name) == "text",
             part=column.part if column else None,
             boundaries=column.boundaries if column else (),
             parts=[tables[part] for part in _parts_of(job, table.name)],
-            grown=loaded.grown.get(table.name),
         )
     return MappingProxyType({table.name: tables[table.name] for table in job.tables})
 

@@ -21,7 +21,7 @@ from ..data.cutter import batch_of
 from ..data.parquet import IdClass, check_parquet
 from ..data.span_plan import plan_spans
 from ..errors import CheckpointError, DataError
-from ..types import BatchId, Float32Array, Mask
+from ..types import BatchId, Float32Array, IndexArray, Mask
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns
 
 NOT_FINITE = "the model's logit is not finite"
@@ -44,8 +44,8 @@ class ScoringModel(Protocol):
     def id_classes(self) -> Mapping[str, IdClass]:
         """Whether training read texts or integers as the ids of each column."""
 
-    def logits(self, batch: Batch) -> Float32Array:
-        """Compute the logits of a batch, float32 [B], or [B, T] of T labels."""
+    def logits(self, batch: Batch, owner: IndexArray | None = None) -> Float32Array:
+        """Compute the logits of a batch as `SavedModel.logits`, float32 [B] or [B, T]."""
 
 
 @dataclass
@@ -218,17 +218,18 @@ def probability_of(logits: Float32Array) -> Float32Array:
     return values
 
 
-def logits_of(model: ScoringModel, rows: InputRows) -> Float32Array:
+def logits_of(model: ScoringModel, rows: InputRows, owner: IndexArray | None = None) -> Float32Array:
     """Compute logits, float32 [n]; NaN for a row without a score.
 
-    With T labels they are [n, T]. Such a row cannot be read, or one of its logits is not finite.
+    With T labels they are [n, T]. Such a row cannot be read, or one of its logits is not finite. `owner`,
+    int64 [n], as of `SavedModel.logits`.
     """
     labels = len(model.job.data.label_names)
     shape = (len(rows.numbers), labels) if labels > 1 else (len(rows.numbers),)
     logits = np.full(shape, np.nan, np.float32)
     if len(rows.scored):
         batch = batch_of(BatchId(0, 0, 0, 0), rows.examples)
-        found = np.array(model.logits(batch))
+        found = np.array(model.logits(batch, None if owner is None else owner[rows.scored]))
         found[~has_scores(found)] = np.nan
         logits[rows.scored] = found
     return logits

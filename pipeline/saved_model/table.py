@@ -28,7 +28,6 @@ class Table:
 
     Attributes:
         name: name of the column whose values the table embeds.
-        weights: float32 [rows, dim], read-only; of a growing table the ids that had a row, by their hashes.
         pooling: "" if an example has one row, otherwise how its rows are combined: "sum" or "mean",
             "weighted_sum" or "weighted_mean", or "none" for a sequence.
         column: number of the column in the hash (see `pipeline.data.hashing`).
@@ -43,35 +42,48 @@ class Table:
     def __init__(
         self,
         name: str,
-        weights: Float32Array,
+        weights: Float32Array | GrownRows,
         pooling: str,
         *,
         integers_as_text: bool,
         part: TimePart | None = None,
         boundaries: Sequence[float] = (),
         parts: Sequence[Table] = (),
-        grown: GrownRows | None = None,
     ) -> None:
         self.name = name
-        self.weights = weights.view()
-        self.weights.flags.writeable = False
+        self.grown = weights if isinstance(weights, GrownRows) else None
+        self._weights = None if isinstance(weights, GrownRows) else weights.view()
+        if self._weights is not None:
+            self._weights.flags.writeable = False
         self.pooling = pooling
         self.column = column_number(name)
         self.integers_as_text = integers_as_text
         self.part: TimePart | None = part
         self.boundaries = tuple(boundaries)
         self.parts = tuple(parts)
-        self.grown = grown
+
+    @property
+    def weights(self) -> Float32Array:
+        """All rows, float32 [rows, dim], read-only.
+
+        Of a growing table a copy of those of the ids that had a row, by their hashes.
+        """
+        if self._weights is not None:
+            return self._weights
+        assert self.grown is not None
+        weights = self.grown.vectors
+        weights.flags.writeable = False
+        return weights
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return len(self.weights)
+        return len(self.weights if self.grown is None else self.grown)
 
     @property
     def dim(self) -> int:
         """Number of floats in a row."""
-        return int(self.weights.shape[1])
+        return int(self.weights.shape[1]) if self.grown is None else self.grown.dim
 
     @property
     def is_fixed(self) -> bool:
@@ -147,7 +159,8 @@ class Table:
             raise TypeError(f"table {self.name}: rows must be integers, not {index.dtype}")
         if index.size and not (int(index.min()) >= 0 and int(index.max()) < self.rows):
             raise IndexError(f"table {self.name}: a row is outside of 0 to {self.rows - 1}")
-        return torch.from_numpy(self.weights[index])
+        vectors = self.weights[index] if self.grown is None else self.grown.at(index)
+        return torch.from_numpy(vectors)
 
     def lookup_ids(self, values: Iterable[Values]) -> torch.Tensor:
         """Return the vectors of raw ids, float32 [N, dim].

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.processes import Starter, wait_until
+from shadowsync.tests.support.runs import JobMaker, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
 AnyCluster: TypeAlias = Cluster | InProcessCluster
@@ -37,3 +37,20 @@ def supervise(starter: Starter, job_file: JobMaker, tmp_path: Path) -> Callable[
         return Supervised(starter.fork("run", str(job)), tmp_path / "runs")
 
     return start
+
+
+def replace_embedding_nodes(own: AnyCluster, count: int = 1) -> None:
+    """Kill so many embedding nodes, and have others join once the coordinator knows of it."""
+    for node in own.nodes["embedding"][:count]:
+        node.kill()
+    wait_until(lambda: len(dead_embedding_nodes(own.run)) == count, "the coordinator knows of it")
+    for _ in range(count):
+        own.join("embedding")
+
+
+def dead_embedding_nodes(run: RunFolder) -> set[str]:
+    """The embedding nodes that the coordinator has declared dead."""
+    names = {f"embedding-{number}" for number in range(4)}
+    texts = (line["text"] for line in run.log("coordinator"))
+    silent = [text for text in texts if "was silent for 2 s" in text]
+    return {name for name in names if any(f"{name}: " in text for text in silent)}

@@ -12,7 +12,12 @@ from shadowsync.nodes.coordinator.ledger.owed_batches import OwedBatches
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
-from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
+from shadowsync.tests.faults.conftest import (
+    ENDLESS,
+    AnyCluster,
+    dead_embedding_nodes,
+    replace_embedding_nodes,
+)
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
@@ -29,27 +34,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-NAMES = {f"embedding-{number}" for number in range(4)}
-
-
 def _changed(**sections: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {name: CHANGES.get(name, {}) | sections.get(name, {}) for name in {**CHANGES, **sections}}
-
-
-def _replace(own: AnyCluster, count: int = 1) -> None:
-    """Kill so many embedding nodes, and have others join once the coordinator knows of it."""
-    for node in own.nodes["embedding"][:count]:
-        node.kill()
-    wait_until(lambda: len(_dead(own.run)) == count, "the coordinator knows of it")
-    for _ in range(count):
-        own.join("embedding")
-
-
-def _dead(run: RunFolder) -> set[str]:
-    """The embedding nodes that the coordinator has declared dead."""
-    texts = (line["text"] for line in run.log("coordinator"))
-    silent = [text for text in texts if "was silent for 2 s" in text]
-    return {name for name in NAMES if any(f"{name}: " in text for text in silent)}
 
 
 def _require_whole(report: Report, dead: set[str], epochs: int = EPOCHS) -> None:
@@ -79,9 +65,9 @@ def test_another_one_gets_every_batch(
     changes = _changed(trainer={"worker_kind": kind}, embedding=CHANGES["embedding"] | embedding)
     own = cluster(changes).start()
     own.wait_for_batches(30)
-    _replace(own)
+    replace_embedding_nodes(own)
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, _dead(own.run))
+    _require_whole(own.run.report, dead_embedding_nodes(own.run))
     events = [event.what for event in own.run.report.events if event.node == "embedding-2"]
     assert events[0] == "joined the running job with newly initialized rows"
     assert "batches that it lacks will be trained again" in events[1]
@@ -106,10 +92,10 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
     wait_until(lambda: (own.run.folder / "checkpoint").exists(), "a checkpoint is written")
     # Batches that its rows lack, beside those that the ledger did not have yet.
     own.wait_for_batches(own.run.batches() + 16)
-    _replace(own)
+    replace_embedding_nodes(own)
     slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, _dead(own.run), epochs=2)
+    _require_whole(own.run.report, dead_embedding_nodes(own.run), epochs=2)
     joined = next(event.what for event in own.run.report.events if event.node == "embedding-2")
     assert "with the rows of a checkpoint" in joined
 
@@ -118,9 +104,9 @@ def test_it_goes_on_from_the_last_checkpoint(in_process: Callable[..., InProcess
 def test_all_of_them_die_at_once(in_process: Callable[..., InProcessCluster]) -> None:
     own = in_process(CHANGES).start()
     own.wait_for_batches(30)
-    _replace(own, 2)
+    replace_embedding_nodes(own, 2)
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, _dead(own.run))
+    _require_whole(own.run.report, dead_embedding_nodes(own.run))
 
 
 @pytest.mark.matrix
@@ -129,7 +115,7 @@ def test_a_trainer_dies_meanwhile(in_process: Callable[..., InProcessCluster]) -
     own = in_process(CHANGES).start()
     own.wait_for_batches(30)
     own.nodes["trainer"][0].kill()
-    _replace(own)
+    replace_embedding_nodes(own)
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -144,7 +130,7 @@ def test_it_dies_in_the_only_span(in_process: Callable[..., InProcessCluster], c
     slowed = Slowed(20)
     own = in_process(_changed(data={"path": str(file), "epochs": 1}), faults=(slowed,)).start()
     own.wait_for_batches(20)
-    _replace(own)
+    replace_embedding_nodes(own)
     slowed.release()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
@@ -184,7 +170,7 @@ def test_a_shard_that_is_not_asked_what_it_lacks_is_red(
     monkeypatch.setattr(OwedBatches, "restore_shard", lambda self, number, _: restore(self, number, ()))
     own = in_process(CHANGES).start()
     own.wait_for_batches(30)
-    _replace(own)
+    replace_embedding_nodes(own)
     assert own.wait(SECONDS) == ExitCode.LEDGER, own.coordinator.text()
     red = [one.name for one in own.run.report.ledger.identities if one.holds is False]
     assert red == ["batches applied by embedding-2 = distinct batches"]
@@ -209,7 +195,7 @@ def test_a_job_that_is_stopped_meanwhile_is_resumed_whole(
     slowed = Slowed(30)
     own = in_process(CHANGES, faults=(slowed,)).start()
     own.wait_for_batches(30)
-    _replace(own)
+    replace_embedding_nodes(own)
     wait_until(lambda: own.run.logged("batches that it lacks will be trained again"), "it is known")
     own.coordinator.interrupt()
     assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()

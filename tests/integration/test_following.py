@@ -1,10 +1,20 @@
-"""A model that follows the checkpoints of a running job reads what changed, and is that of the whole."""
+"""A model that follows a running job's checkpoints replaces what changed in place, and is that of the whole.
+
+Requests that are scored meanwhile are scored by one checkpoint each.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
-from collections.abc import Callable, Sequence
+import tracemalloc
+import urllib.request
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +22,20 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.checkpoint import manifest as manifest_module
 from shadowsync.pipeline.checkpoint import run_checkpoints
-from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest
-from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
-from shadowsync.pipeline.embedding.storage.saved_changes import SavedChanges
+from shadowsync.pipeline.checkpoint.manifest import (
+    MANIFEST_NAME,
+    CheckpointManifest,
+    begin,
+    commit,
+    open_checkpoint,
+)
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.pipeline.saved_model.model import SavedModel
-from shadowsync.pipeline.types import Uint64Array
+from shadowsync.pipeline.types import Float32Array, Uint64Array
+from shadowsync.serving.follower import FollowedModel
+from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import until, wait_until
 
 EXAMPLES = 20_000
 
@@ -59,7 +75,7 @@ def test_a_followed_model_is_the_one_that_is_opened(
     cluster: Callable[..., InProcessCluster],
     log: Path,
     copies: Callable[[], list[Path]],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     own = cluster(
         {
@@ -83,38 +99,115 @@ def test_a_followed_model_is_the_one_that_is_opened(
     assert len(copies()) >= 5, own.coordinator.text()
     own.coordinator.interrupt()
     own.wait(60.0)
-    followed = list[int]()
-    with_changes = LoadedTables.with_changes
-
-    def counted(self: LoadedTables, changes: Sequence[SavedChanges]) -> LoadedTables:
-        followed.append(len(changes))
-        return with_changes(self, changes)
-
-    monkeypatch.setattr(LoadedTables, "with_changes", counted)
     users, items = pq.read_table(log).columns[:2]
     rows = {"user": users.to_pylist()[:3000], "item": items.to_pylist()[:3000]}
-    model, first = SavedModel.open(copies()[0]), SavedModel.open(copies()[0])
-    for copy in copies()[1:]:
-        model, whole = model.newer(copy), SavedModel.open(copy)
+    follow_by_hand(copies(), rows)
+    followed = need_of(copies(), lambda model, copy: model.update(copy).apply())
+    opened = need_of(copies(), lambda _, copy: SavedModel.open(copy))
+    # A second copy, of the table that does not grow alone, is 1.28 MB.
+    assert followed < 20_000 * 16 * 4 < opened, "the control needs a second copy"
+    serve_while_they_change(copies()[:5], {name: values[:40] for name, values in rows.items()}, tmp_path)
+    _damage(copies()[-1])
+    with pytest.raises(CheckpointError, match="SHA-256 differs"):
+        SavedModel.open(copies()[-2]).update(copies()[-1])
+
+
+def follow_by_hand(copies: list[Path], rows: Mapping[str, list[int]]) -> None:
+    model, first = SavedModel.open(copies[0]), SavedModel.open(copies[0])
+    before = first.predict(rows)
+    changed = list[int]()
+    for copy in copies[1:]:
+        update, whole = model.update(copy), SavedModel.open(copy)
+        assert (model.predict(rows) != whole.predict(rows)).any(), "the control: nothing is applied yet"
+        changed.append(update.changed_bytes)
+        model = update.apply()
         assert model.manifest == whole.manifest
         for name, table in whole.tables.items():
             np.testing.assert_array_equal(model.tables[name].weights, table.weights)
+            assert model.tables[name].rows == table.rows
         np.testing.assert_array_equal(_users(model), _users(whole))
         np.testing.assert_array_equal(model.predict(rows), whole.predict(rows))
-    assert followed
-    assert sum(followed) > 0
-    # The controls: rows changed, users went, and the first model is what it was.
-    again = SavedModel.open(copies()[0])
-    np.testing.assert_array_equal(first.predict(rows), again.predict(rows))
-    assert (first.predict(rows) != model.predict(rows)).any()
+    assert sum(changed) > 0
+    # The controls: rows changed, users went, and another model of the first checkpoint is what it was.
+    np.testing.assert_array_equal(first.predict(rows), before)
+    assert (before != model.predict(rows)).any()
     assert not np.isin(_users(first), _users(model)).all()
-    # An earlier one is opened whole.
-    before = len(followed)
-    np.testing.assert_array_equal(model.newer(copies()[0]).predict(rows), again.predict(rows))
-    assert len(followed) == before
-    _damage(copies()[-1])
-    with pytest.raises(CheckpointError, match="SHA-256 differs"):
-        SavedModel.open(copies()[-2]).newer(copies()[-1])
+    # An earlier one is opened whole, and changes nothing.
+    back, last = model.update(copies[0]), model.predict(rows)
+    assert not back.in_place
+    np.testing.assert_array_equal(back.apply().predict(rows), before)
+    np.testing.assert_array_equal(model.predict(rows), last)
+
+
+def need_of(copies: list[Path], newer: Callable[[SavedModel, Path], SavedModel]) -> int:
+    """The most bytes, beside the first model's, to get at the last in small steps."""
+    model = SavedModel.open(copies[0])
+    tracemalloc.start()
+    try:
+        for copy in copies[1:]:
+            model = newer(model, copy)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def serve_while_they_change(copies: list[Path], rows: Mapping[str, list[int]], folder: Path) -> None:
+    """Every answer is that of the checkpoint that it names, to the bit, whatever changes meanwhile."""
+    wanted = {}
+    for copy in copies:
+        model = SavedModel.open(copy)
+        wanted[model.manifest.examples_trained] = model.predict(rows)
+    for one, other in combinations(wanted.values(), 2):
+        assert (one != other).mean() > 0.5, "the control: they differ"
+    run, answers = folder / "served", list[tuple[int, Float32Array]]()
+
+    async def ask(server: ModelServer, done: asyncio.Event) -> None:
+        def request() -> dict[str, Any]:
+            body = json.dumps({"columns": rows}).encode()
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/score", body) as reply:
+                found: dict[str, Any] = json.load(reply)
+                return found
+
+        while not done.is_set():
+            found = await asyncio.to_thread(request)
+            values = np.array(found["probabilities"], np.float32)
+            answers.append((found["model"]["examples_trained"], values))
+
+    async def body() -> None:
+        shutil.copytree(copies[0], run / "checkpoint")
+        model, done = FollowedModel(run, "last"), asyncio.Event()
+        server = ModelServer(model, "127.0.0.1", 0)
+        await server.start()
+        asking = [asyncio.ensure_future(ask(server, done)) for _ in range(3)]
+        following = asyncio.ensure_future(server.follow(0.01))
+        for at, copy in enumerate(copies):
+            if at:
+                replace(run, copy)
+            asked = len(answers)
+            await until(partial(_served, model, at + 1, answers, asked + 6), "the next one is served")
+        done.set()
+        await asyncio.gather(*asking)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await server.close()
+
+    asyncio.run(asyncio.wait_for(body(), 120.0))
+    assert {examples for examples, _ in answers} == set(wanted)
+    for examples, values in answers:
+        np.testing.assert_allclose(values, wanted[examples], rtol=1e-6)
+
+
+def _served(model: FollowedModel, opened: int, answers: list[Any], count: int) -> bool:
+    return model.opened == opened and len(answers) >= count
+
+
+def replace(run: Path, copy: Path) -> None:
+    """As a job does, with the files of a checkpoint."""
+    unfinished = begin(run)
+    for file in copy.iterdir():
+        shutil.copy(file, unfinished / file.name)
+    (unfinished / MANIFEST_NAME).unlink()
+    commit(unfinished, open_checkpoint(copy)[1])
 
 
 def _users(model: SavedModel) -> Uint64Array:

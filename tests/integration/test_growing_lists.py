@@ -2,76 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_job
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.report.model import Report
+from shadowsync.pipeline.saved_model.export import export_model
+from shadowsync.pipeline.saved_model.increment import merge_exports
 from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.pipeline.saved_model.table_files import TableFormat
 from shadowsync.serving.rows import columns_of_request
 from shadowsync.serving.scores import Scores, ServedModel
+from shadowsync.tests.support import resumed
 from shadowsync.tests.support.evaluate_run import evaluate_run
+from shadowsync.tests.support.growing_lists import ITEMS, ROWS, TABLES, job_of, write_log
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import JobMaker, Settings
 
 ClusterMaker = Callable[..., InProcessCluster]
 
-ITEMS, ROWS, EVAL_ROWS = 40, 4000, 1000
-LIST = {"kind": "multi_hot", "source": "history", "max_ids": 5}
-COLUMNS: dict[str, Any] = {
-    "clicked": "label",
-    "item": "categorical",
-    "history": {**LIST, "pooling": "none"},
-    "sums": LIST,
-    "means": {**LIST, "pooling": "mean"},
-    "weighted": {**LIST, "weights": "scores", "pooling": "mean"},
-}
-TABLES = [name for name in COLUMNS if name != "clicked"]
+CROWDED = {"kind": "growing", "rows": ITEMS // 2}
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows whose label says whether most of the weight of a list is on low items."""
-    folder, rng = tmp_path_factory.mktemp("lists"), np.random.default_rng(1)
-    for name, count in (("train", ROWS), ("eval", EVAL_ROWS)):
-        history = [rng.choice(ITEMS, rng.integers(0, 6), replace=False) for _ in range(count)]
-        scores = [rng.integers(1, 9, len(own)) for own in history]
-        low = [weights[own < ITEMS // 2].sum() for own, weights in zip(history, scores, strict=True)]
-        clicked = [2 * part > weights.sum() for part, weights in zip(low, scores, strict=True)]
-        columns = {
-            "clicked": np.array(clicked, np.int8),
-            "item": rng.integers(0, ITEMS, count),
-            "history": pa.array(history, pa.list_(pa.int64())),
-            "scores": pa.array(scores, pa.list_(pa.float32())),
-        }
-        pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=1000)
-    return folder
-
-
-def job_of(log: Path, table: Mapping[str, Any], **changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    base: dict[str, dict[str, Any]] = {
-        "data": {
-            "format": "parquet",
-            "path": str(log / "train.parquet"),
-            "eval_path": str(log / "eval.parquet"),
-            "columns": COLUMNS,
-            "epochs": 2,
-        },
-        "model": {"name": "din", "attention": {"history": "item"}, "table_rows": 20_000, "bottom": None},
-        "trainer": {"count": 1, "batch": 64, "optimizer": "adam", "lr": 0.01},
-        "embedding": {"nodes": 1, "lr": 0.1, "optimizer": "adagrad"},
-        "sync": {"algorithm": "none", "nodes": 0},
-        "tables": {name: dict(table) for name in TABLES} if table else {},
-    }
-    return {name: base.get(name, {}) | dict(changes.get(name, {})) for name in base | changes}
+    return write_log(tmp_path_factory.mktemp("lists"))
 
 
 def finished(cluster: ClusterMaker, settings: Settings) -> tuple[Report, Path]:
@@ -179,6 +139,65 @@ def test_a_prepared_folder_trains_as_the_files_do(cluster: ClusterMaker, log: Pa
     assert files[0] == from_folder[0] != other[0]
     assert same(files[1], from_folder[1])
     assert not same(files[1], other[1])
+
+
+def test_an_interrupted_run_and_the_one_that_goes_on_are_one_run(cluster: ClusterMaker, log: Path) -> None:
+    """To the bit, with ids that lose their rows before and after."""
+    settings = job_of(log, CROWDED, run={"deterministic": True, "seed": 3})
+    whole = resumed.finished(cluster, settings)
+    first = resumed.interrupted(cluster, settings, 40)
+    evicted = {table.name: table.evicted for table in first.report.growing_tables}
+    second = resumed.finished(cluster, resumed.going_on(settings, first))
+    resumed.check_trained_once([first, second], 2, ROWS)
+    wanted = resumed.tensors(whole)
+    assert resumed.same(wanted, resumed.tensors(second))
+    assert not resumed.same(wanted, resumed.tensors(first)), "the control: it had got elsewhere"
+    assert set(evicted) == set(TABLES)
+    assert all(evicted.values())
+    assert all(table.evicted for table in second.report.growing_tables)
+
+
+def test_a_run_goes_on_with_other_numbers_of_nodes(cluster: ClusterMaker, log: Path) -> None:
+    settings = job_of(log, {"kind": "growing"}, embedding={"nodes": 2})
+    first = resumed.interrupted(cluster, settings, 40)
+    still: Settings = {"embedding": {"nodes": 3, "lr": 1e-9}, "trainer": {"lr": 1e-9}}
+    second = resumed.finished(cluster, resumed.going_on(settings, first, still))
+    resumed.check_trained_once([first, second], 2, ROWS)
+    before, after = (SavedModel.open(run.folder) for run in (first, second))
+    fresh = SavedModel.open(finished(cluster, job_of(log, {"kind": "growing"}, **still))[1])
+    for name in TABLES:
+        rows = [model.tables[name].lookup_ids(range(ITEMS)).numpy() for model in (before, after, fresh)]
+        # Every id was trained before, so its row is what it was, wherever it is now.
+        np.testing.assert_allclose(rows[1], rows[0], rtol=0, atol=1e-5)
+        assert np.abs(rows[2] - rows[0]).max() > 0.01, "the control: a run from the start is elsewhere"
+    assert [table.rows for table in second.report.growing_tables] == [ITEMS] * len(TABLES)
+    assert second.report.eval is not None
+    scored = evaluate_run(second.folder, [str(log / "eval.parquet")])
+    assert scored["ne"] == pytest.approx(second.report.eval.ne, rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["parquet", "safetensors"])
+def test_an_increment_has_the_ids_of_lists_that_came_and_went(
+    cluster: ClusterMaker, log: Path, tmp_path: Path, form: TableFormat
+) -> None:
+    settings = job_of(log, CROWDED)
+    first = resumed.interrupted(cluster, settings, 40)
+    base, part, whole, merged = (tmp_path / name for name in ("base", "part", "whole", "merged"))
+    export_model(SavedModel.open(first.folder), base, "torch-export", form)
+    second = resumed.finished(cluster, resumed.going_on(settings, first))
+    model = SavedModel.open(second.folder)
+    manifest = export_model(model, part, "torch-export", form, since=base)
+    export_model(model, whole, "torch-export", form)
+    assert [entry["name"] for entry in manifest["tables"]] == TABLES
+    for entry in manifest["tables"]:
+        assert entry["changed_rows"] > 0
+        assert entry["gone_rows"] > 0
+    merge_exports([base, part], merged)
+    names = [path.name for path in whole.glob("table*")]
+    assert names
+    for name in names:
+        assert (merged / name).read_bytes() == (whole / name).read_bytes()
+        assert (base / name).read_bytes() != (whole / name).read_bytes(), "the control"
 
 
 def test_emulated_machines_train_it_too(job_file: JobMaker, log: Path) -> None:

@@ -15,39 +15,21 @@ from shadowsync.cli import main
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import ROLE, SavedLedger
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
-from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.resumed import check_trained_once, going_on, same, tensors, trained_batches
+from shadowsync.tests.support.resumed import (
+    check_trained_once,
+    finished,
+    going_on,
+    interrupted,
+    same,
+    tensors,
+    trained_batches,
+)
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
 
 EPOCHS = 4
 LONG: Settings = {"data": {"epochs": EPOCHS}}
 ClusterMaker = Callable[..., InProcessCluster]
-
-
-def folder_of(cluster: InProcessCluster) -> RunFolder:
-    """The run's own folder: `latest` will point to the next one."""
-    return RunFolder(cluster.run.folder.resolve())
-
-
-def interrupted(cluster: ClusterMaker, settings: Settings, batches: int) -> RunFolder:
-    """A run that is interrupted when it has trained so many batches."""
-    slowed = Slowed(batches)
-    own = cluster(settings, faults=(slowed,)).start()
-    own.wait_for_batches(batches)
-    own.coordinator.interrupt()
-    assert own.wait(60.0) == 130, own.coordinator.text()
-    slowed.release()
-    return folder_of(own)
-
-
-def finished(cluster: ClusterMaker, settings: Settings) -> RunFolder:
-    """A run that ends well."""
-    own = cluster(settings).start()
-    assert own.wait(120.0) == 0, own.coordinator.text()
-    run = folder_of(own)
-    assert run.report.ledger.adds_up, run.report.ledger.identities
-    return run
 
 
 @pytest.mark.matrix

@@ -28,7 +28,7 @@ from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABL
 from shadowsync.serving.client import ScoringClient
 from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.rows import BadRequest, columns_of_request
-from shadowsync.serving.scores import ServedModel
+from shadowsync.serving.scores import Scores, ServedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.processes import Starter, until, wait_until
 
@@ -132,9 +132,11 @@ def test_many_clients_at_once_get_their_own_scores(
                     own = [{**row, "I1": "many"} for row in own]
                 elif at % 10 == 8:
                     own = [{**row, "I1": [1]} for row in own]
+                context = {name: rows[at * 5][name] for name in ("I5", "C3")} if at % 10 == 6 else {}
+                own = [{name: value for name, value in row.items() if name not in context} for row in own]
                 with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
                     try:
-                        return client.score(own)
+                        return client.score(own, context)
                     except DataError as error:
                         return str(error)
 
@@ -152,6 +154,10 @@ def test_many_clients_at_once_get_their_own_scores(
             assert isinstance(scores, np.ndarray)
             if at % 10 == 7:
                 assert np.isnan(scores).all()
+            elif at % 10 == 6:
+                # The other rows have another context than of their own.
+                np.testing.assert_allclose(scores[0], predicted[at * 5], rtol=1e-5)
+                assert not np.allclose(scores, predicted[at * 5 : at * 5 + 5], rtol=1e-5)
             else:
                 np.testing.assert_allclose(scores, predicted[at * 5 : at * 5 + 5], rtol=1e-5)
 
@@ -211,6 +217,51 @@ def test_requests_that_are_refused(saved_run: Path, rows: list[Row]) -> None:
     )
 
 
+def test_dense_features_that_all_rows_share_are_computed_once_a_request(
+    saved_run: Path, rows: list[Row]
+) -> None:
+    model = SavedModel.open(saved_run)
+    served_model = ServedModel(model)
+    bottom = model.dense.get_submodule("bottom")
+    seen = list[int]()
+    bottom.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    dense = [name for name in rows[0] if name.startswith("I")]
+    requests, wanted = [], []
+    for at in (0, 10, 20):
+        shared = {name: rows[at][name] for name in dense}
+        own = [
+            {name: value for name, value in row.items() if name not in shared} for row in rows[at : at + 7]
+        ]
+        # One without a score is left out of what is computed.
+        shared |= {"I2": math.inf} if at == 10 else {}
+        body = {"context": shared, "rows": own}
+        requests.append(columns_of_request(body, served_model.schema, 10))
+        wanted.append(model.predict([{**row, **{name: rows[at][name] for name in dense}} for row in own]))
+    seen.clear()
+    found = served_model.score(requests)
+    assert seen == [2]
+    for at, (scores, of_rows) in enumerate(zip(found, wanted, strict=True)):
+        assert isinstance(scores, Scores)
+        if at == 1:
+            assert np.isnan(scores.probabilities).all()
+        else:
+            np.testing.assert_allclose(scores.probabilities, of_rows, rtol=1e-6)
+    # The control: a row that has its own I1 is computed by itself.
+    body = {"context": {"C1": "x"}, "rows": [{n: v for n, v in row.items() if n != "C1"} for row in rows[:4]]}
+    served_model.score([requests[0], columns_of_request(body, served_model.schema, 10)])
+    assert seen[-1] == 11
+
+
+def test_a_context_that_would_fill_the_memory_is_refused(saved_run: Path, rows: list[Row]) -> None:
+    served_model = ServedModel(SavedModel.open(saved_run))
+    others = {name: [value] * 10_000 for name, value in rows[0].items() if name != "C1"}
+    for length, wanted in ((10, False), (1 << 20, True)):
+        body = {"context": {"C1": "x" * length}, "columns": others}
+        (found,) = served_model.score([columns_of_request(body, served_model.schema, 10_000)])
+        assert isinstance(found, BadRequest) == wanted
+        assert not wanted or str(found) == "column 'C1': the context's value is too long for 10,000 rows"
+
+
 def test_what_is_no_request_gets_an_error_and_the_next_one_its_scores(
     saved_run: Path, rows: list[Row]
 ) -> None:
@@ -259,7 +310,7 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
 
     async def body() -> None:
         async with served(run) as (server, model):
-            following = asyncio.ensure_future(model.follow(0.02))
+            following = asyncio.ensure_future(server.follow(0.02))
             with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
                 before = await asyncio.to_thread(client.score, rows[:9])
                 replace(77)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-
 import numpy as np
 
 from ...config.tables import TableSettings
 from ...types import Float32Array, IndexArray, Int32Array, Uint64Array
 from ..growing.id_index import ABSENT, IdIndex
-from ..growing.row_directory import IDS, USED_AT
-from ..placement.ranges import WEIGHTS
 from .bf16_rows import WidenedRows, nearest_bits
 from .first_values import row_values
-from .saved_changes import SavedChanges
+from .row_changes import RowChanges
 from .saved_tables import SavedTables
 
 
@@ -30,7 +25,8 @@ def values_of_keys(table: TableSettings, number: int, seed: int, keys: Uint64Arr
 class GrownRows:
     """The ids of a growing table that had a row, and their vectors.
 
-    Immutable, so any thread may use it.
+    Each id is where its embedding node had it, so that rows can be replaced in place. Any thread may use it,
+    but none during `apply`.
 
     Args:
         saved: the tables of the checkpoint.
@@ -40,10 +36,6 @@ class GrownRows:
         read_bytes: bytes of rows to read at once.
 
     Raises CheckpointError for a file that cannot be read.
-
-    Attributes:
-        keys: uint64 [n], ascending: the hashes of the ids.
-        vectors: float32 [n, dim], read-only: the vector of each id.
     """
 
     def __init__(
@@ -51,65 +43,78 @@ class GrownRows:
     ) -> None:
         self._table, self._number, self._seed = table, number, seed
         directory = saved.read_directory(table.name)
-        used = np.flatnonzero(directory.used_at > 0)
-        in_order = np.argsort(directory.keys[used])
-        vectors = np.empty((len(used), table.dim), np.float32)
-        place = np.empty(len(used), np.intp)
-        place[in_order] = np.arange(len(used))
+        self._key_of = np.require(directory.keys, requirements="W")
+        self._used = directory.used_at > 0
+        # Pages without a row that is used take no memory.
+        self._vector_of = np.empty((table.rows, table.dim), np.float32)
         step = max(1, read_bytes // (4 * table.dim))
         for start in range(0, table.rows, step):
             stop = min(start + step, table.rows)
-            first, last = np.searchsorted(used, [start, stop])
-            if first < last:
-                block = saved.read(table.name, start, stop)
-                vectors[place[first:last]] = block[used[first:last] - start]
-        self._set(directory.keys[used][in_order], used[in_order], vectors)
+            used = np.flatnonzero(self._used[start:stop])
+            if len(used):
+                self._vector_of[start + used] = saved.read(table.name, start, stop)[used]
+        self._index = IdIndex(self._key_of)
+        self._index.add(np.flatnonzero(self._used).astype(np.int32))
+        self._in_order: IndexArray | None = None
 
-    def with_changes(self, changes: Sequence[SavedChanges]) -> GrownRows:
-        """Return the table with these rows replaced, in order.
+    def apply(self, changes: RowChanges) -> None:
+        """Replace rows in place."""
+        rows, used = changes.rows, changes.used
+        self._index.remove(rows[self._used[rows]].astype(np.int32))
+        self._key_of[rows] = changes.keys
+        self._used[rows] = used
+        now = rows[used]
+        self._vector_of[now] = changes.vectors[used]
+        self._index.add(now.astype(np.int32))
+        self._in_order = None
 
-        This object stays as it is. Raises CheckpointError for changes that cannot be read.
-        """
-        made = copy.copy(self)
-        for one in changes:
-            made._replace(one)
-        return made
+    def __len__(self) -> int:
+        """Return the number of ids."""
+        return len(self._index)
 
-    def _replace(self, changes: SavedChanges) -> None:
-        rows, ids = changes.read(self._table.name, IDS)
-        if not len(rows):
-            return
-        used = changes.read(self._table.name, USED_AT)[1] > 0
-        changed = np.zeros(self._table.rows, np.bool_)
-        changed[rows] = True
-        stays = ~changed[self._rows]
-        keys = np.concatenate([self.keys[stays], ids[used].view(np.uint64)])
-        in_order = np.argsort(keys)
-        vectors = np.concatenate([self.vectors[stays], changes.read(self._table.name, WEIGHTS)[1][used]])
-        self._set(
-            keys[in_order], np.concatenate([self._rows[stays], rows[used]])[in_order], vectors[in_order]
-        )
+    @property
+    def dim(self) -> int:
+        """Return the number of floats in a row."""
+        return self._table.dim
 
-    def _set(self, keys: Uint64Array, rows: IndexArray, vectors: Float32Array) -> None:
-        self.keys, self._rows, self.vectors = keys, rows, vectors
-        self.vectors.flags.writeable = False
-        self._index = IdIndex(self.keys)
-        self._index.add(np.arange(len(keys), dtype=np.int32))
+    @property
+    def keys(self) -> Uint64Array:
+        """Return the hashes of the ids, uint64 [n], ascending; a copy."""
+        return self._key_of[self._order()]
+
+    @property
+    def vectors(self) -> Float32Array:
+        """Return a copy of the vectors, float32 [n, dim], in the order of `keys`."""
+        return self._vector_of[self._order()]
+
+    def at(self, places: IndexArray) -> Float32Array:
+        """Return the vectors at places of `keys`, float32 [..., dim]."""
+        return self._vector_of[self._order()[places]]
 
     def find(self, keys: Uint64Array) -> Int32Array:
         """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""
-        return self._index.find(keys)
+        found = self._index.find(keys)
+        known = found != ABSENT
+        found[known] = np.searchsorted(self.keys, keys[known])
+        return found
+
+    def _order(self) -> IndexArray:
+        order = self._in_order
+        if order is None:
+            used = np.flatnonzero(self._used)
+            self._in_order = order = used[np.argsort(self._key_of[used])]
+        return order
 
     def lookup(self, keys: Uint64Array, out: Float32Array | None = None) -> Float32Array:
         """Return the vectors of keys, float32 [N, dim].
 
         An id that had no row has its first values. They are written to `out`, C-contiguous, if given.
         """
-        rows = self.find(keys)
+        rows = self._index.find(keys)
         if out is None:
             out = np.empty((len(keys), self._table.dim), np.float32)
         known = rows != ABSENT
-        out[known] = self.vectors[rows[known]]
+        out[known] = self._vector_of[rows[known]]
         absent = keys[~known]
         if len(absent):
             out[~known] = values_of_keys(self._table, self._number, self._seed, absent)

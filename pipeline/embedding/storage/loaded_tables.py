@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,8 +16,8 @@ from ..lookup.request import BatchIds
 from ..lookup.router import ShardRouter
 from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
-from ..placement.ranges import WEIGHTS
 from .grown_rows import GrownRows
+from .row_changes import RowChanges
 from .saved_changes import SavedChanges
 from .saved_tables import SavedTables
 from .shard_work import sum_bags
@@ -29,7 +28,7 @@ READ_BYTES = 16 << 20
 class LoadedTables:
     """All rows of a checkpoint, without optimizer state.
 
-    The rows never change, so any thread may use them.
+    Any thread may use them, but none during `apply`.
 
     Embeddings come from the router that trainers use, with a plan of one node. So they equal those of a
     cluster with the same rows, to the bit. Only the bags of a table that the cluster had split are added up
@@ -60,47 +59,37 @@ class LoadedTables:
         ]
         self.grown: dict[str, GrownRows] = {}
         self._tables: dict[str, Float32Array] = {}
+        self._writable: dict[str, Float32Array] = {}
         for piece in self._plan.pieces_of(0):
             name = tables[piece.table].name
             if tables[piece.table].growth is not None:
                 grown = GrownRows(saved, tables[piece.table], piece.table, seed, READ_BYTES)
-                self.grown[name], self._tables[name] = grown, grown.vectors
+                self.grown[name] = grown
                 continue
             weights = self._banks[piece.bank][piece.offset : piece.offset + len(piece)]
             step = max(1, READ_BYTES // (4 * weights.shape[1]))
             for start in range(0, len(weights), step):
                 stop = min(start + step, len(weights))
                 weights[start:stop] = saved.read(name, start, stop)
-            weights.flags.writeable = False
-            self._tables[name] = weights
+            self._writable[name] = weights
+            self._tables[name] = weights.view()
+            self._tables[name].flags.writeable = False
 
-    def with_changes(self, changes: Sequence[SavedChanges]) -> LoadedTables:
-        """Return the tables with these rows replaced, in order.
+    def read(self, changes: Sequence[SavedChanges]) -> list[RowChanges]:
+        """Read what `apply` takes, in order; any thread may call.
 
-        This object stays as it is, and shares tables without changes with the new one. Raises CheckpointError
-        for changes that cannot be read.
+        Raises CheckpointError for changes that cannot be read.
         """
-        made = copy.copy(self)
-        made._banks, made._tables, made.grown = list(self._banks), dict(self._tables), dict(self.grown)
-        changed = {name for one in changes for name in one.tables}
-        for number, settings in enumerate(self._plan.banks):
-            pieces = [piece for piece in self._plan.pieces_of(0) if piece.bank == number]
-            names = [self._plan.tables[piece.table].name for piece in pieces]
-            if not changed.intersection(names):
-                continue
-            if settings.growing:
-                for name in changed.intersection(names):
-                    made.grown[name] = grown = self.grown[name].with_changes(changes)
-                    made._tables[name] = grown.vectors
-                continue
-            made._banks[number] = bank = self._banks[number].copy()
-            for piece, name in zip(pieces, names, strict=True):
-                weights = bank[piece.offset : piece.offset + len(piece)]
-                for one in changes:
-                    one.lay_over(name, WEIGHTS, 0, weights)
-                weights.flags.writeable = False
-                made._tables[name] = weights
-        return made
+        settings = {table.name: table for table in self._plan.tables}
+        return [RowChanges.read(one, settings[name]) for one in changes for name in one.tables]
+
+    def apply(self, changes: Sequence[RowChanges]) -> None:
+        """Replace these rows in place, in order; takes as long as to copy them."""
+        for one in changes:
+            if (grown := self.grown.get(one.table)) is not None:
+                grown.apply(one)
+            else:
+                self._writable[one.table][one.rows] = one.vectors
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,18 +99,18 @@ class LoadedTables:
     def table(self, name: str) -> Float32Array:
         """Return all rows of a table, float32 [rows, dim], read-only.
 
-        Of a growing table these are the rows with an id, in the order of their keys.
+        Of a growing table these are the rows with an id, in the order of their keys, as a copy.
 
         Raises KeyError for an unknown name.
         """
-        return self._tables[name]
+        return self.grown[name].vectors if name in self.grown else self._tables[name]
 
     def lookup(self, name: str, rows: Int32Array) -> Float32Array:
         """Return rows of a table, float32 [..., dim] for integers [...].
 
         Raises KeyError for an unknown name, IndexError for a row that the table does not have.
         """
-        table = self._tables[name]
+        table = self.table(name)
         if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < len(table):
             raise IndexError(f"table {name} has rows 0 to {len(table) - 1}")
         return table[rows]

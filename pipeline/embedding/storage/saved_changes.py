@@ -39,7 +39,7 @@ class SavedChanges:
 
     Args:
         reader: reader of the files.
-        where: the checkpoint's folder, for errors.
+        where: the checkpoint's folder, for errors; an attribute too.
 
     Raises:
         CheckpointError: arrays of a table do not have the same rows.
@@ -47,7 +47,7 @@ class SavedChanges:
 
     def __init__(self, reader: TensorReader, where: str) -> None:
         self._reader = reader
-        self._where = where
+        self.where = where
         self._stops: dict[str, int] = {}
         self._rows: dict[str, NDArray[np.int64]] = {}
         self._shapes: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -107,4 +107,4 @@ class SavedChanges:
         return rows
 
     def _error(self, what: str) -> CheckpointError:
-        return CheckpointError(what, where=self._where, remedy="restore the file, or use another checkpoint")
+        return CheckpointError(what, where=self.where, remedy="restore the file, or use another checkpoint")

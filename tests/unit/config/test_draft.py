@@ -257,6 +257,13 @@ def test_a_rating_is_a_label_from_its_mean_on(tmp_path: Path) -> None:
     assert job.data.columns["rating"].threshold == 3
     assert "# 5 numbers: 1 from their mean on" in text
     assert read(job) == 100
+    # The other way that the comment names is one.
+    other = 'expression = "rating > 0"'
+    assert f"; or {other} in place of threshold" in text
+    (tmp_path / "other.toml").write_text(text.replace("threshold = 3 ", f"{other} "))
+    expressed = load_job(str(tmp_path / "other.toml"))
+    assert expressed.data.columns["rating"].expression == "rating > 0"
+    assert read(expressed) == 100
 
 
 def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""Columns of several requests, joined to be scored together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from .rows import BadRequest, RowColumns
+
+# A value that many rows share takes its bytes for each of them.
+_MOST_BYTES: Final = 1 << 28
+
+
+def joined_columns(requests: Sequence[RowColumns]) -> dict[str, pa.Array]:
+    """Return each column of the rows of all requests, request after request.
+
+    Raises BadRequest for values of several types, and for shared values that would take more than 256 MiB.
+    """
+    counts = [request.count for request in requests]
+    owner = pa.array(np.repeat(np.arange(len(requests)), counts))
+    arrays: dict[str, pa.Array] = {}
+    for name in (*requests[0].columns, *requests[0].shared):
+        try:
+            if all(name in request.shared for request in requests):
+                values = pa.array([request.shared[name] for request in requests])
+                _check_size(values, max(counts))
+                arrays[name] = values.take(owner)
+            else:
+                each = chain.from_iterable(_values(request, name) for request in requests)
+                arrays[name] = pa.array([*each])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise BadRequest(f"column {name!r}: {error}") from error
+    return arrays
+
+
+def _values(request: RowColumns, name: str) -> Iterable[Any]:
+    if name not in request.shared:
+        return request.columns[name]
+    value = request.shared[name]
+    _check_size(pa.array([value]), request.count)
+    return repeat(value, request.count)
+
+
+def _check_size(values: pa.Array, count: int) -> None:
+    """Raise ValueError if a context's values are too long for so many rows."""
+    if values.nbytes * count > _MOST_BYTES:
+        raise ValueError(f"the context's value is too long for {count:,} rows")
