@@ -63,11 +63,11 @@ def chaos(
 ) -> None:
     """Inject faults into a job, and check that nothing is lost.
 
-    The job runs a few times without faults. Then it runs again and again, with faults of nodes of all roles
-    at random moments. A job that stops is resumed from its last checkpoint; it writes one every 5 s, unless
-    the job file says otherwise. After each run its ledger is checked from its files. The exit code is 7 if a
-    job hangs, leaves a process behind, or its ledger does not add up. The same seed gives the same schedule.
-    The results are in chaos.json in --out.
+    The job runs again and again with faults of nodes of all roles at random moments, and a few times in
+    between without faults. A job that stops is resumed from its last checkpoint; it writes one every 5 s,
+    unless the job file says otherwise. After each run its ledger is checked from its files. The exit code is
+    7 if a job hangs, leaves a process behind, or its ledger does not add up. The same seed gives the same
+    schedule. The results are in chaos.json in --out.
 
     \b
     kill    SIGKILL of a process

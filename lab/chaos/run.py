@@ -1,4 +1,4 @@
-"""A chaos run: jobs without faults, then jobs with faults."""
+"""A chaos run: jobs with faults, and jobs without faults in between."""
 
 from __future__ import annotations
 
@@ -92,38 +92,58 @@ def run_chaos(
 ) -> ChaosResult:
     """Run all jobs; write the results to chaos.json.
 
-    `source` is the job's file, and the settings that override it. Raises ClusterError if a clean job does not
-    end well.
+    Jobs without faults come in between, so that a drift of the machine affects both kinds alike. `source` is
+    the job's file, and the settings that override it. Raises ClusterError if a clean job does not end well.
     """
     nodes = {**job.expected, "coordinator": 1}
     runner = JobRunner(source, nodes, directory, plan.hang_seconds)
     result = ChaosResult()
-    examples = batches = 0
-    for number in range(plan.clean_runs):
-        clean = runner.run(f"clean-{number}")
-        if clean.exit_codes != [ExitCode.OK] or clean.folder is None:
-            what = f"a job without faults ended with {clean.exit_codes[-1]}"
-            raise ClusterError(what, where=clean.last_line)
-        report = json.loads((clean.folder / "report.json").read_text("utf-8"))
-        examples = report["examples"]["distinct"]
-        batches = max(report["ledger"]["shard_applied"].values())
-        result.clean_ne += _ne(report)
-        print_line(
-            f"clean job {number + 1} of {plan.clean_runs}: {count(examples)} examples in"
-            f" {count(batches)} batches"
-        )
     jobs = schedule(plan.faults, plan.seed, nodes, plan.kinds, plan.longest_seconds)
-    for number, faults in enumerate(jobs):
+    size = JobSize()
+    made = 0
+    for number, faults in enumerate([*jobs, ()]):
+        # The first one comes before all others, since it tells the size of the job.
+        while made < clean_jobs_before(number, len(jobs), plan.clean_runs):
+            size = _run_clean(runner, made, result)
+            made += 1
+            shown = f"{count(size.examples)} examples in {count(size.batches)} batches"
+            print_line(f"clean job {made} of {plan.clean_runs}: {shown}")
+        if not faults:
+            break
         name = f"faulted-{number}"
-        done = runner.run(name, faults, batches)
-        problems = _problems(done, examples)
+        done = runner.run(name, faults, size.batches)
+        problems = _problems(done, size.examples)
         _count(result, name, done, problems)
         said = "; ".join(str(fault) for fault in faults)
         ends = ", ".join(str(code) for code in done.exit_codes)
         wrong = "".join(f"\n  {problem}" for problem in problems)
         print_line(f"job {number + 1} of {len(jobs)}: {said}: exit {ends}{wrong}")
         _write(directory, plan, result)
+    _write(directory, plan, result)
     return result
+
+
+def clean_jobs_before(number: int, jobs: int, clean_jobs: int) -> int:
+    """Return how many of the clean jobs come before the job with faults of this number, from 0."""
+    return 1 + (clean_jobs - 1) * number // jobs
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """Examples and batches of the whole job."""
+
+    examples: int = 0
+    batches: int = 0
+
+
+def _run_clean(runner: JobRunner, number: int, result: ChaosResult) -> JobSize:
+    clean = runner.run(f"clean-{number}")
+    if clean.exit_codes != [ExitCode.OK] or clean.folder is None:
+        what = f"a job without faults ended with {clean.exit_codes[-1]}"
+        raise ClusterError(what, where=clean.last_line)
+    report = json.loads((clean.folder / "report.json").read_text("utf-8"))
+    result.clean_ne += _ne(report)
+    return JobSize(report["examples"]["distinct"], max(report["ledger"]["shard_applied"].values()))
 
 
 def _problems(done: FaultedJob, examples: int) -> list[str]:

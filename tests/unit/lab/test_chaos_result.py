@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.lab.chaos.faulted_job import FaultedJob
-from shadowsync.lab.chaos.run import ChaosResult, _count, _problems
+from shadowsync.lab.chaos.run import ChaosResult, _count, _problems, clean_jobs_before
 from shadowsync.lab.chaos.schedule import ScheduledFault
 
 KILLED = ScheduledFault("kill", "embedding", 0, 0.5)
@@ -46,3 +46,12 @@ def test_a_job_that_hung_left_processes_or_ended_badly_has_problems(tmp_path: Pa
         "it ended with 6: the last trainer died",
     ]
     assert _problems(FaultedJob(exit_codes=[0]), 10) == ["it has no folder"]
+
+
+def test_clean_jobs_come_between_the_others() -> None:
+    before = [clean_jobs_before(number, 6, 4) for number in range(7)]
+    assert before == [1, 1, 2, 2, 3, 3, 4]
+    assert [clean_jobs_before(number, 3, 1) for number in range(4)] == [1] * 4
+    # As many clean jobs as others, or more.
+    assert clean_jobs_before(0, 1, 5) == 1
+    assert clean_jobs_before(1, 1, 5) == 5
