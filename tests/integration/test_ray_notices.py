@@ -113,7 +113,7 @@ def test_sigterm_of_an_actor_has_its_node_leave(ray: RayCluster, start: Callable
     assert report.examples.replayed == 0, "nothing was trained twice"
     assert not job.run.logged("died")
     (gone,) = [event.node for event in report.events if event.what == left]
-    assert {record.name: record.exit for record in report.nodes}[gone] == "0"
+    assert {record.name: record.exit for record in report.nodes}[gone] == "left the job"
 
 
 def test_a_node_that_cannot_leave_dies_with_its_actor(
