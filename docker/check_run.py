@@ -1,11 +1,12 @@
-"""Check of a run whose trainer was killed.
+"""Check of a run whose nodes were killed.
 
 It reads the run's report and, independently, its ledger's file:
 
     python check_run.py RUN EXAMPLES DEATHS [TRAINERS]
 
-TRAINERS is how many trainers trained, those that joined and those that died included. It adds up every figure
-that it can, and needs nothing but Python. Exit code 0 and one line if all is well, 1 and a line for each
+DEATHS is the role of each node that died, such as reader,trainer,trainer. TRAINERS is how many trainers
+trained, those that joined and those that died included. It adds up every figure that it can, and needs
+nothing but Python. Exit code 0 and one line if all is well, 1 and a line for each
 problem.
 """
 
@@ -22,11 +23,11 @@ FINISHED_WITH_DEATHS = 5
 
 
 def faults_of_report(
-    report: dict[str, Any], examples: int, deaths: int, trainers: int | None = None
+    report: dict[str, Any], examples: int, deaths: list[str], trainers: int | None = None
 ) -> list[str]:
     """Return the problems in a job's report.
 
-    The job had these numbers of examples, of dead trainers, and of trainers that trained.
+    The job had these numbers of examples, and of trainers that trained; `deaths` has each dead node's role.
     """
     counts = report["examples"]
     ledger = report["ledger"]
@@ -40,8 +41,8 @@ def faults_of_report(
         f"{counts['in_flight']} in flight at the end": counts["in_flight"] == 0,
         f"{counts['dropped']} dropped, {counts['bad_rows']} bad": counts["dropped"] + counts["bad_rows"] == 0,
         "the report says that its ledger does not add up": ledger["adds_up"] is True,
-        f"nodes that died: {', '.join(dead) or 'none'}": len(dead) == deaths
-        and all(name.startswith("trainer-") for name in dead),
+        f"nodes that died: {', '.join(dead) or 'none'}": sorted(name.rpartition("-")[0] for name in dead)
+        == sorted(deaths),
     }
     if trainers is not None:
         trained = [name for name, speed in report["throughput"]["per_trainer"].items() if speed > 0]
@@ -89,7 +90,8 @@ def faults_of_ledger(path: Path, report: dict[str, Any], examples: int) -> list[
 
 def main(arguments: list[str]) -> int:
     """Check the run; return the exit code."""
-    folder, examples, deaths, *trainers = Path(arguments[0]), *(int(number) for number in arguments[1:])
+    folder, examples, deaths = Path(arguments[0]), int(arguments[1]), arguments[2].split(",")
+    trainers = [int(number) for number in arguments[3:]]
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         wrong = faults_of_report(report, examples, deaths, *trainers)
@@ -101,8 +103,9 @@ def main(arguments: list[str]) -> int:
     if not wrong:
         counts = report["examples"]
         print(
-            f"{counts['distinct']} examples trained once each, {counts['returned']} of them returned by a "
-            f"dead trainer first; the ledger adds up, and ledger.sqlite agrees"
+            f"{counts['distinct']} examples trained, {counts['returned']} of them returned by a dead node "
+            f"first, and {counts['replayed']} again for a new shard; the ledger adds up, and ledger.sqlite "
+            "agrees"
         )
     return 1 if wrong else 0
 

@@ -1,18 +1,24 @@
 #!/bin/sh
-# Does docker/compose.yaml keep its promise? Starts a job with 3 trainers, scales it to 4 while it trains, kills the
-# container of one, starts that container again, waits for the report, and checks the ledger. Removes all that it has
-# made.
+# Does docker/compose.yaml keep its promise? Starts a job with 3 trainers whose key is a secret, has a node with another
+# key refused, and asks for metrics with and without the token. Scales to 4 trainers while it trains. Kills a container
+# of each role, and starts each again: it must take part again. Waits for the report, and checks the ledger. Removes all
+# that it has made.
 #
 #   docker/smoke.sh                      # builds the images; BASE and TORCH_INDEX are passed on
 #   IMAGE=shadowsync docker/smoke.sh     # takes that one
 #
-# EXAMPLES (1000000) is the size of the job, SECONDS_LIMIT (600) the longest that it may run.
+# EXAMPLES (1000000) times EPOCHS (6) is the size of the job, which must outlast the kills; SECONDS_LIMIT (900) is the
+# longest that it may run. On a machine that is so busy that a container takes half a minute to start, set
+# NODE_TIMEOUT_SECONDS (15) to more: nodes wait twice as long for a coordinator that is gone.
 # The last line says what happened. Exit code 0: as it should be; 1: not; 2: it could not be tried.
 set -eu
 cd "$(dirname "$0")/.."
 
 EXAMPLES=${EXAMPLES:-1000000}
-SECONDS_LIMIT=${SECONDS_LIMIT:-600}
+EPOCHS=${EPOCHS:-6}
+NODE_TIMEOUT_SECONDS=${NODE_TIMEOUT_SECONDS:-15}
+TOTAL=$((EXAMPLES * EPOCHS))
+SECONDS_LIMIT=${SECONDS_LIMIT:-900}
 PROJECT=shadowsync-smoke-$$
 DEADLINE=$(($(date +%s) + SECONDS_LIMIT))
 
@@ -35,7 +41,7 @@ elif command -v docker-compose >/dev/null; then
 else
   cannot "neither docker compose nor docker-compose is there"
 fi
-compose() { $COMPOSE -p "$PROJECT" -f docker/compose.yaml "$@"; }
+compose() { $COMPOSE -p "$PROJECT" -f docker/compose.yaml -f docker/compose.secrets.yaml "$@"; }
 
 if [ -z "${IMAGE:-}" ]; then
   IMAGE=$PROJECT
@@ -49,16 +55,18 @@ if [ -z "${IMAGE:-}" ]; then
   BUILT="$BUILT $CONTROL_IMAGE"
 fi
 export CONTROL_IMAGE="${CONTROL_IMAGE:-$IMAGE}"
-export IMAGE EXAMPLES TRAINERS=3
+FOLDER=$(mktemp -d)
+export IMAGE EXAMPLES TRAINERS=3 JOB="$FOLDER/job.toml" KEY="$FOLDER/job.key"
 # What the caller has set for jobs of their own is none of this one's.
-unset JOB DATA READERS EMBEDDINGS SYNCS NODE_MEMORY NODE_CPUS
+unset DATA READERS EMBEDDINGS SYNCS NODE_MEMORY NODE_CPUS KEY_FILE
 
 clean() {
-  docker rm -f "$PROJECT-check" >/dev/null 2>&1 || true
+  docker rm -f "$PROJECT-keys" "$PROJECT-check" "$PROJECT-stranger" >/dev/null 2>&1 || true
   SAID=$(compose down --volumes --timeout 5 2>&1) ||
     say "could not remove all of project $PROJECT: $(printf '%s' "$SAID" | tail -n 1)"
   # shellcheck disable=SC2086 - these are two names
   [ -z "${BUILT:-}" ] || docker image rm -f $BUILT >/dev/null 2>&1 || say "could not remove image $BUILT"
+  rm -rf "$FOLDER" 2>/dev/null || say "could not remove $FOLDER"
 }
 trap clean EXIT
 trap 'exit 130' INT TERM
@@ -78,27 +86,69 @@ reach() {
     esac
     REACHED=$(figure "$1")
     [ "${REACHED:-0}" -lt "$2" ] || return 0
-    sleep 0.2
+    sleep 0.5
   done
 }
 in_time() { [ "$(date +%s)" -lt "$DEADLINE" ]; }
+# Number of lines with $1 in the coordinator's log.
+logged() {
+  docker exec "$COORDINATOR" cat /runs/latest/logs/coordinator.jsonl 2>/dev/null | grep -c "$1" || true
+}
+# Kill a container of role $1, start it again, and wait until the coordinator's log has another line with $2.
+bring_back() {
+  CONTAINER=$(compose ps -q "$1" | sed -n 1p)
+  BEFORE=$(logged "$2")
+  TRAINED=$(figure trained)
+  BEGAN=$(date +%s)
+  docker kill "$CONTAINER" >/dev/null || fail "the container of a $1 could not be killed"
+  docker start "$CONTAINER" >/dev/null || fail "the container of a $1 could not be started again"
+  while NOW=$(logged "$2") && [ "${NOW:-0}" -le "$BEFORE" ]; do
+    in_time || fail "the $1 was not back in time"
+    case $(state "$COORDINATOR") in
+      exited* | stopped* | gone*) fail "the coordinator ended before the $1 was back; a job that is too short?" ;;
+    esac
+    sleep 0.5
+  done
+  say "killed the container of a $1 after $TRAINED examples; started again, it was back in the job after" \
+    "$(($(date +%s) - BEGAN)) s"
+}
 
-say "starts 1 coordinator, 1 reader, 3 trainers, 2 embedding nodes, 1 sync node; $EXAMPLES examples"
+# Bound into the containers, whose user must be able to read it.
+chmod 755 "$FOLDER"
+sed "s/^\\[data\\]/[data]\\nepochs = $EPOCHS/; s/^start_timeout/node_timeout_seconds = $NODE_TIMEOUT_SECONDS\\n&/" docker/job.toml >"$JOB"
+docker run -d --name "$PROJECT-keys" --user 0 -v "$FOLDER:/keys" --entrypoint sh "$CONTROL_IMAGE" \
+  -c 'shadowsync key new /keys/job.key && shadowsync key new /keys/other.key && chown shadowsync /keys/*.key' \
+  >/dev/null || fail "keys could not be made"
+[ "$(docker wait "$PROJECT-keys")" = 0 ] || fail "keys could not be made: $(docker logs "$PROJECT-keys" 2>&1)"
+
+say "starts 1 coordinator, 1 reader, 3 trainers, 2 embedding nodes, 1 sync node; $EXAMPLES examples, $EPOCHS times"
 compose up -d --no-build >/dev/null 2>&1 || fail "the containers could not be started"
 COORDINATOR=$(compose ps -q coordinator)
 [ -n "$COORDINATOR" ] || fail "there is no coordinator"
-VICTIM=$(compose ps -q trainer | sed -n 2p)
 [ "$(compose ps -q trainer | wc -l)" -eq 3 ] || fail "there are not 3 trainers"
 
-reach trained $((EXAMPLES / 20)) "the job had not trained a twentieth"
+reach trained $((TOTAL / 50)) "the job had not trained a fiftieth"
 say "scales to 4 trainers after $REACHED examples"
 compose up -d --no-build --no-recreate --scale trainer=4 >/dev/null 2>&1 || fail "the job could not be scaled"
 reach trainer 4 "the fourth trainer had not joined"
-TRAINED=$(figure trained)
-say "4 trainers after $TRAINED examples; kills the container of one"
-docker kill "$VICTIM" >/dev/null || fail "the trainer's container could not be killed"
-say "starts that container again"
-docker start "$VICTIM" >/dev/null || fail "the trainer's container could not be started again"
+say "4 trainers after $(figure trained) examples"
+
+SAID=$(docker exec "$COORDINATOR" sh -c 'exec python -c "$1" "$(shadowsync key token)" coordinator reader trainer \
+  embedding sync' check "$(cat docker/check_metrics.py)" 2>&1) || fail "$SAID"
+say "$SAID"
+docker run -d --name "$PROJECT-stranger" --network "${PROJECT}_nodes" -v "$JOB:/job/job.toml:ro" \
+  -v "$FOLDER/other.key:/other.key:ro" -e SHADOWSYNC_KEY_FILE=/other.key "$CONTROL_IMAGE" \
+  reader /job/job.toml --join tcp://coordinator:5555 --bind 0.0.0.0 --advertise auto --set trainer.count=3 \
+  --set embedding.nodes=2 >/dev/null || fail "a node with another key could not be started"
+CODE=$(docker wait "$PROJECT-stranger")
+SAID=$(docker logs "$PROJECT-stranger" 2>&1 | tail -n 1)
+case "$CODE $SAID" in "4 "*"different keys"*) ;; *) fail "a node with another key ended with $CODE: $SAID" ;; esac
+say "a node with another key was refused"
+
+for ROLE in trainer reader sync embedding; do
+  bring_back "$ROLE" "$ROLE-[0-9]*: joined the running job"
+done
+bring_back coordinator "another one took over"
 
 while :; do
   in_time || fail "the job had not ended within $SECONDS_LIMIT s"
@@ -113,7 +163,8 @@ CODE=$(state "$COORDINATOR" | cut -d ' ' -f 2)
 say "the job ended with exit code $CODE"
 
 docker run -d --name "$PROJECT-check" -v "${PROJECT}_runs:/runs:ro" --entrypoint python "$IMAGE" \
-  -c "$(cat docker/check_run.py)" /runs/latest "$EXAMPLES" 1 5 >/dev/null || fail "the check could not be started"
+  -c "$(cat docker/check_run.py)" /runs/latest "$TOTAL" trainer,reader,sync,embedding 5 >/dev/null ||
+  fail "the check could not be started"
 VERDICT=$(docker wait "$PROJECT-check")
 docker logs "$PROJECT-check"
 [ "$VERDICT" = 0 ] || fail "the run's ledger is not in order"
@@ -124,4 +175,5 @@ while :; do
   in_time || fail "$LEFT containers are still running"
   sleep 0.5
 done
-say "OK: a trainer joined, one was killed and came back, every example was trained once, the ledger adds up"
+say "OK: a trainer joined, a container of each role was killed and came back, every example was trained, the ledger" \
+  "adds up"

@@ -26,7 +26,7 @@ from ...pipeline.text.format import duration
 from ...pipeline.wire.keys.job_key import job_key
 from .bundles import CPU, GPU, MEMORY, Bundle, another_bundle, bundles_of
 from .cluster import own_address, release, reserve
-from .host import NodeHost, Surroundings
+from .host import CALLS_AT_ONCE, NodeHost, Surroundings
 from .node import RayNode
 
 
@@ -131,6 +131,7 @@ class RayLauncher:
             memory=int(resources[MEMORY]),
             # Two owners of restarts would fight.
             max_restarts=0,
+            max_concurrency=CALLS_AT_ONCE,
             scheduling_strategy=PlacementGroupSchedulingStrategy(place.group, place.number),
         )
         host = actor.remote(self._key)

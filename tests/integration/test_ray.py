@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.tests.support.processes import Process, Spawned, is_alive, wait_until
 from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
-from shadowsync.tests.support.runs import RunFolder, Settings, small_job, write_job
+from shadowsync.tests.support.ray_jobs import EXAMPLES, NODES, SECONDS, accounts, write_ray_job
+from shadowsync.tests.support.runs import Settings
 from shadowsync.tests.support.supervised import Supervised
 
 pytestmark = [
@@ -27,17 +27,8 @@ pytestmark = [
     ),
 ]
 
-EXAMPLES = 100_000
 # So that nodes die while it trains.
 LONGER = 2
-NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
-# Of a busy machine; nothing waits for so long otherwise.
-SECONDS = 600.0
-PATIENT: dict[str, Any] = {
-    "start_timeout_seconds": 300.0,
-    "rejoin_seconds": 300.0,
-    "node_timeout_seconds": 30.0,
-}
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +56,7 @@ def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., 
     started: list[Process] = []
 
     def start(changes: Settings | None = None, *options: str) -> Supervised:
-        base: dict[str, Mapping[str, Any]] = {"embedding": {"nodes": 2}, "run": PATIENT}
-        job = write_job(tmp_path / "job.toml", small_job(log, tmp_path / "runs"), {**base, **(changes or {})})
+        job = write_ray_job(tmp_path, log, changes)
         command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), *options]
         started.append(Spawned(command, ray.environment, tmp_path, tmp_path / f"{len(started)}.txt"))
         return Supervised(started[-1], tmp_path / "runs")
@@ -82,19 +72,6 @@ def everywhere(ray: RayCluster, second: list[psutil.Process], role: str = "") ->
 
 def roles(raylet: psutil.Process) -> list[str]:
     return sorted(node.cmdline()[3] for node in nodes_on(raylet))
-
-
-def accounts(run: RunFolder) -> dict[str, Any]:
-    """What must not depend on where the nodes were."""
-    report = run.report
-    assert report.ledger.adds_up, report.ledger.identities
-    counted = report.examples
-    return {
-        "read": counted.read,
-        "trained": counted.trained,
-        "batches": run.batches(),
-        "evaluated": report.eval is not None,
-    }
 
 
 def test_the_accounts_are_those_of_one_machine(

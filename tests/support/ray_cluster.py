@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 OBJECT_STORE_BYTES = 80 << 20
+JOB_SERVER = "job-server"
 # Of each raylet; what Ray believes, so that one of them has room for a whole job.
 CPUS = 16
 MEMORY_BYTES = 32 << 30
@@ -29,17 +30,20 @@ class RayCluster:
     Attributes:
         head: the head's raylet.
         environment: of a driver.
+        job_server: address of the server that `ray job submit` talks to, "" without one.
     """
 
     def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
         self._process = process
         self.environment = environment
+        self.job_server = ""
 
     def begin(self) -> None:
         """Wait for the head."""
         first = self._read()
         self.head = psutil.Process(int(first["raylet"]))
         self.environment |= {"RAY_ADDRESS": str(first["address"])}
+        self.job_server = str(first["job_server"])
 
     def add_raylet(self) -> psutil.Process:
         """Add another raylet."""
@@ -76,13 +80,16 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(folder: Path) -> Iterator[RayCluster]:
-    """A cluster with its head alone; what it prints goes to a file of `folder`."""
+def ray_cluster(folder: Path, *, job_server: bool = False) -> Iterator[RayCluster]:
+    """A cluster with its head alone; what it prints goes to a file of `folder`.
+
+    With `job_server` jobs can be submitted to it, on loopback.
+    """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "RAY_"))}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
     with (folder / "cluster.txt").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *([JOB_SERVER] if job_server else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -128,12 +135,14 @@ def _run() -> None:
     output = os.fdopen(os.dup(1), "w")
     # Ray prints.
     os.dup2(2, 1)
-    head = own | {"_system_config": checks}
+    served = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 0}
+    head = own | {"_system_config": checks} | (served if JOB_SERVER in sys.argv else {})
     cluster = _tried(lambda: Cluster(initialize_head=True, head_node_args=head))
 
     def tell(node: Any) -> None:
         (raylet,) = node.all_processes["raylet"]
-        body = {"address": cluster.address, "raylet": raylet.process.pid}
+        server = f"http://{node.webui_url}" if node.webui_url else ""
+        body = {"address": cluster.address, "raylet": raylet.process.pid, "job_server": server}
         output.write(json.dumps(body) + "\n")
         output.flush()
 

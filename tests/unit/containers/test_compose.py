@@ -137,6 +137,30 @@ def test_every_node_has_the_key_that_is_made_first(given: dict[str, str]) -> Non
     assert services["coordinator"]["depends_on"]["job-key"] == {"condition": "service_completed_successfully"}
 
 
+def test_a_key_that_is_a_secret_takes_the_place_of_the_one_that_is_made() -> None:
+    secret = composed({"KEY": "/home/me/job.key"}, "compose.secrets.yaml")
+    assert secret["secrets"] == {"job-key": {"file": "/home/me/job.key"}}
+    # Where Compose mounts a secret.
+    mounted = "/run/secrets/job-key"
+    watched = composed(name="compose.watch.secrets.yaml")["services"]
+    assert watched.keys() <= composed(name="compose.watch.yaml")["services"].keys()
+    for service in (*(secret["services"][role] for role in ROLES), *watched.values()):
+        assert service == {"environment": {KEY_VARIABLE: mounted}, "secrets": ["job-key"]}
+    maker = secret["services"]["job-key"]
+    assert maker["secrets"] == ["job-key"]
+    group, command, *rest = arguments(maker)
+    keys = main.commands[group]
+    assert isinstance(keys, click.Group)
+    made = keys.commands[command].make_context(command, rest).params
+    assert (str(made["file"]), made["reuse"]) == (mounted, True)
+    # Only what compose.yaml has.
+    assert secret["services"].keys() == {*ROLES, "job-key"}
+
+
+def test_a_coordinator_that_is_started_again_takes_over_its_run() -> None:
+    assert parsed(composed()["services"]["coordinator"])["restartable"]
+
+
 def test_a_job_and_data_of_ones_own_take_the_place_of_the_demonstrations() -> None:
     services = composed({"JOB": "./mine.toml", "DATA": "./log"})["services"]
     for role in ROLES:

@@ -1,0 +1,128 @@
+"""Jobs that are submitted to a Ray cluster, and notices that a machine is to go.
+
+`make ray` runs them, beside those of `test_ray.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.data.generator.generator import generate_log
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.processes import Process, Spawned, is_alive, wait_until
+from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
+from shadowsync.tests.support.ray_jobs import EXAMPLES, SECONDS, accounts, actor_of, write_ray_job
+from shadowsync.tests.support.runs import RunFolder, Settings
+from shadowsync.tests.support.supervised import Supervised
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="the extra ray is not installed: make ray installs it"
+    ),
+]
+
+# So that there is time for a notice while it trains.
+ENDLESS: Settings = {"data": {"epochs": 10_000}}
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ray-log")
+    generate_log(folder, examples=EXAMPLES, eval_examples=4000, seed=1, data_format="parquet", files=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    with ray_cluster(tmp_path_factory.mktemp("ray"), job_server=True) as own:
+        yield own
+
+
+@pytest.fixture
+def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    """Starts a job on the cluster from here."""
+    started: list[Process] = []
+
+    def start(changes: Settings) -> Supervised:
+        job = write_ray_job(tmp_path, log, changes)
+        command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), "--on", "ray"]
+        started.append(Spawned(command, ray.environment, tmp_path, tmp_path / "output.txt"))
+        return Supervised(started[-1], tmp_path / "runs")
+
+    yield start
+    for process in started:
+        process.end()
+
+
+def submit(ray: RayCluster, folder: Path, *command: str) -> Spawned:
+    """`ray job submit`, which waits for the job's end."""
+    program = str(Path(sys.executable).with_name("ray"))
+    own = ["job", "submit", "--address", ray.job_server, "--working-dir", str(folder), "--", *command]
+    return Spawned([program, *own], ray.environment, folder, folder.with_name("submitted.txt"))
+
+
+def test_a_submitted_job_runs_to_its_end(ray: RayCluster, log: Path, tmp_path: Path) -> None:
+    # What is uploaded is the job file alone: the run folder is beside it.
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    write_ray_job(tmp_path, log).rename(sent / "job.toml")
+    run = [sys.executable, "-m", "shadowsync.cli", "run", "job.toml", "--on", "ray", "--exit-zero-on", "5"]
+    submitted = submit(ray, sent, *run)
+    try:
+        assert submitted.wait(SECONDS) == 0, submitted.text()
+    finally:
+        submitted.end()
+    text = submitted.text()
+    assert "succeeded" in text
+    assert "report: " in text, "the job's own output"
+    assert accounts(RunFolder(tmp_path / "runs" / "latest"))["trained"] == EXAMPLES
+    wait_until(lambda: not nodes_on(ray.head), "no node is left on the cluster")
+    # The control: a job that fails is told as such.
+    refused = submit(ray, sent, *run, "--set", "trainer.count=0")
+    try:
+        assert refused.wait(SECONDS) != 0, refused.text()
+    finally:
+        refused.end()
+    assert "failed" in refused.text()
+
+
+def test_sigterm_of_an_actor_has_its_node_leave(ray: RayCluster, start: Callable[..., Supervised]) -> None:
+    job = start(ENDLESS)
+    job.wait_for_batches(20, SECONDS)
+    actor = actor_of(ray.head, "trainer")
+    (node,) = [node for node in nodes_on(ray.head, "trainer") if node.ppid() == actor.pid]
+    actor.terminate()
+    # A second one is no interrupt of the job.
+    actor.terminate()
+    left = "left the job as requested"
+    wait_until(lambda: job.run.logged(left) or job.process.poll() is not None, left, SECONDS)
+    wait_until(lambda: not is_alive(node) and not is_alive(actor), "node and actor end", SECONDS)
+    # The job goes on without it.
+    job.wait_for_batches(job.run.batches() + 20, SECONDS)
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    report = job.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.replayed == 0, "nothing was trained twice"
+    assert not job.run.logged("died")
+    (gone,) = [event.node for event in report.events if event.what == left]
+    assert {record.name: record.exit for record in report.nodes}[gone] == "left the job"
+
+
+def test_a_node_that_cannot_leave_dies_with_its_actor(
+    ray: RayCluster, start: Callable[..., Supervised]
+) -> None:
+    """The control: the same signal, another role."""
+    job = start(ENDLESS)
+    job.wait_for_batches(20, SECONDS)
+    actor_of(ray.head, "embedding").terminate()
+    again = "embedding-2: joined the running job"
+    wait_until(lambda: job.run.logged(again) or job.process.poll() is not None, again, SECONDS)
+    assert job.run.logged("died (its actor died)"), job.process.text()

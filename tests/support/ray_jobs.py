@@ -1,0 +1,51 @@
+"""Jobs on a Ray cluster of a test, and their accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .processes import wait_until
+from .ray_cluster import nodes_on
+from .runs import RunFolder, Settings, small_job, write_job
+
+EXAMPLES = 100_000
+NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
+# Of a busy machine; nothing waits for so long otherwise.
+SECONDS = 600.0
+PATIENT: dict[str, Any] = {
+    "start_timeout_seconds": 300.0,
+    "rejoin_seconds": 300.0,
+    "node_timeout_seconds": 30.0,
+}
+
+
+def write_ray_job(folder: Path, log: Path, changes: Settings | None = None) -> Path:
+    """The file of a job of NODES, which runs in `folder`."""
+    base: dict[str, Mapping[str, Any]] = {"embedding": {"nodes": 2}, "run": PATIENT}
+    return write_job(folder / "job.toml", small_job(log, folder / "runs"), {**base, **(changes or {})})
+
+
+def accounts(run: RunFolder) -> dict[str, Any]:
+    """What must not depend on where the nodes were."""
+    report = run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    counted = report.examples
+    return {
+        "read": counted.read,
+        "trained": counted.trained,
+        "batches": run.batches(),
+        "evaluated": report.eval is not None,
+    }
+
+
+def actor_of(raylet: psutil.Process, role: str) -> psutil.Process:
+    """The process of the actor that has a node of this role."""
+    wait_until(lambda: bool(nodes_on(raylet, role)), f"a {role} runs")
+    actor = nodes_on(raylet, role)[0].parent()
+    assert actor is not None
+    assert "NodeHost" in " ".join(actor.cmdline())
+    return actor
