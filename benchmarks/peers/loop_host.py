@@ -162,7 +162,7 @@ class Run:
 
 
 def read_line() -> str:
-    """Return the next line of the standard input, "" at its end, and read no further."""
+    """Return the next line of the standard input; read no further."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 1)
