@@ -176,9 +176,9 @@ class SavedModel:
 
 
 def saved_model_of(folder: Path) -> SavedModel | None:
-    """Return the model that the hub of this folder has saved; None if it has saved tables only.
+    """Return the model that the hub of this folder has saved.
 
-    Raises CheckpointError if it has saved neither.
+    Returns None if it has saved tables only. Raises CheckpointError if it has saved neither.
     """
     if not (folder / FOLDER / MANIFEST).exists() and has_checkpoint(folder / TABLES):
         return None

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SavedTables:
-    """The tables of a checkpoint: where its rows are, and the job of the nodes that wrote them."""
+    """The tables of a checkpoint: its folder, and the job of its nodes."""
 
     folder: Path
     job: Job
@@ -50,7 +50,7 @@ class SavedTables:
 
     @classmethod
     def find(cls, hub: Path) -> SavedTables | None:
-        """Return the tables that the hub of a folder has saved, or None; raises CheckpointError."""
+        """Return the tables that a hub has saved, or None; raises CheckpointError."""
         folder = (hub / TABLES).absolute()
         if not has_checkpoint(folder):
             return None
@@ -58,10 +58,11 @@ class SavedTables:
 
 
 class TableCheckpoints:
-    """Writer of the checkpoints of a hub's tables, into DIR/tables; belongs to the hub's loop.
+    """Writer of the checkpoints of a hub's tables, into DIR/tables.
 
-    Each embedding node writes its rows, their optimizer's state included, as of one moment between two
-    pushes. Later checkpoints have only the rows that have changed, beside links to the files before.
+    Belongs to the hub's loop. Each embedding node writes its rows, their optimizer's state included, as of
+    one moment between two pushes. Later checkpoints have only the rows that have changed, beside links to the
+    files before.
     """
 
     def __init__(self, server: ControlServer, state: HubState, tables: HubTables) -> None:
@@ -92,7 +93,7 @@ class TableCheckpoints:
             return has_checkpoint(partial.parent)
 
     async def _fill(self, partial: Path, job: Job) -> bool:
-        """Have the nodes write their parts, and put them in place; return whether that was possible."""
+        """Have the nodes write their parts; return whether that was possible."""
         nodes = self._state.members.alive(EMBEDDING)
         order = WriteCheckpoint(str(partial), "", running=True)
         replies = await self._server.call_all(nodes, order, WRITE_SECONDS)

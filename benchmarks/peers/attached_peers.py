@@ -5,9 +5,10 @@
 
 Each loop is a process with an address of its own, behind a network that delays every packet (see
 `delayed_network.py`: Linux, root). A hub or lighthouse has an address of its own as well. A loop takes
-`--steps` batches of its part of the data, or as many as it can in `--seconds`; losses are of its replica on
-held-out examples, computed after the run. Systems that are not installed are left out; they need, beside
-this package,
+`--steps` batches of its part of the data, or as many as it can in `--seconds`. In each step it waits for
+`--step-ms`, as for an accelerator, so that the processes do not measure each other's share of the cores.
+Losses are of its replica on held-out examples, computed after the run. Systems that are not installed are
+left out; they need, beside this package,
 
     pip install --no-deps torchft==0.2.0 hivemind==1.1.12
     pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http PyYAML scipy prefetch_generator \\
@@ -43,7 +44,7 @@ from shadowsync.pipeline.text.markdown import markdown_table
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 
 Row = dict[str, Any]
-SETTINGS: Final = ("steps", "seconds", "loss")
+SETTINGS: Final = ("steps", "step_ms", "seconds")
 START_SECONDS: Final = 90.0
 # A run's end, and the computation of its losses.
 END_SECONDS: Final = 60.0
@@ -56,7 +57,7 @@ class RunFailed(RuntimeError):
 
 
 class Host:
-    """A process in a network namespace of its own, which forks one for each run."""
+    """A process with a network namespace, which forks one for each run."""
 
     def __init__(self, rank: int, errors: Path) -> None:
         self._answers: queue.Queue[Row] = queue.Queue()
@@ -136,6 +137,7 @@ def run(system: str, loops: Sequence[Host], server: Host, given: argparse.Namesp
         "bind": f"{server.address}:{SERVER_PORT}",
         "folder": str(folder),
         "steps": given.steps,
+        "step_seconds": given.step_ms / 1000,
         "seconds": given.seconds,
     }
     started: list[Host] = []
@@ -156,14 +158,14 @@ def run(system: str, loops: Sequence[Host], server: Host, given: argparse.Namesp
         for host in loops:
             host.order("result")
             results.append(host.expect("losses", END_SECONDS))
-        return figures(results, given.loss)
+        return figures(results)
     finally:
         for host in started:
             host.end_run()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def figures(results: Sequence[Row], loss: float) -> Row:
+def figures(results: Sequence[Row]) -> Row:
     """Return the figures of a run from those of its loops.
 
     `curve` has steps, seconds and loss, each a mean over the loops, where all were.
@@ -173,12 +175,10 @@ def figures(results: Sequence[Row], loss: float) -> Row:
         [statistics.fmean(result["losses"][at][part] for result in results) for part in range(3)]
         for at in range(least)
     ]
-    reached = [seconds for _, seconds, found in curve if found <= loss]
     return {
         "examples_per_second": sum(BATCH * one["steps"] / one["seconds"] for one in results if one["steps"]),
         "steps": statistics.fmean(one["steps"] for one in results),
         "rounds": [one["rounds"] for one in results],
-        "seconds_to_loss": reached[0] if reached else None,
         "curve": [[round(step), round(seconds, 3), round(found, 4)] for step, seconds, found in curve],
     }
 
@@ -220,7 +220,7 @@ def measure(given: argparse.Namespace) -> None:
 
 
 def order_of(given: argparse.Namespace) -> Iterator[tuple[int, int, float, str]]:
-    """Yield round, loops, delay and system of each run; every other round is in reverse order."""
+    """Yield round, loops, delay and system of each run; odd rounds backwards."""
     wanted = given.systems or installed()
     for number in range(given.rounds):
         turn = [(loops, delay, one) for loops in given.loops for delay in given.delays for one in wanted]
@@ -241,8 +241,8 @@ def read_rows(path: Path, settings: Row | None = None) -> list[Row]:
     return list(results["rows"])
 
 
-def tables(rows: Sequence[Row], at: int) -> str:
-    """Return a table for each number of loops: medians over rounds, a column for each delay."""
+def tables(rows: Sequence[Row], at: int, loss: float) -> str:
+    """Return a table for each number of loops, of medians over rounds."""
     parts = []
     for loops in sorted({row["loops"] for row in rows}):
         mine = [row for row in rows if row["loops"] == loops]
@@ -250,24 +250,30 @@ def tables(rows: Sequence[Row], at: int) -> str:
         lines = []
         for system in dict.fromkeys(row["system"] for row in mine):
             of_system = [row for row in mine if row["system"] == system]
-            cells = [cell([row for row in of_system if row["delay_ms"] == delay], at) for delay in delays]
+            cells = [
+                cell([row for row in of_system if row["delay_ms"] == delay], at, loss) for delay in delays
+            ]
             lines.append([system, *cells])
         head = [f"{loops} loops: examples/s; loss; s to the loss", *(f"{delay:g} ms" for delay in delays)]
         parts.append("\n".join(markdown_table(head, lines)))
     return "\n\n".join(parts)
 
 
-def cell(rows: Sequence[Row], at: int) -> str:
-    """Return examples/s, the loss after `at` steps, and the seconds to the loss, where they are known."""
+def cell(rows: Sequence[Row], at: int, loss: float) -> str:
+    """Return examples/s, the loss after `at` steps, and the seconds to `loss`."""
     found = [row for row in rows if "failed" not in row]
     if not found:
         return "failed" if rows else ""
     speed = statistics.median(row["examples_per_second"] for row in found)
-    losses = [loss for row in found for step, _, loss in row["curve"] if step == at]
-    seconds = [row["seconds_to_loss"] for row in found]
-    words = [f"{speed:,.0f}", f"{statistics.median(losses):.3f}" if len(losses) == len(found) else "-"]
-    known = [one for one in seconds if one is not None]
-    words.append(f"{statistics.median(known):.1f}" if len(known) == len(found) else "-")
+    losses = [value for row in found for step, _, value in row["curve"] if step == at]
+    seconds = [
+        min(seconds for _, seconds, value in row["curve"] if value <= loss)
+        for row in found
+        if any(value <= loss for _, _, value in row["curve"])
+    ]
+    words = [f"{speed:,.0f}"]
+    for values, form in ((losses, "{:.3f}"), (seconds, "{:.1f}")):
+        words.append(form.format(statistics.median(values)) if len(values) == len(found) else "-")
     return "; ".join(words)
 
 
@@ -282,16 +288,17 @@ def main() -> None:
         "--delays", type=float, nargs="+", default=[0.0, 20.0, 50.0, 200.0], help="ms, one way"
     )
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS))
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--step-ms", type=float, default=30.0, help="beside the host's own work")
     parser.add_argument("--seconds", type=float, default=20.0, help="the longest run")
-    parser.add_argument("--loss", type=float, default=1.05, help="time is measured until the loss is that")
+    parser.add_argument("--loss", type=float, default=1.36, help="the table has the time to it")
     parser.add_argument(
-        "--at", type=int, default=1500, help="steps of each loop after which the table has the loss"
+        "--at", type=int, default=300, help="steps of each loop after which the table has the loss"
     )
     parser.add_argument("--logs", type=Path, help="a folder for what the hosts wrote")
     given = parser.parse_args()
     if given.table is not None:
-        print(tables(read_rows(given.table), given.at))
+        print(tables(read_rows(given.table), given.at, given.loss))
     elif given.out is None:
         parser.error("give --out or --table")
     else:

@@ -26,7 +26,7 @@ _MOST_PACKETS = 64
 
 
 class DelayedNetwork:
-    """Hosts, each a process in a network namespace of its own, whose packets all arrive late.
+    """Processes in network namespaces of their own, whose packets all arrive late.
 
     A thread of this process reads each packet from the TUN device of its sender, and writes it to that of
     its receiver when the delay has passed. The order is kept, and nothing is lost or limited.

@@ -1,4 +1,4 @@
-"""A host of `attached_peers.py`: it forks a process for each run, which trains or serves.
+"""A host of `attached_peers.py`, which forks a process for each run.
 
     unshare --net --uts python benchmarks/peers/loop_host.py RANK
 
@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from shadowsync.attached import attach as _attach  # noqa: F401 - imported before a run is forked
+from shadowsync.attached.hub import serve as _serve  # noqa: F401
 from shadowsync.benchmarks.peers.loop_systems import HUBS, SYSTEMS, Place, rounds, serve_lighthouse
 from shadowsync.commands.hub import hub
 from torch import nn
 
 FEATURES, HIDDEN, CLASSES, BATCH = 64, 256, 10, 64
-SHARD, HELD_OUT = 16_384, 4_096
-MARK: Final = 50
+SHARD, HELD_OUT = 2_048, 4_096
+MARK: Final = 25
 SERVER: Final = -1
 
 
@@ -54,7 +56,7 @@ def examples(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Run:
-    """One run of a loop in a process of its own; a thread reads orders meanwhile."""
+    """One run in a process of its own; a thread reads orders meanwhile."""
 
     def __init__(self, order: dict[str, Any], answers: int) -> None:
         self._order, self._answers = order, answers
@@ -67,7 +69,7 @@ class Run:
         threading.Thread(target=self._read_orders, daemon=True).start()
 
     def train(self, rank: int) -> None:
-        """Train until the steps are done; a timer ends it where that takes too long."""
+        """Train until the steps are done, or the time is over."""
         order = self._order
         addresses = tuple(order["addresses"])
         place = Place(rank, addresses, order["server"], order["interface"], Path(order["folder"]))
@@ -93,6 +95,8 @@ class Run:
                 self._rounds = rounds()
             if step == order["steps"] or self._is_finished:
                 break
+            # As on an accelerator: the host waits, and its cores are the other threads'.
+            time.sleep(order["step_seconds"])
             chosen = torch.randint(SHARD, (BATCH,), generator=order_of)
             optimizer.zero_grad()
             nn.functional.cross_entropy(forward(features[chosen]), labels[chosen]).backward()  # type: ignore[no-untyped-call]
@@ -158,7 +162,7 @@ class Run:
 
 
 def read_line() -> str:
-    """Return the next line of the standard input, and nothing after it; empty at its end."""
+    """Return the next line of the standard input; read no further."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(0, 1)

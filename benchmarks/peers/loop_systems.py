@@ -31,7 +31,7 @@ SECONDS: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a loop runs: its number, all addresses, and a folder that all loops share."""
+    """Where a loop runs: number, addresses, and the folder that all share."""
 
     rank: int
     addresses: tuple[str, ...]
@@ -90,7 +90,7 @@ def torchft_local_sgd(model: nn.Module, optimizer: torch.optim.Optimizer, place:
 
 
 def torchft_diloco(model: nn.Module, optimizer: torch.optim.Optimizer, place: Place) -> Ready:
-    """DiLoCo of torchft; the loop goes on for half of the steps while the sum is made."""
+    """DiLoCo of torchft; the sum is made during half of the steps."""
     local_sgd = import_module("torchft.local_sgd")
     outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
     manager = _torchft_manager(model, place)
@@ -142,7 +142,7 @@ def hivemind_averager(model: nn.Module, optimizer: torch.optim.Optimizer, place:
 
 
 def rounds() -> int | None:
-    """Return how many rounds were complete so far; None for systems that have them at fixed steps."""
+    """Return how many rounds were complete; None where they come at fixed steps."""
     return _COUNTS[0]() if _COUNTS else None
 
 

@@ -134,7 +134,7 @@ class RoundSchedule:
         return min(max(expected / 2, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS)
 
     def _least_iteration_seconds(self, now: float, iterations: int) -> float:
-        """Return the time of an iteration as rounds, or else the looks so far, have shown it.
+        """Return the time of an iteration, by rounds or by the looks so far.
 
         The first gap may be long, or never reached: rounds alone would teach too late.
         """

@@ -11,6 +11,7 @@ import shadowsync
 if not (Path(shadowsync.__file__).resolve().parent / "benchmarks").is_dir():
     pytest.skip("an installed package has no benchmarks beside it", allow_module_level=True)
 
+from shadowsync.benchmarks.peers.attached_peers import BATCH, cell, figures
 from shadowsync.benchmarks.peers.own_runs import JobFailed, steady
 from shadowsync.benchmarks.peers.peer_list import PeerFailed, read_figures
 from shadowsync.benchmarks.peers.peer_table import goals, tables
@@ -60,3 +61,22 @@ def test_the_steady_part_leaves_out_warm_up_and_end() -> None:
         steady(both, 5.0)
     with pytest.raises(JobFailed):
         steady({}, 0.5)
+
+
+def test_figures_of_loops_are_means_where_all_of_them_were() -> None:
+    fast = {
+        "steps": 20,
+        "seconds": 2.0,
+        "rounds": 3,
+        "losses": [[0, 0.0, 2.0], [10, 1.0, 1.0], [20, 2.0, 0.5]],
+    }
+    slow = {"steps": 10, "seconds": 4.0, "rounds": 1, "losses": [[0, 0.0, 2.0], [10, 3.0, 1.2]]}
+    row = figures([fast, slow])
+    assert row["examples_per_second"] == BATCH * (20 / 2.0 + 10 / 4.0)
+    assert row["curve"] == [[0, 0.0, 2.0], [10, 2.0, 1.1]]
+    assert row["rounds"] == [3, 1]
+    assert cell([row], at=10, loss=1.5) == f"{BATCH * 12.5:,.0f}; 1.100; 2.0"
+    # What one of two runs did not reach is no figure, and a run that failed is not counted.
+    assert cell([row, figures([fast])], at=20, loss=0.6).endswith("; -; -")
+    assert cell([row, {"failed": "no answer"}], at=10, loss=1.5) == cell([row], at=10, loss=1.5)
+    assert cell([{"failed": "no answer"}], at=10, loss=1.5) == "failed"
