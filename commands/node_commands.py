@@ -112,7 +112,7 @@ def coordinator(
 
 
 def _begun_run(job: Job) -> Path | None:
-    """Return the folder of the job's newest run if it has begun and not ended."""
+    """Return the folder of the job's newest run if that has not ended."""
     from ..nodes.coordinator.main import LEDGER_FILE
     from ..pipeline.report.run_folder import newest_run_folder
     from ..pipeline.report.write import JSON_NAME

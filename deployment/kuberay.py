@@ -1,4 +1,4 @@
-"""A job as KubeRay's RayJob: a Ray cluster of its own, on which `shadowsync run --on ray` runs it.
+"""A job as KubeRay's RayJob: `run --on ray` on a cluster of its own.
 
 The head's pod has the driver, with supervisor and coordinator. Each other pod has room for one node, so that
 a pod that is lost is the death of one node. The cluster goes with the job. Imports neither torch nor ray.
@@ -36,7 +36,7 @@ HEAD_BYTES: Final = 2 << 30
 
 
 def ray_job_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]:
-    """Return the manifests of a job, in the order to apply them: a ConfigMap and a RayJob.
+    """Return a job's manifests in the order to apply them: ConfigMap and RayJob.
 
     Raises JobFileError as `in_pods` does, and for a setting that means nothing on a cluster.
     """
@@ -70,7 +70,7 @@ def _ray_job(job: Job, options: KubernetesOptions) -> Manifest:
 
 
 def _head(job: Job, options: KubernetesOptions) -> Manifest:
-    """Return the pod of the driver, which alone has the job's file and its key."""
+    """Return the driver's pod, which alone has the job's file and its key."""
     volumes = [*job_and_key(options), runs_volume(job, COORDINATOR, options), *data_volume(options)]
     requests = {"cpu": str(HEAD_CPUS), "memory": _mebibytes(HEAD_BYTES + PROCESS_BYTES)}
     container = {
@@ -88,7 +88,7 @@ def _head(job: Job, options: KubernetesOptions) -> Manifest:
 
 
 def _group(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
-    """Return the pods of one role, each of which fits the bundle of one node."""
+    """Return the pods of one role; each fits the bundle of one node."""
     volumes = [runs_volume(job, nodes.role, options)]
     if not nodes.needs_torch:
         volumes += data_volume(options)

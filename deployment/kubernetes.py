@@ -194,7 +194,7 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
 
 
 def pod_of(container: Manifest, volumes: list[Volume]) -> Manifest:
-    """Return the specification of a pod of one container, which may do no more than it must."""
+    """Return the specification of a pod of one container, with the least rights."""
     return {
         "terminationGracePeriodSeconds": STOP_SECONDS,
         "automountServiceAccountToken": False,

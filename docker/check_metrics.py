@@ -1,4 +1,4 @@
-"""Check that the metrics of each role want the token of the job's key, and that it opens them.
+"""Check that the metrics of each role want the token of the job's key.
 
     python check_metrics.py TOKEN HOST...
 
@@ -17,7 +17,7 @@ REFUSED = 401
 
 
 def answer(host: str, token: str = "") -> tuple[int, str]:
-    """Return the status and the text of a node's metrics; status 0 if nobody answers."""
+    """Return status and text of a node's metrics; status 0 if nobody answers."""
     request = urllib.request.Request(f"http://{host}:{PORT}/metrics")
     if token:
         request.add_header("Authorization", f"Bearer {token}")

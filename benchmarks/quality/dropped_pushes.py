@@ -1,4 +1,4 @@
-"""Control of the NE after kills: jobs in which one embedding node's rows do not move.
+"""Control of the NE after kills: one embedding node's rows do not move.
 
     python benchmarks/quality/dropped_pushes.py --job job.toml --runs 5 --chaos chaos/chaos.json \\
         --out docs/results/dropped_pushes.json
@@ -38,7 +38,7 @@ def tables_of_last_node(job: Path, directory: Path) -> list[str]:
 
 
 def dropping(job: Path, tables: list[str], runs: int) -> list[float]:
-    """Return the NE of jobs in which the rows of these tables stay as they are."""
+    """Return the NE of jobs in which these tables do not move."""
     rates = tuple(f"tables.{name}.lr={NO_RATE}" for name in tables)
     found = []
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""Quality and virtual time by the delay of the links, eight emulated trainers, and a picture of both.
+"""Quality and virtual time by the delay of the links, with eight trainers.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/link_delay.py --job examples/demo.toml --seeds 1 \\
@@ -65,7 +65,7 @@ def variants() -> dict[str, Variant]:
 
 
 def figures(result: VirtualResult) -> dict[str, Any]:
-    """Return the figures to keep of a run; the curve has seconds and NE in training."""
+    """Return the figures of a run; the curve is of NE in training."""
     curve = [(round(at.seconds, 3), at.ne) for at in smooth(result.curve)]
     return {"ne": result.ne, "gap": result.gap_mean, "seconds": result.seconds, "curve": curve}
 
@@ -83,12 +83,12 @@ def smooth(curve: list[CurvePoint]) -> list[CurvePoint]:
 
 
 def seconds_to(run: dict[str, Any], ne: float, slower: float = 1.0) -> float | None:
-    """Return the virtual seconds until the NE in training first was `ne`; None if it never was."""
+    """Return the virtual seconds until the NE in training was `ne`, or None."""
     return next((seconds * slower for seconds, found in run["curve"] if found <= ne), None)
 
 
 def table(runs: dict[str, Any]) -> list[tuple[str, str, int, float, float, float | None]]:
-    """Return algorithm, mode, delay, NE, seconds in all and to the NE of one trainer, for seed 1."""
+    """Return algorithm, mode, delay, NE, and the seconds of each run."""
     goal = CLOSE * runs["1 trainer"]["1"]["curve"][-1][1]
     rows: list[tuple[str, str, int, float, float, float | None]] = []
     for delay in DELAYS_MS:

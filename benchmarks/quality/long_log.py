@@ -1,4 +1,4 @@
-"""Quality by the number of trainers on a log of 10 million examples, on emulated machines.
+"""Quality by the number of trainers, emulated, on 10 million examples.
 
     shadowsync generate long-data --examples 10000000 --eval-examples 200000 --seed 1
     python benchmarks/quality/long_log.py --job examples/demo.toml --out docs/results/long_log.json \\

@@ -72,7 +72,7 @@ def measured(job: Path, overrides: tuple[str, ...], runs: int) -> dict[str, Any]
 
 
 def make(job: Path, names: Sequence[str], runs: int, found: dict[str, Any], keep: Callable[[], None]) -> None:
-    """Make what is missing: first all real runs, which need the machine for themselves, then the lab's."""
+    """Make the missing runs: first the real ones, which need the whole machine."""
     for name in names:
         own = found.setdefault(name, {})
         if "real" not in own:

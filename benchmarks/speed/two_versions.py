@@ -31,7 +31,7 @@ BEFORE, NOW, CONTROL = "before", "now", "now, a checkpoint every second"
 
 
 def sections(log: Path) -> dict[str, dict[str, Any]]:
-    """Return a job that both versions know: two trainers, two embedding nodes, one sync node."""
+    """Return a job that both versions know, of two trainers and two embedding nodes."""
     return {
         **on_log(log, seed=1),
         "model": {"embedding_dim": 16, "table_rows": 20_000},

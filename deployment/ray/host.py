@@ -113,7 +113,7 @@ class NodeHost:
 
 
 class _NodeProcess:
-    """The node's process, on a loop in a thread of its own. Any thread may call."""
+    """The node's process, on a loop of its own. Any thread may call."""
 
     def __init__(self) -> None:
         self._launcher = LocalLauncher(SpawnStarter())

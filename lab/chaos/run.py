@@ -124,7 +124,7 @@ def run_chaos(
 
 
 def clean_jobs_before(number: int, jobs: int, clean_jobs: int) -> int:
-    """Return how many of the clean jobs come before the job with faults of this number, from 0."""
+    """Return how many clean jobs come before a job with faults, by its number."""
     return 1 + (clean_jobs - 1) * number // jobs
 
 

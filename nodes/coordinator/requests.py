@@ -169,7 +169,7 @@ class RequestHandler:
             raise ClusterError("the job has ended", remedy="start the job again")
 
     async def _await_place(self, token: str, role: str) -> None:
-        """Wait for a place while a node of the role may be dead without being declared so.
+        """Wait for a place while a dead node of the role may be undeclared.
 
         An engine that starts a killed node again does so before its silence is noticed. Once all that hold a
         place have been heard of again, there is none.
