@@ -38,7 +38,7 @@ JOB={job_file}
 
 # At the end of its time, or of `scancel --batch --signal=TERM`, the job writes a checkpoint.
 LEADER=
-trap '[ -z "$LEADER" ] || kill -TERM "$LEADER"' TERM
+trap '[ -z "$LEADER" ] || kill -TERM "$LEADER" 2>/dev/null' TERM
 
 # A step that loses a node goes on: the job replaces it, or goes on without it.
 STEP="srun --exact --kill-on-bad-exit=0 --no-kill"
@@ -52,7 +52,9 @@ while :; do
   CODE=$?
   kill -0 "$LEADER" 2>/dev/null || break
 done
-# If a signal ended the wait, the coordinator may have ended since: its own code counts.
+# If a signal ended the wait, the coordinator may have ended since: its own code counts. No other signal may
+# end the wait for that.
+trap '' TERM
 if [ "$CODE" -gt 128 ]; then
   wait "$LEADER" 2>/dev/null
   LAST=$?

@@ -19,6 +19,7 @@ from shadowsync.pipeline.jobfile.load import validate_job
 from shadowsync.pipeline.saved_model.evaluate import batches_of, spans_of
 from shadowsync.pipeline.saved_model.model import SavedModel
 from shadowsync.pipeline.saved_model.prediction import write_predictions
+from shadowsync.pipeline.types import IndexArray
 from shadowsync.tests.support.processes import Starter
 
 pytestmark = pytest.mark.light
@@ -226,7 +227,9 @@ def test_what_cannot_be_scored_leaves_no_file(
     with pytest.raises(DataError, match="the columns: has no column 'I1'"):
         model.predict({"C1": ["a"]})
     original = type(model).logits
-    monkeypatch.setattr(type(model), "logits", lambda own, batch: original(own, batch) * np.float32(np.nan))
+    monkeypatch.setattr(
+        type(model), "logits", lambda own, batch, owner: original(own, batch, owner) * np.float32(np.nan)
+    )
     with pytest.raises(CheckpointError, match="diverged"):
         model.predict(pq.read_table(file))
     with pytest.raises(CheckpointError, match="diverged"):
@@ -241,8 +244,8 @@ def test_a_row_without_a_finite_logit_has_no_score_and_the_others_have(
     pq.write_table(raw.slice(0, 50), file)
     original = type(model).logits
 
-    def one_diverges(own: SavedModel, batch: Batch) -> NDArray[np.float32]:
-        found = original(own, batch).copy()
+    def one_diverges(own: SavedModel, batch: Batch, owner: IndexArray | None) -> NDArray[np.float32]:
+        found = original(own, batch, owner).copy()
         found[7] = np.inf
         return found
 

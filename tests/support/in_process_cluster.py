@@ -52,9 +52,10 @@ END_SECONDS = 60.0
 SWITCH_SECONDS = 0.0005
 ONE_CORE = "SHADOWSYNC_TESTS_ON_ONE_CORE"
 SUPERVISOR = "supervisor-of-a-cluster"
-# Each belongs to the whole process, to its end: pyzmq's, and that of what reads from URLs. A dummy stands for
-# a thread of a library, or for one that asks for itself as it ends; it cannot be waited for.
-LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO", "_DummyThread"}
+# Each belongs to the whole process, to its end: pyzmq's, that of what reads from URLs, and that of an ONNX
+# export's bars. A dummy stands for a thread of a library, or for one that asks for itself as it ends; it
+# cannot be waited for.
+LASTING_THREADS = {"GarbageCollectorThread", "fsspecIO", "TMonitor", "_DummyThread"}
 
 
 class InProcessCluster:
