@@ -117,15 +117,15 @@ def draw(runs: dict[str, Any], path: Path) -> None:
     for name, mode, delay, ne, _, seconds in table(runs):
         lines.setdefault((name, mode), []).append((delay, ne, seconds))
     styles = {"shadow": "-", "fixed": "--", "synchronous": ":"}
-    colors = {name: f"C{at}" for at, name in enumerate([*ALGORITHMS, PARALLEL])}
+    colors = {name: f"C{at}" for at, name in enumerate(ALGORITHMS)} | {PARALLEL: "black"}
     for (name, mode), points in lines.items():
         style = {"color": colors[name], "linestyle": styles[mode], "marker": "o", "markersize": 3}
         quality.plot([at[0] for at in points], [at[1] for at in points], label=f"{name}, {mode}", **style)
         reached = [(delay, seconds) for delay, _, seconds in points if seconds is not None]
         speed.plot([at[0] for at in reached], [at[1] for at in reached], **style)
     one = runs["1 trainer"]["1"]
-    quality.axhline(one["ne"], color="black", linewidth=0.8, label="one trainer")
-    speed.axhline(one["seconds"], color="black", linewidth=0.8)
+    quality.axhline(one["ne"], color="gray", linewidth=1.2, label="one trainer")
+    speed.axhline(one["seconds"], color="gray", linewidth=1.2)
     quality.set(xlabel="delay of a link, one way, ms", ylabel="held-out NE")
     speed.set(xlabel="delay of a link, one way, ms", ylabel="seconds to the NE of one trainer", yscale="log")
     figure.legend(loc="outside right upper", fontsize="small")
