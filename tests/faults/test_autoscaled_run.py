@@ -23,11 +23,15 @@ from shadowsync.tests.support.in_process_cluster import SUPERVISOR, InProcessClu
 from shadowsync.tests.support.processes import Process, Starter, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, JobMaker
 from shadowsync.tests.support.supervised import Supervised
+from shadowsync.watch import autoscale
 
 SECONDS = 120.0
 EPOCHS = 6
-# Windows of a second, so that decisions come while a small job trains. What they are does not depend on how
-# fast it is: any speed reaches the one target, and none the other.
+# Of processes, which are faster than threads.
+MANY_EPOCHS = 15
+LOOK_SECONDS = 0.1
+# Short windows, so that decisions come while much of a small job is left: a change has to pay before its end.
+# What they are does not depend on how fast it is: any speed reaches the one target, and none the other.
 REACHED, OUT_OF_REACH = 1.0, 1e15
 SCRIPT = """
 import json, sys
@@ -38,9 +42,11 @@ from shadowsync.nodes.supervisor.starter import make_starter
 from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.performance.count_law import CountRules
+from shadowsync.watch import autoscale
 
+autoscale.PERIOD_SECONDS = 0.1
 given = json.loads(sys.argv[3])
-rules = CountRules(**given, window_seconds=1.0, join_seconds=0.5, worth=0.1) if given else None
+rules = CountRules(**given, window_seconds=0.2, join_seconds=0.1, worth=0.1) if given else None
 job = with_sync_nodes(load_job(sys.argv[2]), may_import=True)
 with closing(make_starter()) as starter:
     code, text, report = run_interruptible(
@@ -65,6 +71,12 @@ def run(starter: Starter, job_file: JobMaker, tmp_path: Path) -> Callable[..., S
     return start
 
 
+@pytest.fixture(autouse=True)
+def _statuses_are_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small job ends before a supervisor has looked often."""
+    monkeypatch.setattr(autoscale, "PERIOD_SECONDS", LOOK_SECONDS)
+
+
 def _decisions(job: Supervised) -> list[str]:
     return [event.what for event in job.run.report.events if event.what.startswith("autoscale")]
 
@@ -72,7 +84,7 @@ def _decisions(job: Supervised) -> list[str]:
 def test_trainers_that_are_not_needed_leave_and_the_job_ends_as_usual(
     run: Callable[..., Supervised],
 ) -> None:
-    job = run(EPOCHS, least=1, most=3, target=REACHED)
+    job = run(MANY_EPOCHS, least=1, most=3, target=REACHED)
     assert job.process.wait(SECONDS) == ExitCode.OK, job.process.text()
     report = job.run.report
     first = _decisions(job)[0]
@@ -83,7 +95,7 @@ def test_trainers_that_are_not_needed_leave_and_the_job_ends_as_usual(
         "trainer-1"
     ]
     assert report.ledger.adds_up, report.ledger.identities
-    assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
+    assert report.examples.distinct == report.examples.trained == MANY_EPOCHS * EXAMPLES
 
 
 @pytest.mark.matrix
