@@ -18,24 +18,16 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.deployment.job_nodes import COORDINATOR
 from shadowsync.deployment.kuberay import ray_job_manifests
-from shadowsync.deployment.kubernetes import JOB_FILE, KubernetesOptions
+from shadowsync.deployment.kubernetes import JOB_FILE
 from shadowsync.deployment.ray.bundles import bundles_of
-from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
-from shadowsync.pipeline.jobfile.load import validate_job
+from shadowsync.tests.support.deployed import OPTIONS as OPTIONS_OF_A_JOB_SET
+from shadowsync.tests.support.deployed import VERSIONS, job_of
 from shadowsync.tests.support.parsed import parsed
 
 Manifest = dict[str, Any]
-VERSIONS = ("1.33", "1.37")
-OPTIONS = KubernetesOptions(
-    name="clicks",
-    image="registry/shadowsync-ray:1",
-    control_image="registry/shadowsync-ray:1",
-    namespace="ads",
-    runs_claim="runs",
-    data_claim="data",
-    key_secret="clicks-key",
-    queue="nightly",
+OPTIONS = replace(
+    OPTIONS_OF_A_JOB_SET, image="registry/shadowsync-ray:1", control_image="registry/shadowsync-ray:1"
 )
 # The fields that ray.io/v1 has where ours are, with their types (KubeRay 1.7, RayJob's
 # CustomResourceDefinition). The templates of pods are Kubernetes' own.
@@ -48,18 +40,6 @@ SPEC: dict[str, type] = {
 CLUSTER: dict[str, type] = {"headGroupSpec": dict, "workerGroupSpecs": list}
 HEAD: dict[str, type] = {"rayStartParams": dict, "template": dict}
 GROUP: dict[str, type] = HEAD | {"groupName": str, "replicas": int, "minReplicas": int, "maxReplicas": int}
-
-
-def job_of(**sections: dict[str, Any]) -> Job:
-    base: dict[str, dict[str, Any]] = {
-        "data": {"format": "parquet", "path": ["/data/day-*.parquet"], "readers": 2},
-        "model": {"table_rows": 1000, "embedding_dim": 8},
-        "trainer": {"count": 3, "workers": 2},
-        "embedding": {"nodes": 2, "threads": 3},
-        "sync": {"nodes": 1},
-    }
-    tree = {name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
-    return validate_job(tree, where="test")
 
 
 def groups(manifests: list[Manifest]) -> dict[str, Manifest]:

@@ -19,7 +19,6 @@ from shadowsync.cli import main
 from shadowsync.deployment.job_nodes import nodes_of
 from shadowsync.deployment.kubernetes import (
     JOB_FILE,
-    KubernetesOptions,
     coordinator_host,
     kubernetes_manifests,
     require_name,
@@ -27,31 +26,8 @@ from shadowsync.deployment.kubernetes import (
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
+from shadowsync.tests.support.deployed import OPTIONS, VERSIONS, job_of
 from shadowsync.tests.support.parsed import parsed
-
-VERSIONS = ("1.33", "1.37")
-OPTIONS = KubernetesOptions(
-    name="clicks",
-    image="registry/shadowsync:1",
-    control_image="registry/control:1",
-    namespace="ads",
-    runs_claim="runs",
-    data_claim="data",
-    key_secret="clicks-key",
-    queue="nightly",
-)
-
-
-def job_of(**sections: dict[str, Any]) -> Job:
-    base: dict[str, dict[str, Any]] = {
-        "data": {"format": "parquet", "path": ["/data/day-*.parquet"], "readers": 2},
-        "model": {"table_rows": 1000, "embedding_dim": 8},
-        "trainer": {"count": 3, "workers": 2},
-        "embedding": {"nodes": 2, "threads": 3},
-        "sync": {"nodes": 1},
-    }
-    tree = {name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}
-    return validate_job(tree, where="test")
 
 
 def indexed_jobs(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
