@@ -40,10 +40,10 @@ import psutil
 from shadowsync.benchmarks.pairs import save
 from shadowsync.benchmarks.peers.delayed_network import DelayedNetwork
 from shadowsync.benchmarks.peers.loop_systems import SERVER_PORT, SYSTEMS
+from shadowsync.benchmarks.peers.peers import Row, read_rows
 from shadowsync.pipeline.text.markdown import markdown_table
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 
-Row = dict[str, Any]
 SETTINGS: Final = ("steps", "step_ms", "seconds")
 START_SECONDS: Final = 90.0
 # A run's end, and the computation of its losses.
@@ -226,19 +226,6 @@ def order_of(given: argparse.Namespace) -> Iterator[tuple[int, int, float, str]]
         turn = [(loops, delay, one) for loops in given.loops for delay in given.delays for one in wanted]
         for loops, delay, system in turn if number % 2 == 0 else reversed(turn):
             yield number, loops, delay, system
-
-
-def read_rows(path: Path, settings: Row | None = None) -> list[Row]:
-    """Return the rows of a file, none if there is none.
-
-    Raises SystemExit if it was measured with other settings.
-    """
-    if not path.exists():
-        return []
-    results = json.loads(path.read_text("utf-8"))["results"]
-    if settings is not None and results["settings"] != settings:
-        raise SystemExit(f"{path} was measured with {results['settings']}, not {settings}")
-    return list(results["rows"])
 
 
 def tables(rows: Sequence[Row], at: int, loss: float) -> str:

@@ -12,9 +12,7 @@ the NE in training was that of one trainer at its end, within CLOSE; who never g
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,9 +133,7 @@ def draw(runs: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     """Make the runs that are missing, then the table and the picture."""
-    run_variants(__doc__, variants(), figures)
-    out = Path(sys.argv[sys.argv.index("--out") + 1])
-    runs = json.loads(out.read_text(encoding="utf-8"))
+    out, runs = run_variants(__doc__, variants(), figures)
     for name, mode, delay, ne, total, seconds in table(runs):
         reached = "never" if seconds is None else f"{seconds:.1f} s"
         print(f"{name}, {mode}, {delay} ms: NE {ne:.4f}, {total:.1f} s in all, {reached} to one trainer's NE")

@@ -22,10 +22,11 @@ def run_variants(
     description: str | None,
     variants: Mapping[str, Variant],
     figures: Callable[[VirtualResult], dict[str, Any]],
-) -> None:
+) -> tuple[Path, dict[str, dict[str, Any]]]:
     """Make the requested runs that the file lacks, and print means.
 
-    `figures` returns the figures to keep of a run, including `ne`.
+    `figures` returns the figures to keep of a run, including `ne`. Returns the file, and all of its runs by
+    name and seed.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--job", type=Path, required=True)
@@ -48,3 +49,4 @@ def run_variants(
         found = [run["ne"] for run in made[name].values() if run["ne"] is not None]
         if found:
             print(f"{name}: NE {statistics.fmean(found):.4f} ({min(found):.4f} to {max(found):.4f})")
+    return given.out, made

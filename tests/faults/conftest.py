@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import Starter, wait_until
@@ -16,6 +18,7 @@ from shadowsync.tests.support.supervised import Supervised
 AnyCluster: TypeAlias = Cluster | InProcessCluster
 # More than any machine trains in the time of a test.
 ENDLESS = {"epochs": 10_000}
+END_SECONDS = 90.0
 # Only a trainer and an embedding node have to import torch.
 FEW_NODES: dict[str, dict[str, Any]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
 
@@ -37,6 +40,17 @@ def supervise(starter: Starter, job_file: JobMaker, tmp_path: Path) -> Callable[
         return Supervised(starter.fork("run", str(job)), tmp_path / "runs")
 
     return start
+
+
+def goes_on_without_a_trainer(job: Supervised, joined: str) -> None:
+    """Kill an endless job's trainer; its supervisor starts another one, which the coordinator's log names."""
+    job.wait_for_batches(20)
+    job.node("trainer").kill()
+    wait_until(lambda: job.run.logged(joined), joined)
+    job.wait_for_batches(job.run.batches() + 100)
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(END_SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
 
 
 def replace_embedding_nodes(own: AnyCluster, count: int = 1) -> None:

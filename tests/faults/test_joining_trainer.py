@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.checkpoint.reader import TensorReader
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.faults.conftest import ENDLESS
+from shadowsync.tests.faults.conftest import ENDLESS, goes_on_without_a_trainer
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
@@ -140,11 +139,4 @@ def test_a_donor_that_dies_is_followed_by_another(in_process: Callable[..., InPr
 
 def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
     job = supervise({"data": ENDLESS, "trainer": {"count": 2}, "sync": {"algorithm": "easgd", "nodes": 1}})
-    job.wait_for_batches(20)
-    job.node("trainer").kill()
-    joined = "joined the running job, with the weights and the optimizer of trainer"
-    wait_until(lambda: job.run.logged(joined), joined)
-    job.wait_for_batches(job.run.batches() + 100)
-    job.process.signal(signal.SIGINT)
-    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
-    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    goes_on_without_a_trainer(job, "joined the running job, with the weights and the optimizer of trainer")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.control.orders import TakeCenter, TakeCenterReply
-from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster
+from shadowsync.tests.faults.conftest import ENDLESS, AnyCluster, goes_on_without_a_trainer
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
@@ -211,11 +210,4 @@ def test_the_coordinator_dies_too(in_process: Callable[..., InProcessCluster]) -
 @pytest.mark.matrix
 def test_the_supervisor_starts_another(supervise: Callable[..., Supervised]) -> None:
     job = supervise({"data": ENDLESS, "sync": {"algorithm": "easgd", "nodes": 1}})
-    job.wait_for_batches(20)
-    job.node("trainer").kill()
-    joined = "trainer-1: joined the running job, with the weights of the center"
-    wait_until(lambda: job.run.logged(joined), joined)
-    job.wait_for_batches(job.run.batches() + 100)
-    job.process.signal(signal.SIGINT)
-    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
-    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    goes_on_without_a_trainer(job, "trainer-1: joined the running job, with the weights of the center")

@@ -5,27 +5,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.tests.support.processes import Process, Spawned, is_alive, wait_until
 from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
-from shadowsync.tests.support.ray_jobs import EXAMPLES, NODES, SECONDS, accounts, write_ray_job
+from shadowsync.tests.support.ray_jobs import (
+    EXAMPLES,
+    NODES,
+    RAY_TESTS,
+    SECONDS,
+    accounts,
+    write_ray_job,
+    write_ray_log,
+)
 from shadowsync.tests.support.runs import Settings
 from shadowsync.tests.support.supervised import Supervised
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="the extra ray is not installed: make ray installs it"
-    ),
-]
+pytestmark = RAY_TESTS
 
 # So that nodes die while it trains.
 LONGER = 2
@@ -33,9 +33,7 @@ LONGER = 2
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ray-log")
-    generate_log(folder, examples=EXAMPLES, eval_examples=4000, seed=1, data_format="parquet", files=2)
-    return folder
+    return write_ray_log(tmp_path_factory.mktemp("ray-log"))
 
 
 @pytest.fixture(scope="module")

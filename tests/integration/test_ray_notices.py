@@ -5,28 +5,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.processes import Process, Spawned, is_alive, wait_until
 from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
-from shadowsync.tests.support.ray_jobs import EXAMPLES, SECONDS, accounts, actor_of, write_ray_job
+from shadowsync.tests.support.ray_jobs import (
+    EXAMPLES,
+    RAY_TESTS,
+    SECONDS,
+    accounts,
+    actor_of,
+    write_ray_job,
+    write_ray_log,
+)
 from shadowsync.tests.support.runs import RunFolder, Settings
 from shadowsync.tests.support.supervised import Supervised
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="the extra ray is not installed: make ray installs it"
-    ),
-]
+pytestmark = RAY_TESTS
 
 # So that there is time for a notice while it trains.
 ENDLESS: Settings = {"data": {"epochs": 10_000}}
@@ -34,9 +34,7 @@ ENDLESS: Settings = {"data": {"epochs": 10_000}}
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ray-log")
-    generate_log(folder, examples=EXAMPLES, eval_examples=4000, seed=1, data_format="parquet", files=2)
-    return folder
+    return write_ray_log(tmp_path_factory.mktemp("ray-log"))
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+from shadowsync.pipeline.data.generator.generator import generate_log
 
 from .processes import wait_until
 from .ray_cluster import nodes_on
@@ -21,6 +24,21 @@ PATIENT: dict[str, Any] = {
     "rejoin_seconds": 300.0,
     "node_timeout_seconds": 30.0,
 }
+
+
+RAY_TESTS = [
+    pytest.mark.ray,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="the extra ray is not installed: make ray installs it"
+    ),
+]
+
+
+def write_ray_log(folder: Path) -> Path:
+    """The log of the jobs, in `folder`."""
+    generate_log(folder, examples=EXAMPLES, eval_examples=4000, seed=1, data_format="parquet", files=2)
+    return folder
 
 
 def write_ray_job(folder: Path, log: Path, changes: Settings | None = None) -> Path:

@@ -95,7 +95,7 @@ class GrownRows:
         """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""
         found = self._index.find(keys)
         known = found != ABSENT
-        found[known] = np.searchsorted(self.keys, keys[known])
+        found[known] = np.searchsorted(self._key_of, keys[known], sorter=self._order())
         return found
 
     def _order(self) -> IndexArray:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import shadowsync
 from shadowsync.nodes.coordinator.state.changes import REQUESTS
-from shadowsync.nodes.coordinator.state.job import JobState
+from shadowsync.nodes.coordinator.state.job import Death, JobState
 from shadowsync.nodes.coordinator.state.outcome import Outcome, Stop
 from shadowsync.nodes.coordinator.state.phases import NEXT_PHASES, JobPhase, PhaseError
 from shadowsync.nodes.coordinator.state.progress import MAX_POINTS, DivergenceCurve
@@ -85,6 +85,15 @@ def test_before_the_start_another_node_takes_the_place_of_a_dead_one(state: JobS
     assert state.join("embedding", "another", state.job.digest, "", "here", 2).info.name == "embedding-0"
 
 
+def deaths_in(state: JobState, phase: JobPhase, dead: list[str]) -> list[Death | None]:
+    """What nodes, which die in this phase one after the other, leave; the last one says whether it stops."""
+    state.start_members()
+    for following in (JobPhase.TRAINING, JobPhase.CLOSING):
+        if state.phase is not phase:
+            state.enter(following)
+    return [state.mark_dead(f"token-{name}", "died") for name in dead]
+
+
 @pytest.mark.parametrize(
     ("phase", "dead", "text", "lost_shard"),
     [
@@ -106,11 +115,7 @@ def test_before_the_start_another_node_takes_the_place_of_a_dead_one(state: JobS
 def test_which_deaths_a_job_survives(
     state: JobState, phase: JobPhase, dead: list[str], text: str | None, lost_shard: bool
 ) -> None:
-    state.start_members()
-    for following in (JobPhase.TRAINING, JobPhase.CLOSING):
-        if state.phase is not phase:
-            state.enter(following)
-    deaths = [state.mark_dead(f"token-{name}", "died") for name in dead]
+    deaths = deaths_in(state, phase, dead)
     assert deaths[-1] is not None
     stop = deaths[-1].stop
     assert (stop and stop.text) == text
@@ -147,11 +152,7 @@ def test_a_job_survives_its_last_trainer_where_the_center_has_the_model(
 ) -> None:
     nodes = [member("trainer", 0, **facts), member("embedding", 0), member("reader", 0), member("sync", 0)]
     state = state_of(tmp_path, nodes, sync={"nodes": 1}, trainer={"count": 1, **trainer})
-    state.start_members()
-    for following in (JobPhase.TRAINING, JobPhase.CLOSING):
-        if state.phase is not phase:
-            state.enter(following)
-    deaths = [state.mark_dead(f"token-{name}", "died") for name in dead]
+    deaths = deaths_in(state, phase, dead)
     assert deaths[-1] is not None
     stop = deaths[-1].stop
     assert (stop and stop.text) == text
