@@ -56,6 +56,7 @@ class GrownRows:
         self._index = IdIndex(self._key_of)
         self._index.add(np.flatnonzero(self._used).astype(np.int32))
         self._in_order: IndexArray | None = None
+        self._place_of: Int32Array | None = None
 
     def apply(self, changes: RowChanges) -> None:
         """Replace rows in place."""
@@ -66,7 +67,7 @@ class GrownRows:
         now = rows[used]
         self._vector_of[now] = changes.vectors[used]
         self._index.add(now.astype(np.int32))
-        self._in_order = None
+        self._in_order = self._place_of = None
 
     def __len__(self) -> int:
         """Return the number of ids."""
@@ -95,7 +96,10 @@ class GrownRows:
         """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""
         found = self._index.find(keys)
         known = found != ABSENT
-        found[known] = np.searchsorted(self._key_of, keys[known], sorter=self._order())
+        if self._place_of is None:
+            self._place_of = np.full(len(self._key_of), ABSENT, np.int32)
+            self._place_of[self._order()] = np.arange(len(self), dtype=np.int32)
+        found[known] = self._place_of[found[known]]
         return found
 
     def _order(self) -> IndexArray:

@@ -12,6 +12,7 @@ from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
+from shadowsync.pipeline.embedding.growing.id_index import ABSENT
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.embedding.storage.first_values import row_values
@@ -231,6 +232,9 @@ def test_one_process_loads_what_nodes_have(
     assert_equal(got, embeddings(cluster, 9))
     keys = loaded.grown["user"].keys.tolist()
     assert keys == sorted(directories(cluster)["user"])
+    absent = 1 << 60
+    places = loaded.grown["user"].find(np.array([*keys, absent], np.uint64))
+    assert places.tolist() == [*range(len(keys)), ABSENT]
     other_seed = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED + 1)
     others = other_seed.embeddings(drawn).embeddings
     assert not np.array_equal(others[1].numpy(), got[1])
