@@ -12,18 +12,19 @@ JOBS ?= 4
 PROCESS_JOBS ?= 3
 # What is imported is compiled once: a variable that forbids it would cost every process of the suite a second.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/pytest -q
-# Jobs in a test's own process keep to one core there; `make faults` and whole processes have all of them.
+# Jobs in a test's own process keep to one core there; `make faults`, `make variants` and whole processes have all of them.
 ONE_CORE = SHADOWSYNC_TESTS_ON_ONE_CORE=1
 BY_FILE = --dist loadfile --no-loadscope-reorder
 WHOLE_JOBS = tests/integration tests/faults
 UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 
-.PHONY: demo test faults gpu ray install install-dev lint types unit clean help
+.PHONY: demo test faults variants gpu ray install install-dev lint types unit clean help
 
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
 	@echo "make test   install what it needs, lint, check types, run the suite"
-	@echo "make faults run what make test leaves out: the full matrix of kills and of variants of jobs"
+	@echo "make faults run the kills that make test leaves out: two of each role and more"
+	@echo "make variants run the variants of jobs that make test leaves out"
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make ray    run the tests of jobs on a Ray cluster of this machine; installs Ray, 240 MB, beside the rest"
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
@@ -69,7 +70,10 @@ test: lint types
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix" $(WHOLE_JOBS)
 
 faults: install-dev
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix $(WHOLE_JOBS)
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix tests/faults tests/fuzz
+
+variants: install-dev
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix tests/integration
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'

@@ -23,7 +23,13 @@ from .commands.merge import merge
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
 from .commands.options.autoscale_option import autoscale_options, autoscale_rules
 from .commands.options.engine_option import engine_options
-from .commands.options.job_arguments import job_of, job_options, web_option, web_override
+from .commands.options.job_arguments import (
+    job_of,
+    job_options,
+    supervised_option,
+    web_option,
+    web_override,
+)
 from .commands.options.network_options import network_options, network_overrides
 from .commands.plan import plan
 from .commands.predict import predict
@@ -86,7 +92,7 @@ def main() -> None:
 @engine_options
 @autoscale_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
-@click.option("--supervised", is_flag=True, hidden=True)
+@supervised_option
 def run(
     job_file: str,
     overrides: tuple[str, ...],
@@ -131,7 +137,7 @@ def run(
     help="Seconds to measure once all trainers train.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on the terminal.")
-@click.option("--supervised", is_flag=True, hidden=True)
+@supervised_option
 def profile(
     job_file: str,
     overrides: tuple[str, ...],

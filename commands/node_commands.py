@@ -12,7 +12,7 @@ import click
 
 from .key import security_options
 from .options.engine_option import exit_zero_option
-from .options.job_arguments import job_of, job_options, web_option, web_override
+from .options.job_arguments import job_of, job_options, supervised_option, web_option, web_override
 
 if TYPE_CHECKING:
     from ..nodes.runtime.settings import NodeSettings
@@ -36,7 +36,7 @@ def node_options(command: F) -> F:
         ),
         exit_zero_option,
         click.option("--token", hidden=True),
-        click.option("--supervised", is_flag=True, hidden=True),
+        supervised_option,
     ):
         command = option(command)
     return command

@@ -9,7 +9,7 @@ import click
 from .key import security_options
 from .options.checkpoint_option import checkpoint_option, run_argument
 from .options.engine_option import engine_options
-from .options.job_arguments import web_option, web_override
+from .options.job_arguments import supervised_option, web_option, web_override
 
 
 @click.command()
@@ -26,6 +26,7 @@ from .options.job_arguments import web_option, web_override
 @security_options
 @engine_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
+@supervised_option
 def resume(
     run: str,
     overrides: tuple[str, ...],
@@ -34,6 +35,7 @@ def resume(
     on: str | None,
     exit_zero_on: tuple[int, ...],
     quiet: bool,
+    supervised: bool,
 ) -> None:
     """Resume RUN from a checkpoint.
 
@@ -50,6 +52,7 @@ def resume(
         lambda: resumed_job(run, given, which),
         "resume",
         quiet=quiet,
+        supervised=supervised,
         on=on,
         exit_zero_on=exit_zero_on,
     )

@@ -53,6 +53,11 @@ def web_override(web: str | None) -> list[str]:
     return [] if web is None else [f"watch.web={json.dumps(web)}"]
 
 
+def supervised_option(command: F) -> F:
+    """Add the hidden `--supervised`: the end of standard input interrupts the command."""
+    return click.option("--supervised", is_flag=True, hidden=True)(command)
+
+
 def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
     """Load the job from TOML, or from a run folder's resolved JSON.
 

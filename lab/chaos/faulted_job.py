@@ -22,6 +22,7 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
 from .injector import Injector
+from .jumping_clock import JumpingClock
 from .schedule import ScheduledFault
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
@@ -98,21 +99,31 @@ class JobRunner:
         marker, control, before = uuid4().hex, local_address(uuid4().hex), self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
+        clock = None
+        if any(fault.kind == "clock" for fault, _ in due):
+            clock = JumpingClock(log.with_suffix(".clock").absolute())
         with log.open("wb") as file:
             process = subprocess.Popen(
-                python(CLI, *command, "--quiet"),
-                stdin=subprocess.DEVNULL,
+                python(CLI, *command, "--quiet", "--supervised"),
+                stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, MARKER: marker, CONTROL_VARIABLE: control},
+                env={
+                    **os.environ,
+                    **(clock.environment if clock else {}),
+                    MARKER: marker,
+                    CONTROL_VARIABLE: control,
+                },
             )
         try:
-            self._watch(process, Injector(process.pid, control, self._nodes), done, due, before)
+            self._watch(process, Injector(process.pid, control, self._nodes, clock), done, due, before)
             done.exit_codes.append(process.wait())
         finally:
             if process.poll() is None:
                 process.kill()
+            assert process.stdin is not None
+            process.stdin.close()
             done.left += _end_marked(marker)
         done.missed += [fault for fault, _ in due]
         done.last_line = last_line(log)
