@@ -123,7 +123,7 @@ def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
 
 
 def _missing() -> dict[str, str]:
-    """Return the kinds of faults that are impossible on this machine, and what each needs."""
+    """Return what kinds of faults need that this machine lacks."""
     from ..lab.chaos.injector import HAS_LIMITS
     from ..lab.chaos.jumping_clock import faketime_library
 

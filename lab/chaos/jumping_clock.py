@@ -46,7 +46,7 @@ class JumpingClock:
         }
 
     def shift(self, seconds: int) -> None:
-        """Set how far the time of day is ahead of the real one; negative if behind."""
+        """Set how far the time of day is ahead; negative if behind."""
         with atomic_file(self._file) as file:
             file.write(f"{seconds:+d}\n".encode())
 

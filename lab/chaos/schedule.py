@@ -112,7 +112,7 @@ def _fault(
     kinds: Sequence[str],
     longest: float,
 ) -> ScheduledFault:
-    """Draw a fault; its role is the next of `order`, which is filled again when it is empty."""
+    """Draw a fault of the next role of `order`, filled again when empty."""
     if not order:
         order.extend(draw.sample(list(roles), len(roles)))
     (kind,) = draw.choices(kinds, [FAULT_KINDS[kind].weight for kind in kinds])
