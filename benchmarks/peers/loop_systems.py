@@ -23,6 +23,8 @@ from torch import nn
 
 # Steps between two synchronizations, of all systems that have such a number.
 EVERY: Final = 30
+# Of those in the background that make the most of not being waited for.
+OFTEN: Final = ("--set", "sync.gap=4", "--set", "sync.duty=0.1")
 STORE_PORT: Final = 29_400
 SERVER_PORT: Final = 29_300
 MATCHMAKING_SECONDS: Final = 1.0
@@ -210,7 +212,9 @@ _COUNTS: list[Callable[[], int]] = []
 SYSTEMS: Final[Mapping[str, System]] = {
     "none": attached,
     "easgd": attached,
+    "easgd_often": attached,
     "ma": attached,
+    "ma_often": attached,
     "diloco": attached,
     "ddp": ddp,
     "periodic_averager": periodic_averager,
@@ -222,7 +226,9 @@ SYSTEMS: Final[Mapping[str, System]] = {
 HUBS: Final[Mapping[str, tuple[str, ...]]] = {
     "none": ("--algo", "none"),
     "easgd": ("--algo", "easgd", "--set", f"sync.gap={EVERY}"),
+    "easgd_often": ("--algo", "easgd", *OFTEN),
     "ma": ("--algo", "ma", "--set", f"sync.gap={EVERY}"),
+    "ma_often": ("--algo", "ma", *OFTEN),
     "diloco": ("--algo", "diloco", "--set", f"sync.gap={EVERY}"),
 }
 
