@@ -199,6 +199,8 @@ class Worker(Service):
         self._shards, self._connections = connections.shards, connections
         try:
             while not self.stopping:
+                # Before it waits: with one batch in flight, the next one has arrived, but is not looked up.
+                self._look_ahead()
                 idle = self._next_ready() is None and not self._launched
                 self._receive(connections, POLL_MILLISECONDS if idle else 0)
                 self._look_ahead()

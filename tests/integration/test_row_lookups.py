@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from shadowsync.nodes.worker.batches import InFlightBatch
+from shadowsync.nodes.worker.connections import WorkerConnections
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
@@ -40,6 +41,29 @@ def test_staleness_is_by_how_many_batches_a_worker_looks_ahead(
     # The first ones had nobody before them: 0, 1, ..., and all others as many as are looked ahead.
     pushes_between = sum(min(number, ahead) for number in range(BATCHES))
     assert run.report.staleness.embedding_mean == pytest.approx(pushes_between / BATCHES)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_worker_does_not_wait_while_a_batch_is_there(
+    cluster: Callable[..., InProcessCluster], ahead: int
+) -> None:
+    waits: list[bool] = []
+
+    def note_waits(patch: pytest.MonkeyPatch) -> None:
+        receive = Worker._receive
+
+        def noting(worker: Worker, connections: WorkerConnections[InFlightBatch], milliseconds: int) -> None:
+            if milliseconds and worker._drain_until is None:
+                has_room = len(worker._batches) < worker._ahead
+                waits.append(has_room and any(batch.training for batch in worker._inbox))
+            receive(worker, connections, milliseconds)
+
+        patch.setattr(Worker, "_receive", noting)
+
+    trainer = {"count": 1, "lookups_ahead": ahead}
+    finished_run(cluster, {**NONE, "trainer": trainer}, faults=(note_waits,))
+    assert waits
+    assert not any(waits), f"{sum(waits)} of {len(waits)} waits were for nothing"
 
 
 def ended(cluster: Callable[..., InProcessCluster], name: str, **trainer: object) -> RunFolder:
