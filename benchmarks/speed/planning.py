@@ -1,6 +1,6 @@
 """The plan's examples/s beside measured ones, for settings that were not profiled.
 
-    python benchmarks/speed/planning.py --out docs/results/planning.json       # 9 minutes on two quiet cores
+    python benchmarks/speed/planning.py --out docs/results/planning.json       # 10 minutes on two quiet cores
     python benchmarks/speed/planning.py --again docs/results/planning.json     # predict the same runs anew
     python benchmarks/speed/planning.py --rounds 1 --seconds 6 --only 2        # does it run
 
@@ -89,6 +89,13 @@ TUNING: Final[dict[str, Sections]] = {
     "3 workers, no lookup ahead": {"trainer": {"workers": 3, "lookups_ahead": 0}},
     "2 workers, duty 0.5": {"trainer": {"workers": 2}, "sync": {"duty": 0.5}},
     "1 core, 2 workers": {CORES: {"number": 1}, "trainer": {"workers": 2}},
+    "3 trainers, duty 0.3": {"trainer": {"count": 3}, "sync": {"duty": 0.3}},
+    "1 core, duty 0.3": {CORES: {"number": 1}, "sync": {"duty": 0.3}},
+    "duty 0.4": {"sync": {"duty": 0.4}},
+    "2 trainers, duty 0.1": {"trainer": {"count": 2}, "sync": {"duty": 0.1}},
+    "1 core, 3 trainers, duty 0.2": {CORES: {"number": 1}, "trainer": {"count": 3}, "sync": {"duty": 0.2}},
+    "3 embedding nodes, no lookup ahead": {"embedding": {"nodes": 3}, "trainer": {"lookups_ahead": 0}},
+    "no rounds, no lookup ahead": {"sync": {"algorithm": "none"}, "trainer": {"lookups_ahead": 0}},
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +12,7 @@ from ...pipeline.types import Float64Array
 from .demands import Demands
 from .layout import Layout, Placement, place
 from .machine import Machine
-from .queueing import closed_network, lock_cycle_seconds, paced_cycle_seconds, private_and_shared
+from .queueing import closed_network, core_share, lock_cycle_seconds, paced_cycle_seconds, private_and_shared
 
 WORKERS: Final = "workers"
 LOCK: Final = "interpreter lock"
@@ -28,11 +27,8 @@ _HIDDEN: Final = 0.9
 # Rate and time between rounds depend on each other; they settle within a few turns.
 _TURNS: Final = 30
 _HALVINGS: Final = 30
-_MOST_STRETCH: Final = 1e3
+_LEAST_SHARE: Final = 1e-3
 _LEAST_RATE: Final = 1e-3
-# Of full cores this share is of use: an example costs more there, and threads wait for each other. It is the
-# mean of three settings that were measured for it, which are none of those that check the plan.
-_OF_USE: Final = 0.93
 
 
 @dataclass(frozen=True)
@@ -127,8 +123,8 @@ def predict(
     """Predict the speed of a layout; None if memory does not suffice.
 
     Speed is the least of what threads, cores, links and batches in flight allow. The machines' cores are
-    shared by all nodes on them, and trainers train as fast as their machine lets each of them. Where cores
-    are full, everything on them takes longer, the rounds too, and so come more rarely.
+    shared by all nodes on them, and trainers train as fast as their machine lets each of them. A worker
+    always wants a core, and gets its share; other threads get the cores that they need, up to as much.
     """
     threads = thread_limits(layout, demands, rules)
     bound = rate_bound(layout, demands, rules, float(machine.cores * machines))
@@ -136,23 +132,24 @@ def predict(
     if placement is None:
         return None
     all_cores = _over(float(machine.cores * machines), demands.cpu_seconds)
-    rate, period, stretch = bound, None, 1.0
-    for turn in range(_TURNS):
-        period = round_period(layout, demands, rules, machine, machines, rate, stretch)
+    rate, period, shares = bound, None, np.ones_like(placement.trainers)
+    for _ in range(_TURNS):
+        share = float(np.average(shares, weights=placement.trainers))
+        period = round_period(layout, demands, rules, machine, machines, rate, share)
         workers = _workers_rate(layout, demands, rules, machine, machines, period)
         limits = threads | {_kept_by(workers, threads, rules): workers}
         limits[CORES] = _cores_rate(placement, demands, machine, np.inf, period, all_cores)
         if machines > 1 and machine.nic_bytes_per_second is not None:
             limits[NETWORK] = _network_rate(placement, demands, machine.nic_bytes_per_second, period)
-        together = _cores_rate(placement, demands, machine, workers / layout.trainers, period, bound)
+        of_one = workers / layout.trainers
+        # Fewer rounds leave a larger share, which lets more come: half of the way avoids swinging.
+        shares = np.sqrt(shares * _core_shares(placement, demands, machine, of_one, period, rate))
+        together = _cores_rate(placement, demands, machine, of_one * shares, period, bound)
         new = min(together, *limits.values())
         if abs(new - rate) <= 1e-6 * rate:
             break
         # Without any rate there would be no rounds.
         rate = max(new, _LEAST_RATE * bound)
-        crowded = min(_MOST_STRETCH, max(1.0, _over(min(workers, *threads.values()), together)))
-        # Longer rounds free cores, which shortens them again: half of the way avoids swinging.
-        stretch = math.sqrt(stretch * crowded) if turn else crowded
     gap = None
     if period is not None:
         iterations = rate / (layout.trainers * demands.batch)
@@ -168,17 +165,17 @@ def round_period(
     machine: Machine,
     machines: int,
     rate: float,
-    stretch: float = 1.0,
+    share: float = 1.0,
 ) -> float | None:
     """Return the seconds between two rounds of a trainer; None without rounds.
 
     In the background a trainer waits for its duty cycle and its gap (`RoundSchedule`). The links and services
-    of the sync nodes are stations that all trainers share. `stretch` is the factor by which work takes longer
-    on full cores; at a fixed rate the workers' wait has it already.
+    of the sync nodes are stations that all trainers share. A thread of a round gets no more than the `share`
+    of a core that a worker gets.
     """
     if not rules.synchronizes or rate <= 0.0:
         return None
-    stations, delay = _round_work(layout, demands, machine, machines, 1.0 if rules.fixed else stretch)
+    stations, delay = _round_work(layout, demands, machine, machines)
     if rules.fixed:
         # Each worker computes `every` steps between two rounds of its own.
         thinking = rules.every * demands.step_seconds + delay
@@ -190,6 +187,8 @@ def round_period(
         cost = max(cost, moved / rules.link_bytes_per_second)
     iteration = layout.trainers * demands.batch / rate
     least = max(cost / rules.duty, (rules.gap or 0) * iteration)
+    at_center = layout.trainers * demands.center_seconds / layout.sync_nodes if layout.sync_nodes else 0.0
+    least = max(least, at_center / share, demands.shadow_seconds / share)
     return paced_cycle_seconds(stations, layout.trainers, delay, least)
 
 
@@ -204,7 +203,7 @@ def _kept_by(workers: float, threads: dict[str, float], rules: JobRules) -> str:
 
 
 def _round_work(
-    layout: Layout, demands: Demands, machine: Machine, machines: int, stretch: float
+    layout: Layout, demands: Demands, machine: Machine, machines: int
 ) -> tuple[list[float], float]:
     """Return a round's seconds at the shared stations, and outside of them.
 
@@ -212,8 +211,8 @@ def _round_work(
     """
     sent, received = demands.round_sent_bytes, demands.round_received_bytes
     nodes = max(1, layout.sync_nodes)
-    stations = [stretch * demands.center_seconds / nodes] if layout.sync_nodes else []
-    delay = stretch * demands.round_seconds
+    stations = [demands.center_seconds / nodes] if layout.sync_nodes else []
+    delay = demands.round_seconds
     if machines > 1:
         delay += 2 * machine.delay_seconds
         if machine.nic_bytes_per_second is not None:
@@ -254,7 +253,7 @@ def _cores_rate(
     placement: Placement,
     demands: Demands,
     machine: Machine,
-    trainer_limit: float,
+    trainer_limit: Float64Array | float,
     period: float | None,
     bound: float,
 ) -> float:
@@ -264,13 +263,13 @@ def _cores_rate(
         placement: the nodes of each machine.
         demands: what they cost.
         machine: one of the machines.
-        trainer_limit: examples per second of one trainer that has all the cores it can use.
+        trainer_limit: examples per second of one trainer of each machine that has all the cores it can use.
         period: seconds between rounds of a trainer.
         bound: an upper bound of the speed.
     """
     beside = _seconds_beside(placement, demands)
-    left = _OF_USE * machine.cores - _round_cores(placement, demands, period)
-    most = placement.trainers * trainer_limit if np.isfinite(trainer_limit) else np.inf
+    left = machine.cores - _round_cores(placement, demands, period)
+    most = placement.trainers * trainer_limit if np.all(np.isfinite(trainer_limit)) else np.inf
 
     def trained(rate: float) -> float:
         free = np.maximum(0.0, left - rate * beside) / demands.trainer_seconds
@@ -288,6 +287,30 @@ def _cores_rate(
         else:
             high = middle
     return float(low)
+
+
+def _core_shares(
+    placement: Placement,
+    demands: Demands,
+    machine: Machine,
+    trainer_limit: float,
+    period: float | None,
+    rate: float,
+) -> Float64Array:
+    """Return the share of a core that a worker gets on each machine, float64 [machines].
+
+    `trainer_limit` is the speed of one trainer whose workers have a core each, `rate` that of the job.
+    """
+    of_workers = demands.step_seconds / demands.batch
+    busy = placement.trainers * trainer_limit * of_workers
+    of_others = demands.trainer_seconds - of_workers
+    load = rate * (_seconds_beside(placement, demands) + _shares(placement.trainers) * of_others)
+    load += _round_cores(placement, demands, period)
+    found = {
+        pair: max(_LEAST_SHARE, core_share(pair[0], machine.cores, pair[1]))
+        for pair in set(zip(busy.tolist(), load.tolist(), strict=True))
+    }
+    return np.array([found[pair] for pair in zip(busy.tolist(), load.tolist(), strict=True)])
 
 
 def _seconds_beside(placement: Placement, demands: Demands) -> Float64Array:

@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 _CLOSE: Final = 1e-12
 _HALVINGS: Final = 60
+# Of threads that run at once; more are as good as impossible below a load of 0.98 of the cores.
+_MOST_THREADS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +141,26 @@ def paced_cycle_seconds(
     if sum(demands) + delay <= 0.0:
         return least_seconds
     return max(least_seconds, customers / closed_network(demands, customers, delay).throughput)
+
+
+def core_share(busy: float, cores: float, load: float) -> float:
+    """Return the share of a core that each always busy thread gets.
+
+    Others come and go at random, and all that run share the cores equally: a birth and death process, whose
+    distribution depends on the mean of their work only (processor sharing; Kelly, Reversibility and
+    Stochastic Networks, 1979).
+
+    Args:
+        busy: number of threads that always want a core; need not be whole.
+        cores: number of cores.
+        load: cores that the others need on average.
+    """
+    if busy <= 0.0:
+        return 1.0
+    load = min(load, 0.98 * cores)
+    others = np.arange(1.0, _MOST_THREADS)
+    shares = np.minimum(1.0, cores / (busy + others))
+    logs = np.concatenate([[0.0], np.cumsum(np.log(max(load, 1e-300) / (others * shares)))])
+    weights = np.exp(logs - logs.max())
+    found = np.concatenate([[min(1.0, cores / busy)], shares])
+    return float(weights @ found / weights.sum())

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shadowsync.lab.capacity.queueing import (
     closed_network,
+    core_share,
     lock_cycle_seconds,
     paced_cycle_seconds,
     private_and_shared,
@@ -106,3 +107,22 @@ def test_rounds_keep_to_their_pace_where_the_stations_allow_it(
 def test_a_network_without_customers_or_work_is_refused(customers: int, demands: list[float]) -> None:
     with pytest.raises(ValueError, match=r"at least 1 is needed|no throughput"):
         closed_network(demands, customers)
+
+
+@FEW
+@given(cores=st.integers(1, 16), more=st.integers(0, 8), load=st.floats(0.0, 0.9))
+def test_busy_threads_get_what_the_others_leave(cores: int, more: int, load: float) -> None:
+    """As many as there are cores: none is ever idle, so all of the work is done."""
+    busy = cores + more
+    share = core_share(busy, cores, load * cores)
+    assert busy * share + load * cores == pytest.approx(cores, rel=1e-3)
+
+
+def test_a_busy_thread_beside_a_free_core_waits_only_at_times() -> None:
+    shares = [core_share(1, 2, load) for load in (0.0, 0.5, 1.0, 1.5)]
+    assert shares[0] == 1.0
+    assert shares == sorted(shares, reverse=True)
+    # As measured (docs/planning.md): a worker beside others that need a whole core got 0.72 of its own.
+    assert shares[2] == pytest.approx(0.75, abs=0.01)
+    assert core_share(1, 20, 1.0) > 0.999, "the control: cores enough"
+    assert core_share(0.0, 2, 1.0) == 1.0
