@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from ...nodes.reader.deliveries import delivery_of
 from ...pipeline.config.job import Job
@@ -20,7 +22,8 @@ from ...pipeline.wire.messages import Delivery
 class BatchSource:
     """The batches of a job, the same ones that its readers would cut.
 
-    Spans are dealt to the readers in turn, and readers send one batch each, in turn.
+    Spans are dealt to the readers in turn, and readers send one batch each, in turn. A trainer takes
+    `trainer.consecutive_batches` at once.
 
     Attributes:
         plan: the spans to train and to score.
@@ -34,14 +37,18 @@ class BatchSource:
         self.plan: InputPlan = plan_input(job)
         self._bad_rows = BadRows(job.data.max_bad_rows)
         self._sequence = 0
+        self._turns: defaultdict[int, deque[Batch]] = defaultdict(deque)
         self._streams = [self._training(self.plan.train, job.data.readers)]
         if own_files:
             self._streams = [self._training(own, 1) for own in self._by_files(job.trainer.count)]
 
     def next(self, trainer: int = 0) -> Delivery | None:
         """Return a trainer's next batch; None after the last one."""
-        batch = next(self._streams[trainer % len(self._streams)], None)
-        return None if batch is None else self._delivery(batch, 0)
+        turn = self._turns[trainer]
+        if not turn:
+            stream = self._streams[trainer % len(self._streams)]
+            turn.extend(islice(stream, self._job.trainer.consecutive_batches))
+        return self._delivery(turn.popleft(), 0) if turn else None
 
     def scored(self, spans: Sequence[Span]) -> Iterator[Delivery]:
         """Yield the batches of spans to score, unshuffled."""

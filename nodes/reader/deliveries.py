@@ -6,7 +6,7 @@ delivery is kept until its worker's credit reports it done, so that it can be se
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,8 +14,7 @@ from ...pipeline.data.batch import Batch
 from ...pipeline.types import BatchId
 from ...pipeline.wire.messages import Credit, CreditNoted, Delivery
 from ...pipeline.wire.retransmission import DELIVERY
-
-TRAINING = 0
+from .waiting_batches import TRAINING, WaitingBatches
 
 
 @dataclass(slots=True)
@@ -53,11 +52,15 @@ class DeliveryState:
     """All deliveries of one reader; owned by its sender.
 
     Times are seconds of any clock that never goes back.
+
+    Args:
+        retain_bytes: `data.retain_bytes`.
+        consecutive: `trainer.consecutive_batches`.
     """
 
-    def __init__(self, retain_bytes: int) -> None:
+    def __init__(self, retain_bytes: int, consecutive: int = 1) -> None:
         self._retain_bytes = retain_bytes
-        self._queue: deque[tuple[int, Batch]] = deque()
+        self._waiting = WaitingBatches(consecutive)
         self._workers: OrderedDict[bytes, _WorkerState] = OrderedDict()
         self._lost_tokens: set[str] = set()
         self._unresolved: dict[tuple[str, BatchId], Batch] = {}
@@ -71,15 +74,15 @@ class DeliveryState:
     @property
     def queued(self) -> int:
         """Number of batches that wait for a worker with credit."""
-        return len(self._queue)
+        return len(self._waiting)
 
     def needs_more(self, ahead: int) -> bool:
-        """Return whether fewer than `ahead` batches wait and memory is left for more."""
-        return len(self._queue) < ahead and self.retained_bytes < self._retain_bytes
+        """Return whether fewer than `ahead` batches wait for any worker, and memory is left for more."""
+        return self._waiting.free < ahead and self.retained_bytes < self._retain_bytes
 
     def outstanding(self, pass_number: int) -> int:
         """Count the batches of a pass that are waiting, sent or unfinished."""
-        waiting = sum(1 for number, _ in self._queue if number == pass_number)
+        waiting = self._waiting.count(pass_number)
         undone = sum(
             1
             for worker in self._workers.values()
@@ -92,19 +95,14 @@ class DeliveryState:
         """Queue a batch that is ready to be sent."""
         if pass_number == TRAINING and self._draining:
             return
-        self._queue.append((pass_number, batch))
+        self._waiting.add(pass_number, batch)
         self.retained_bytes += size_of(batch)
 
     def open_pass(self, pass_number: int, tokens: Iterable[str]) -> None:
         """Send batches of `pass_number` to these trainers only; drop older passes."""
         self._trainers_of_pass[pass_number] = frozenset(tokens)
-        keep: deque[tuple[int, Batch]] = deque()
-        for number, batch in self._queue:
-            if number in (TRAINING, pass_number):
-                keep.append((number, batch))
-            else:
-                self.retained_bytes -= size_of(batch)
-        self._queue = keep
+        for batch in self._waiting.drop(lambda number: number not in (TRAINING, pass_number)):
+            self.retained_bytes -= size_of(batch)
 
     def drain(self) -> dict[str, int]:
         """Stop sending batches of training; return each worker's last sequence by identity.
@@ -112,12 +110,8 @@ class DeliveryState:
         Waiting batches are dropped: a held-out pass may follow, and needs the memory.
         """
         self._draining = True
-        waiting, self._queue = self._queue, deque()
-        for number, batch in waiting:
-            if number == TRAINING:
-                self.retained_bytes -= size_of(batch)
-            else:
-                self._queue.append((number, batch))
+        for batch in self._waiting.drop(lambda number: number == TRAINING):
+            self.retained_bytes -= size_of(batch)
         return {
             identity.decode("ascii", "replace"): worker.sent for identity, worker in self._workers.items()
         }
@@ -143,7 +137,7 @@ class DeliveryState:
         """Return the deliveries to send now: workers take turns, each within its credit."""
         out: list[tuple[bytes, Delivery]] = []
         progress = True
-        while self._queue and progress:
+        while self._waiting and progress:
             progress = False
             for identity, worker in self._workers.items():
                 if worker.sent < worker.limit and (found := self._take_for(identity)) is not None:
@@ -172,9 +166,10 @@ class DeliveryState:
         self._lost_tokens.add(token)
         lost: dict[BatchId, Batch] = {}
         for identity in [identity for identity in self._workers if token_of(identity) == token]:
+            self._waiting.release(identity)
             for sent in self._workers.pop(identity).unfinished.values():
                 if sent.pass_number != TRAINING:
-                    self._queue.appendleft((sent.pass_number, sent.batch))
+                    self._waiting.add_again(sent.pass_number, sent.batch)
                     continue
                 first = lost.setdefault(sent.batch.id, sent.batch)
                 if first is not sent.batch:
@@ -190,17 +185,16 @@ class DeliveryState:
         for key in [key for key in self._unresolved if key[0] == token]:
             batch = self._unresolved.pop(key)
             if key[1] in wanted and not self._draining:
-                self._queue.appendleft((TRAINING, batch))
+                self._waiting.add_again(TRAINING, batch)
             else:
                 self.retained_bytes -= size_of(batch)
 
     def _take_for(self, identity: bytes) -> tuple[int, Batch] | None:
-        for position, (number, batch) in enumerate(self._queue):
-            trainers = self._trainers_of_pass.get(number)
-            if trainers is None or token_of(identity) in trainers:
-                del self._queue[position]
-                return number, batch
-        return None
+        def may_have(pass_number: int) -> bool:
+            trainers = self._trainers_of_pass.get(pass_number)
+            return trainers is None or token_of(identity) in trainers
+
+        return self._waiting.take(identity, may_have)
 
     def _send(self, worker: _WorkerState, pass_number: int, batch: Batch, now: float) -> Delivery:
         worker.sent += 1

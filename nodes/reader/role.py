@@ -29,7 +29,7 @@ from ...pipeline.wire.control.orders import (
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet, post
 from ..runtime.role import NodeContext, Role, admit_trainers, listener_of_trainers, unexpected_request
-from .deliveries import TRAINING
+from .deliveries import TRAINING, DeliveryState
 from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
 
@@ -68,8 +68,8 @@ class ReaderRole(Role):
         assert self._listener is not None
         self._node = node
         self._parser = Parser(self._job, self._wake_sender, node.fail)
-        retain = self._job.data.retain_bytes
-        self._sender = Sender(self._listener, self._parser.out, retain, self._on_totals)
+        state = DeliveryState(self._job.data.retain_bytes, self._job.trainer.consecutive_batches)
+        self._sender = Sender(self._listener, self._parser.out, state, self._on_totals)
         self._tasks.start(self._sender.serve())
         self._tasks.start(self._sender.look_for_overdue())
         self._parser.start()

@@ -29,6 +29,7 @@ class Sender(ListeningLoop):
         listener: the bound socket; closed when `serve` ends.
         source: the parser's queue. An `asyncio.Queue` would cost the parser two switches between threads a
             batch.
+        state: the deliveries; from now on the sender's.
         totals: called with the totals of each span, after its last batch was taken.
     """
 
@@ -36,11 +37,11 @@ class Sender(ListeningLoop):
         self,
         listener: Listener,
         source: queue.Queue[Parsed],
-        retain_bytes: int,
+        state: DeliveryState,
         totals: Callable[[SpanTotals], None],
     ) -> None:
         super().__init__(listener)
-        self.state = DeliveryState(retain_bytes)
+        self.state = state
         self._source = source
         self._totals = totals
         self._pass_waiters: dict[int, asyncio.Event] = {}

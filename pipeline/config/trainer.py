@@ -167,6 +167,12 @@ class TrainerSection(Section):
         " waits for each lookup, and each lookup sees the batch just before it, which improves quality on"
         " small data in the order of time.",
     )
+    consecutive_batches: Annotated[int, Field(ge=1, le=4096)] = Field(
+        default=1,
+        description="Consecutive batches of a reader's input that go to one worker. In a log by time rows"
+        " of a user come close together; with 100 or so they are trained one after the other by one worker,"
+        " which improves quality on small data. A reader keeps up to as many batches for each worker.",
+    )
     balance: Literal["off", "updates"] = Field(
         default="off",
         description='"updates": trainers that are slower than the fastest one cut each batch into parts and'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,25 @@ def test_a_worker_does_not_wait_while_a_batch_is_there(
     finished_run(cluster, {**NONE, "trainer": trainer}, faults=(note_waits,))
     assert waits
     assert not any(waits), f"{sum(waits)} of {len(waits)} waits were for nothing"
+
+
+def switches(run: RunFolder) -> int:
+    """How often the trainer changes between a batch and the next one of its span."""
+    rows = run.query("SELECT epoch, span, trainer FROM batches ORDER BY epoch, span, number")
+    return sum(one[:2] == other[:2] and one[2] != other[2] for one, other in pairwise(rows))
+
+
+def test_consecutive_batches_are_trained_by_one_trainer(cluster: Callable[..., InProcessCluster]) -> None:
+    def run(consecutive: int) -> RunFolder:
+        trainer = {"count": 2, "batch": 32, "consecutive_batches": consecutive}
+        return finished_run(cluster, {**NONE, "trainer": trainer})
+
+    together, apart = run(16), run(1)
+    assert together.report.ledger.adds_up
+    assert together.batches() == apart.batches()
+    # A turn may begin in one span and end in the next.
+    assert 1 <= switches(together) <= together.batches() // 16
+    assert switches(apart) > apart.batches() // 4, "the control"
 
 
 def ended(cluster: Callable[..., InProcessCluster], name: str, **trainer: object) -> RunFolder:

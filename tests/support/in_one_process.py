@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import zmq
 from shadowsync.nodes.embedding.server import ShardService
+from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.reader.parser import AHEAD_BATCHES, Parsed
 from shadowsync.nodes.reader.sender import Sender
 from shadowsync.nodes.runtime.loops import LoopThread
@@ -61,7 +62,8 @@ class Training:
         ]
         store = ShardStore(TablePlan.make(job.tables, 1), 0, seed=5, memory_fraction=0.8)
         fail = self._failures.append
-        self.sender = Sender(listeners[0], self._source, job.data.retain_bytes, lambda _: None)
+        state = DeliveryState(job.data.retain_bytes)
+        self.sender = Sender(listeners[0], self._source, state, lambda _: None)
         self._reader = SendingReader(self.sender, fail)
         self.worker = Worker(0, build_shared(job), context, members, TOKEN, self._on_trained, None, fail)
         self.threads: list[Service] = [self._reader, ShardService(listeners[1], store, fail), self.worker]

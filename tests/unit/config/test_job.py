@@ -84,6 +84,7 @@ OTHER: dict[str, Any] = {
     "trainer.schedule": {"kind": "linear", "decay_examples": 9},
     "trainer.credit": 5,
     "trainer.lookups_ahead": 3,
+    "trainer.consecutive_batches": 8,
     "trainer.max_bad_batches": 3,
     "trainer.balance": "updates",
     "trainer.distinct_rows": True,

@@ -15,8 +15,10 @@ PLENTY = 1 << 30
 A, A1, B = b"a/0", b"a/1", b"b/0"
 
 
-def state_with(*batches: int, retain_bytes: int = PLENTY, pass_number: int = TRAINING) -> DeliveryState:
-    state = DeliveryState(retain_bytes)
+def state_with(
+    *batches: int, retain_bytes: int = PLENTY, pass_number: int = TRAINING, consecutive: int = 1
+) -> DeliveryState:
+    state = DeliveryState(retain_bytes, consecutive)
     for number in batches:
         state.offer(pass_number, make_batch(number))
     return state
@@ -259,3 +261,60 @@ def test_of_a_batch_that_is_replayed_the_replay_is_kept() -> None:
     assert [(identity, one.replay) for identity, one in state.deliveries(0.0)] == [(B, True)]
     state.credit(B, credit(1, received=1, done=1))
     assert state.retained_bytes == 0
+
+
+def of_workers(out: list[tuple[bytes, Delivery]]) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for identity, delivery in out:
+        found.setdefault(identity, []).append(delivery.id.number)
+    return found
+
+
+def test_consecutive_batches_go_to_one_worker() -> None:
+    state = state_with(*range(7), consecutive=3)
+    state.credit(A, credit(2))
+    state.credit(B, credit(9))
+    assert of_workers(state.deliveries(0.0)) == {A: [0, 1], B: [3, 4, 5, 6]}
+    # The third of A's turn waits for A, and the next turn has begun.
+    state.credit(A, credit(9, received=2))
+    for number in (7, 8, 9):
+        state.offer(TRAINING, make_batch(number))
+    assert of_workers(state.deliveries(0.0)) == {A: [2, 9], B: [7, 8]}
+    apart = state_with(*range(7))
+    apart.credit(A, credit(2))
+    apart.credit(B, credit(9))
+    assert of_workers(apart.deliveries(0.0)) == {A: [0, 2], B: [1, 3, 4, 5, 6]}, "the control"
+
+
+def test_what_a_turn_reserves_is_no_reason_to_read_less() -> None:
+    state = state_with(*range(4), consecutive=4)
+    assert not state.needs_more(4)
+    state.credit(A, credit(1))
+    assert of_workers(state.deliveries(0.0)) == {A: [0]}
+    assert state.queued == 3
+    assert state.needs_more(1), "nobody else may have these"
+    for number in range(4, 8):
+        state.offer(TRAINING, make_batch(number))
+    assert not state.needs_more(4)
+
+
+def test_the_turn_of_a_dead_worker_goes_on_with_another() -> None:
+    state = state_with(*range(6), consecutive=3)
+    state.credit(A, credit(1))
+    assert of_workers(state.deliveries(0.0)) == {A: [0]}
+    (lost,) = state.lose("a")
+    state.credit(B, credit(9))
+    assert of_workers(state.deliveries(0.0)) == {B: [1, 2, 3, 4, 5]}
+    state.resolve_lost("a", [lost.id])
+    assert of_workers(state.deliveries(0.0)) == {B: [0]}
+
+
+def test_batches_to_score_are_of_no_turn() -> None:
+    state = state_with(0, 1, consecutive=2)
+    state.open_pass(1, ["a", "b"])
+    for number in (5, 6):
+        state.offer(1, make_batch(number))
+    state.credit(A, credit(1))
+    assert of_workers(state.deliveries(0.0)) == {A: [0]}
+    state.credit(B, credit(1))
+    assert of_workers(state.deliveries(0.0)) == {B: [5]}

@@ -55,8 +55,12 @@ class Deliveries(RuleBasedStateMachine):
         self.held = False
         self.dropped = 0
 
-    @initialize(windows=st.lists(st.integers(1, 4), min_size=len(WORKERS), max_size=len(WORKERS)))
-    def workers_come(self, windows: list[int]) -> None:
+    @initialize(
+        windows=st.lists(st.integers(1, 4), min_size=len(WORKERS), max_size=len(WORKERS)),
+        consecutive=st.integers(1, 4),
+    )
+    def workers_come(self, windows: list[int], consecutive: int) -> None:
+        self.state = DeliveryState(1 << 40, consecutive)
         self.workers = {name: Worker(window) for name, window in zip(WORKERS, windows, strict=True)}
 
     def living(self) -> list[bytes]:
