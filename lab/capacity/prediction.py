@@ -297,7 +297,7 @@ def _core_shares(
     period: float | None,
     rate: float,
 ) -> Float64Array:
-    """Return the share of a core that a worker gets on each machine, float64 [machines].
+    """Return a worker's share of a core on each machine, float64 [machines].
 
     `trainer_limit` is the speed of one trainer whose workers have a core each, `rate` that of the job.
     """

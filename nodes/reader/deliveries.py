@@ -77,7 +77,10 @@ class DeliveryState:
         return len(self._waiting)
 
     def needs_more(self, ahead: int) -> bool:
-        """Return whether fewer than `ahead` batches wait for any worker, and memory is left for more."""
+        """Return whether to read more: fewer than `ahead` wait, and memory is left.
+
+        Batches that wait for a certain worker do not count.
+        """
         return self._waiting.free < ahead and self.retained_bytes < self._retain_bytes
 
     def outstanding(self, pass_number: int) -> int:

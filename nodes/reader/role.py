@@ -29,9 +29,10 @@ from ...pipeline.wire.control.orders import (
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet, post
 from ..runtime.role import NodeContext, Role, admit_trainers, listener_of_trainers, unexpected_request
-from .deliveries import TRAINING, DeliveryState
+from .deliveries import DeliveryState
 from .parser import Parser, ReadSpan, SpanTotals
 from .sender import Sender
+from .waiting_batches import TRAINING
 
 log = logging.getLogger(__name__)
 

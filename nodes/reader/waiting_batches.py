@@ -1,4 +1,4 @@
-"""Batches of a reader that wait for a worker; some consecutive ones go to the same."""
+"""Batches of a reader that wait for a worker, in turns of consecutive ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WaitingBatches:
         return [waiting.batch for waiting in dropped]
 
     def take(self, worker: bytes, may_have: Callable[[int], bool]) -> tuple[int, Batch] | None:
-        """Return the next batch of a worker, of a pass that it may have; None if there is none."""
+        """Return the next batch of a worker and its pass; None without one."""
         may_begin = self._is_over(self._turns.get(worker))
         for position, waiting in enumerate(self._queue):
             turn = waiting.turn

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shadowsync.nodes.reader.deliveries import TRAINING, DeliveryState, size_of, token_of
+from shadowsync.nodes.reader.deliveries import DeliveryState, size_of, token_of
+from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.pipeline.wire.messages import Credit, CreditNoted, Delivery
 from shadowsync.pipeline.wire.retransmission import DELIVERY
 from shadowsync.tests.support.batches import batch_id, make_batch

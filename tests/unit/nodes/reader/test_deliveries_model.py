@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from shadowsync.nodes.reader.deliveries import TRAINING, DeliveryState, size_of, token_of
+from shadowsync.nodes.reader.deliveries import DeliveryState, size_of, token_of
+from shadowsync.nodes.reader.waiting_batches import TRAINING
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.messages import Credit, Delivery
 from shadowsync.pipeline.wire.retransmission import DELIVERY
