@@ -171,11 +171,13 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
     shards = state.members.alive("embedding")
     names = [shard.info.name for shard in shards]
     pushes = _sum(shards, "staleness_count")
+    # A node that has just joined has not counted yet.
+    largest = max((int(shard.metrics.get("staleness_max", 0)) for shard in shards), default=0)
     return EmbeddingFigures(
         lookups_per_second=state.rates.total(names, "lookups", now),
         pushes_per_second=state.rates.total(names, "staleness_count", now),
         staleness_mean=_sum(shards, "staleness_sum") / pushes if pushes else None,
-        staleness_max=max((int(s.metrics["staleness_max"]) for s in shards), default=0) if pushes else None,
+        staleness_max=largest if pushes else None,
     )
 
 

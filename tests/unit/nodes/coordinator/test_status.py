@@ -116,6 +116,15 @@ def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
     on_coordinator(tmp_path, work)
 
 
+def test_an_embedding_node_that_has_just_joined_has_no_figures_yet(tmp_path: Path) -> None:
+    def work(c: JobState) -> None:
+        heartbeat(c, "embedding-0", c.seconds(), staleness_sum=6, staleness_count=3, staleness_max=4)
+        embedding = build_status(c, None, 0).embedding
+        assert (embedding.staleness_mean, embedding.staleness_max) == (2.0, 4)
+
+    on_coordinator(tmp_path, work, embedding={"nodes": 2})
+
+
 def test_the_gap_of_a_control_is_that_which_it_wants_now(tmp_path: Path) -> None:
     def work(c: JobState) -> None:
         assert build_status(c, None, 0).sync.gap_target is None
