@@ -25,6 +25,8 @@ from .schema import Message
 
 HIGH_WATER_MESSAGES = 4096
 LINGER_MILLISECONDS = 500
+# A host that is gone answers nothing, and the system's own limit is two minutes.
+CONNECT_MILLISECONDS = 3000
 SERVED_AT_ONCE = 256
 ROOT = 0
 # A plain number, because an operation on flags of the enum takes longer than reading them from the socket.
@@ -34,11 +36,12 @@ log = logging.getLogger(__name__)
 
 
 def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
-    """Set the options of every socket: bounded queues, bounded linger, bounded frames."""
+    """Set the options of every socket: all queues, frames and waits are bounded."""
     socket.setsockopt(zmq.LINGER, LINGER_MILLISECONDS)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MESSAGES)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_TENSOR_BYTES)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MILLISECONDS)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)

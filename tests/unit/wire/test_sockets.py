@@ -16,6 +16,7 @@ import pytest
 import zmq
 from shadowsync import PROTOCOL_VERSION
 from shadowsync.pipeline.errors import ClusterError
+from shadowsync.pipeline.wire import sockets
 from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.pipeline.wire.messages import Failure, Lookup, Pushed, Vectors
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS, Refusals
@@ -28,6 +29,7 @@ from shadowsync.pipeline.wire.sockets import (
     send_or_drop,
 )
 from shadowsync.tests.support.other_user import greeting_of
+from zmq.utils.monitor import parse_monitor_message
 
 Context = zmq.Context[zmq.Socket[bytes]]
 WAIT_SECONDS = 60.0
@@ -315,6 +317,27 @@ def test_any_free_port_is_taken_and_told(context: Context, listener: Listener) -
         assert 0 not in ports
     finally:
         other.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full backlog drops new connections on Linux")
+def test_a_host_that_answers_nothing_is_tried_again(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a host's crash, when the address is nobody's: the system alone would wait for two minutes."""
+    monkeypatch.setattr(sockets, "CONNECT_MILLISECONDS", 200)
+    with socket.socket() as silent, socket.socket() as first:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        first.connect(silent.getsockname())
+        connection = Connection(context, f"tcp://127.0.0.1:{silent.getsockname()[1]}", "a")
+        events = connection.socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_CONNECT_RETRIED)
+        try:
+            assert events.poll(30_000)
+            assert parse_monitor_message(events.recv_multipart())["event"] == zmq.EVENT_CONNECT_RETRIED
+        finally:
+            connection.socket.disable_monitor()
+            events.close()
+            connection.close()
 
 
 def test_what_cannot_be_queued_is_dropped_and_said(context: Context, listener: Listener) -> None:
