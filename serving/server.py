@@ -92,7 +92,8 @@ class ModelServer:
             for name, section in served.schema.inputs.data.columns.items()
             if section.in_file
         }
-        return web.json_response(_version(served.model.manifest) | {"columns": columns})
+        of_model = _version(served.model.manifest) | {"description": served.model.description}
+        return web.json_response(of_model | {"columns": columns})
 
     async def _stats(self, _: web.Request) -> web.Response:
         model = _version(self._model.manifest) | {
