@@ -210,7 +210,7 @@ def _delimiter_of(lines: list[str], path: str) -> str:
 
     Every line must have at least as many as the first one. Raises JobFileError if no delimiter fits.
     """
-    some = [line for line in lines[:20] if line]
+    some = [line for line in _rows_of(lines[:20]) if line]
     counts = {one: some[0].count(one) for one in _DELIMITERS} if some else {}
     # A delimiter within quotes makes a line longer, never shorter.
     fitting = {one: n for one, n in counts.items() if n and all(line.count(one) >= n for line in some)}
@@ -220,6 +220,18 @@ def _delimiter_of(lines: list[str], path: str) -> str:
             remedy="write [data] by hand: data.delimiter, and [data.columns]",
         )
     return max(fitting, key=lambda one: fitting[one])
+
+
+def _rows_of(lines: list[str]) -> list[str]:
+    """Join lines between which a quote is open; leave out an unfinished row."""
+    rows: list[str] = []
+    begun = ""
+    for line in lines:
+        begun = f"{begun}\n{line}" if begun else line
+        if begun.count('"') % 2 == 0:
+            rows.append(begun)
+            begun = ""
+    return rows or lines
 
 
 def _has_blanks_around(frame: pl.DataFrame) -> bool:
