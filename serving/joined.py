@@ -33,7 +33,9 @@ def joined_columns(requests: Sequence[RowColumns]) -> dict[str, pa.Array]:
             else:
                 each = chain.from_iterable(_values(request, name) for request in requests)
                 arrays[name] = value_array([*each])
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except (pa.ArrowException, TypeError) as error:
+            raise BadRequest(f"column {name!r} has values of several types ({error})") from error
+        except ValueError as error:
             raise BadRequest(f"column {name!r}: {error}") from error
     return arrays
 

@@ -87,11 +87,7 @@ class ModelServer:
 
     async def _describe(self, _: web.Request) -> web.Response:
         served = self._model.current
-        columns = {
-            section.source or name: section.kind
-            for name, section in served.schema.inputs.data.columns.items()
-            if section.in_file
-        }
+        columns = served.schema.kinds_in_file
         of_model = _version(served.model.manifest) | {"description": served.model.description}
         return web.json_response(of_model | {"columns": columns})
 

@@ -35,7 +35,10 @@ _BUFFER_BYTES = 1 << 18
 PREPARED_KEY: Final = b"shadowsync.order"
 """Key in the metadata of each part of a prepared folder; its value is the preparation's digest."""
 _REMEDY = "name the columns of [data.columns] as the file does, or change their kinds"
-_ID_REMEDY = "convert them to texts or integers, or use kind bucket, with boundaries = [1] for true and false"
+_ID_REMEDY = (
+    "convert them to texts, or to integers of at most 64 bits, or use kind bucket, with boundaries = [1] for"
+    " true and false"
+)
 
 
 def id_class(kind: pa.DataType) -> IdClass | None:

@@ -66,6 +66,15 @@ class InputSchema:
         own = (section.source or name for name, section in columns if section.in_file)
         return frozenset((*own, *self.inputs.sources))
 
+    @property
+    def kinds_in_file(self) -> dict[str, str]:
+        """Return the kind of each column of files that the model needs, by its name there."""
+        columns = [(name, one) for name, one in self.inputs.data.columns.items() if one.in_file]
+        kinds: dict[str, str] = {one.source or name: one.kind for name, one in columns}
+        return kinds | {
+            one.weights: f"weights of {one.source or name}" for name, one in columns if one.weights
+        }
+
 
 def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
     """Build the schema of a job's input, with or without [data.columns].

@@ -77,6 +77,8 @@ def test_values_of_numpy_are_sent_and_what_json_has_not_is_refused(saved_run: Pa
                 for value in (math.nan, math.inf, object()):
                     with pytest.raises(DataError, match=r"the rows cannot be sent \(.*; give texts"):
                         client.score([{**rows[0], "I1": value}])
+                with pytest.raises(DataError, match="column 'I1' has values of several types"):
+                    client.score([{**rows[0], "I1": "dear"}, {**rows[0], "I1": 3.5}])
                 scalar = [{**rows[0], "I1": np.float32(7)}]
                 assert np.array_equal(client.score(scalar), client.score([{**rows[0], "I1": 7}]))
 

@@ -105,7 +105,7 @@ def _parquet(path: Path, **changes: pa.Array) -> Path:
         ),
         (
             {"user": pa.array([7.5])},
-            "column user has type double; user needs texts or integers; convert them to texts or",
+            "column user has type double; user needs texts or integers; convert them to texts, or",
         ),
         (
             {"at": pa.array([[1]])},
