@@ -61,7 +61,9 @@ def evaluate(
         return
     curve, labels = scores.pop("calibration_curve"), scores.pop("labels", {})
     for key, value in scores.items():
-        click.echo(f"{key:>17}  {value:.6f}" if isinstance(value, float) else f"{key:>17}  {value}")
+        undefined = "not defined, since all labels are the same"
+        shown = f"{value:.6f}" if isinstance(value, float) else undefined if value is None else value
+        click.echo(f"{key:>17}  {shown}")
     _print_curve(curve)
     if labels:
         _print_labels(labels)

@@ -66,7 +66,7 @@ class Figures(ComparisonPart):
 
         `batch` is the job's batch size.
         """
-        speed, score = report.throughput.examples_per_second, report.eval
+        speed, score = report.throughput.examples_per_second, report.headline
         return cls(
             model=score.model if score else None,
             ne=score.ne if score else None,
@@ -91,7 +91,7 @@ class Figures(ComparisonPart):
 
 
 def _of_label(report: Report, name: str) -> LabelFigures:
-    score = report.eval.labels.get(name) if report.eval is not None else None
+    score = report.headline.labels.get(name) if report.headline is not None else None
     return LabelFigures(
         ne=score.ne if score is not None else None,
         auc=score.auc if score is not None else None,

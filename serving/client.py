@@ -10,12 +10,13 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..pipeline.errors import ClusterError, DataError
 from ..pipeline.types import Float32Array
 
 Rows = Sequence[Mapping[str, Any]]
-Columns = Mapping[str, Sequence[Any]]
+Columns = Mapping[str, Sequence[Any] | NDArray[Any]]
 
 
 class ScoringClient:
@@ -59,7 +60,7 @@ class ScoringClient:
             body["columns"] = dict(rows)
         else:
             body["rows"] = [dict(row) for row in rows]
-        reply = self._request("POST", "/score", json.dumps(body, allow_nan=False))
+        reply = self._request("POST", "/score", self._encoded(body))
         found = reply["probabilities"]
         if isinstance(found, dict):
             return np.stack([_array(values) for values in found.values()], axis=1)
@@ -77,20 +78,52 @@ class ScoringClient:
         """Close the connection."""
         self._connection.close()
 
-    def _request(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
+    def _encoded(self, body: Mapping[str, Any]) -> str:
         try:
-            self._connection.request(method, path, body, self._headers)
-            response = self._connection.getresponse()
-            text = response.read().decode()
+            return json.dumps(body, allow_nan=False, default=_plain)
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"the rows cannot be sent ({error})",
+                where=self.url,
+                remedy="give texts, finite numbers, booleans and lists, and None where a value is missing",
+            ) from error
+
+    def _request(self, method: str, path: str, body: str | None = None) -> dict[str, Any]:
+        # A server closes a connection that is idle, and when it ends; a new one finds it started again.
+        known = self._connection.sock is not None
+        try:
+            status, text = self._exchange(method, path, body)
+        except ConnectionError as error:
+            self._connection.close()
+            if not known:
+                raise self._no_reply(error) from error
+            return self._request(method, path, body)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise ClusterError(f"does not reply ({error!r})", where=self.url) from error
-        if response.status == 400:
+            raise self._no_reply(error) from error
+        if status == 400:
             raise DataError(json.loads(text)["error"], where=self.url)
-        if response.status != 200:
-            raise ClusterError(f"replied {response.status}: {text.strip()[:200]}", where=self.url)
+        if status != 200:
+            raise ClusterError(f"replied {status}: {text.strip()[:200]}", where=self.url)
         found: dict[str, Any] = json.loads(text)
         return found
+
+    def _exchange(self, method: str, path: str, body: str | None) -> tuple[int, str]:
+        self._connection.request(method, path, body, self._headers)
+        response = self._connection.getresponse()
+        return response.status, response.read().decode()
+
+    def _no_reply(self, error: Exception) -> ClusterError:
+        return ClusterError(
+            f"does not reply ({error!r})", where=self.url, remedy="check that shadowsync serve runs there"
+        )
+
+
+def _plain(value: object) -> Any:
+    """Return a value of numpy as one of Python; raises TypeError for other types."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no type of JSON")
 
 
 def _array(probabilities: list[float | None]) -> Float32Array:

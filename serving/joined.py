@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ..pipeline.saved_model.input_rows import value_array
 from .rows import BadRequest, RowColumns
 
 # A value that many rows share takes its bytes for each of them.
@@ -26,13 +27,15 @@ def joined_columns(requests: Sequence[RowColumns]) -> dict[str, pa.Array]:
     for name in (*requests[0].columns, *requests[0].shared):
         try:
             if all(name in request.shared for request in requests):
-                values = pa.array([request.shared[name] for request in requests])
+                values = value_array([request.shared[name] for request in requests])
                 _check_size(values, max(counts))
                 arrays[name] = values.take(owner)
             else:
                 each = chain.from_iterable(_values(request, name) for request in requests)
-                arrays[name] = pa.array([*each])
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                arrays[name] = value_array([*each])
+        except (pa.ArrowException, TypeError) as error:
+            raise BadRequest(f"column {name!r} has values of several types ({error})") from error
+        except ValueError as error:
             raise BadRequest(f"column {name!r}: {error}") from error
     return arrays
 
@@ -41,7 +44,7 @@ def _values(request: RowColumns, name: str) -> Iterable[Any]:
     if name not in request.shared:
         return request.columns[name]
     value = request.shared[name]
-    _check_size(pa.array([value]), request.count)
+    _check_size(value_array([value]), request.count)
     return repeat(value, request.count)
 
 

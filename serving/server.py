@@ -87,12 +87,9 @@ class ModelServer:
 
     async def _describe(self, _: web.Request) -> web.Response:
         served = self._model.current
-        columns = {
-            section.source or name: section.kind
-            for name, section in served.schema.inputs.data.columns.items()
-            if section.in_file
-        }
-        return web.json_response(_version(served.model.manifest) | {"columns": columns})
+        columns = served.schema.kinds_in_file
+        of_model = _version(served.model.manifest) | {"description": served.model.description}
+        return web.json_response(of_model | {"columns": columns})
 
     async def _stats(self, _: web.Request) -> web.Response:
         model = _version(self._model.manifest) | {

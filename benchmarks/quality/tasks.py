@@ -52,7 +52,7 @@ class Task:
     def run(self, seed: int, settings: Sequence[str] = ()) -> Score:
         """Return the score of a job: that of its best checkpoint, if it validates."""
         report = run_job_file(self.job, (*self._settings(seed), *settings))
-        score = report.train.progressive if self.progressive else report.eval_best or report.eval
+        score = report.train.progressive if self.progressive else report.headline
         return Score(None, None) if score is None else Score(score.ne, score.auc)
 
     def _part(self, scored: Scored) -> QualitySums:

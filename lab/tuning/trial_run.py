@@ -95,8 +95,11 @@ class JobTrials:
 
 
 def score_of(report: Report) -> float | None:
-    """Return the NE on held-out data, or without any that of training."""
-    return report.eval.ne if report.eval is not None else report.train.ne_progressive
+    """Return the NE on held-out data, of the best checkpoint if there is one.
+
+    Without held-out data it is that of training.
+    """
+    return report.headline.ne if report.headline is not None else report.train.ne_progressive
 
 
 def run_supervised(

@@ -42,7 +42,10 @@ def start_virtual_comparison(
     """Start a virtual comparison in a new folder beside the job's runs."""
     plan, jobs = make_virtual_plan(base, algorithms, trainers, seeds, timing)
     require_fixed_input(base)
-    plan_input(base)
+    if plan_input(base).validation:
+        print_line(
+            "validation is not emulated: its rows are neither trained on nor scored, no run ends early"
+        )
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-virtual")
     write_plan(folder, plan, jobs)
     return resume_virtual_comparison(folder, console, print_line)

@@ -7,6 +7,7 @@ import logging
 import time
 from functools import cached_property
 
+from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span, to_runs
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.report.write import load_pictures
@@ -299,7 +300,8 @@ class JobController:
         if manager is None:
             return
         await manager.cancel()
-        validation = manager.validation if manager.validation.points or manager.validation.failed else None
+        found = manager.validation
+        validation = found if found.points or found.failed or found.skipped else None
         self._outcome.checkpoints_taken(
             SavedCheckpoints(manager.written, manager.failed, validation, manager.best_is_last)
         )
@@ -318,7 +320,8 @@ class JobController:
             return
         if score is not None and score.sums.examples:
             model = f"{score.model}, the best by validation, after {score.examples_trained:,} examples"
-            self._outcome.evaluated_best(Score(model, [score.sums]))
+            bad_rows = own_bad_rows(self._eval_spans, score.bad_rows)
+            self._outcome.evaluated_best(Score(model, [score.sums], bad_rows))
 
     async def _drain(self, *, hurry: bool) -> None:
         """End deliveries, then training.

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from ...pipeline.data.bad_rows import own_bad_rows
 from ...pipeline.data.span import Span
 from ...pipeline.errors import ClusterError, ExitCode
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.report.quality import Progressive, ProgressiveLabel
-from ...pipeline.wire.control.orders import Evaluate, GetEvalSums, PrepareEval
+from ...pipeline.wire.control.orders import Evaluate, EvaluateReply, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
 from .server import REQUEST_SECONDS, CoordinatorServer
@@ -22,6 +24,14 @@ from .state.outcome import FinalModel, Outcome, Score, Stop
 EVAL_SECONDS = 24 * 3600.0
 # More than the trainers that can die in a pass, each of which starts a new one.
 PASSES_OF_ONE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class PassScores:
+    """Sums over the examples of a pass, and the malformed rows that it skipped."""
+
+    sums: QualitySums
+    bad_rows: int
 
 
 class Evaluator:
@@ -46,11 +56,13 @@ class Evaluator:
             passes = [await self._score(self._model.origin, [t for t in trainers if t.info.name in same])]
         else:
             passes = [await self._score(ModelOrigin.REPLICAS, [trainer]) for trainer in trainers]
-        scored = [sums for sums in passes if sums is not None]
+        scored = [one for one in passes if one is not None]
         if scored:
-            self._outcome.evaluated(Score(self._model.scored(len(scored)), scored))
+            bad_rows = own_bad_rows(self._spans, scored[0].bad_rows)
+            model = self._model.scored(len(scored))
+            self._outcome.evaluated(Score(model, [one.sums for one in scored], bad_rows))
 
-    async def _score(self, model: str, trainers: list[Member]) -> QualitySums | None:
+    async def _score(self, model: str, trainers: list[Member]) -> PassScores | None:
         """Score one pass; repeat it without trainers and readers that die in it.
 
         Returns None if no trainer or no reader is left.
@@ -75,18 +87,18 @@ class Evaluator:
             results = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
             if delivered is not None and len(results) == len(trainers):
                 total = sum_scores(reply.sums for reply in results.values())
-                _check_all_are_scored(total, delivered)
-                return total
+                _check_all_are_scored(total, delivered.examples)
+                return PassScores(total, delivered.bad_rows)
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers) and all(reader.alive for reader in readers):
                 raise ClusterError("the held-out files could not be scored; the readers' logs say why")
             trainers = left
         return None
 
-    async def _deliver(self, trainers: list[Member], readers: list[Member]) -> int | None:
+    async def _deliver(self, trainers: list[Member], readers: list[Member]) -> EvaluateReply | None:
         """Let the readers send the pass to these trainers.
 
-        Returns the number of its examples, or None if it is not scored whole, since one of them or a reader
+        Returns the sums of their replies, or None if it is not scored whole, since one of them or a reader
         died.
         """
         tokens = tuple(trainer.info.token for trainer in trainers)
@@ -102,7 +114,8 @@ class Evaluator:
         replies = await race(asyncio.gather(*calls), died)
         if replies is None or None in replies:
             return None
-        return sum(reply.examples for reply in replies if reply is not None)
+        whole = [reply for reply in replies if reply is not None]
+        return EvaluateReply(sum(one.examples for one in whole), sum(one.bad_rows for one in whole))
 
 
 def _check_all_are_scored(sums: QualitySums, delivered: int) -> None:

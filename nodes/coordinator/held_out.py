@@ -23,6 +23,7 @@ def held_out_quality(score: Score | None, eval_files: list[str], labels: Sequenc
     others = {
         "model": score.model,
         "examples": found[0].examples,
+        "bad_rows": score.bad_rows,
         "teacher_ne": teacher,
         "gain_ratio": gain_ratio(means["ne"], teacher),
         "labels": _by_label(found, labels),

@@ -95,6 +95,7 @@ class GrowingInput:
         self._count = len(spans)
         # Of each partition of a topic, the offset after the last planned one.
         self._planned: dict[str, int] = {}
+        self._shorter: set[str] = set()
         for span in spans:
             if span.kind == "offsets":
                 self._planned[span.path] = max(span.stop, self._planned.get(span.path, 0))
@@ -136,8 +137,15 @@ class GrowingInput:
         first, end = offsets_of(path, self._kafka)
         start = self._planned.get(path, first)
         self._planned[path] = max(start, end)
-        gone = f"messages {start} to {first - 1} of {path} are gone: they are not trained on"
-        return offset_spans(path, number, max(start, first), end), [gone] if first > start else []
+        notes = []
+        if first > start:
+            notes.append(f"messages {start} to {first - 1} of {path} are gone: they are not trained on")
+        if end < start and path not in self._shorter:
+            self._shorter.add(path)
+            why = "it was made anew, or lost messages"
+            what = f"messages before {start} are not trained on; a new run reads all that it has"
+            notes.append(f"{path} ends at message {end}, but was planned up to {start}: {why}; {what}")
+        return offset_spans(path, number, max(start, first), end), notes
 
 
 def _version(path: str) -> Version:

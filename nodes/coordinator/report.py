@@ -29,6 +29,7 @@ from ...pipeline.report.quality_warnings import (
     bad_row_warnings,
     control_warnings,
     first_gap_warnings,
+    held_out_warnings,
     link_warnings,
     one_class_warnings,
     warmup_warnings,
@@ -123,6 +124,7 @@ def build_report(
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
     growing = growing_tables(job.tables, _shard_counts(state, outcome))
+    tested = held_out_quality(outcome.score, eval_files, job.data.label_names)
     code, words = _verdict(state, outcome, ledger)
     return Report(
         run=state.folder.name,
@@ -138,7 +140,7 @@ def build_report(
         examples=examples,
         throughput=_throughput(state, outcome),
         train=_train(state, outcome, trainers),
-        eval=held_out_quality(outcome.score, eval_files, job.data.label_names),
+        eval=tested,
         eval_best=held_out_quality(outcome.best_score, eval_files, job.data.label_names),
         validation=_validation(outcome.saved_checkpoints),
         checkpoints=_checkpoints(outcome.saved_checkpoints),
@@ -151,7 +153,12 @@ def build_report(
         staleness=_staleness(outcome),
         replicas=Replicas(divergence=outcome.divergence),
         ledger=ledger,
-        warnings=[*warnings, *_warnings(state, examples, sync), *growth_warnings(growing)],
+        warnings=[
+            *warnings,
+            *_warnings(state, examples, sync),
+            *held_out_warnings(tested),
+            *growth_warnings(growing),
+        ],
         events=_events(state, outcome),
         nodes=_nodes(state, outcome),
         placement=_placement(state, outcome),

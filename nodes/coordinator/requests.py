@@ -302,11 +302,12 @@ class RequestHandler:
         # All examples of the spans, since their malformed rows are all counted.
         examples = totals.parsed_examples + totals.restored_of_read_spans
         rows = examples + totals.bad_rows + totals.dropped_negatives
-        text = too_many_bad_rows(totals.bad_rows, rows, data, request.epoch + 1)
+        whole = self._state.ledger.all_read
+        text = too_many_bad_rows(totals.bad_rows, rows, data, request.epoch + 1, whole=whole)
         if text:
             remedy = "correct the rows or the job file's [data], or allow more"
-            whole = f"{text}; the first is {request.first_bad_row}; {remedy}"
-            self._server.request_stop(Stop("failed", whole, ExitCode.DATA))
+            said = f"{text}; the first is {request.first_bad_row}; {remedy}"
+            self._server.request_stop(Stop("failed", said, ExitCode.DATA))
         self._wake_readers()
 
     def _after_trained(self, member: Member, request: TrainedBatches, reply: Reply) -> None:  # noqa: ARG002

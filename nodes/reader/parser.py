@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ...pipeline.config.job import Job
-from ...pipeline.data.bad_rows import BadRows
+from ...pipeline.data.bad_rows import BadRow, BadRows
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.negatives import NegativeSampler
 from ...pipeline.data.span import Span
@@ -40,7 +40,8 @@ class ReadSpan:
 class SpanTotals:
     """Totals of a whole span; they follow its last batch.
 
-    `examples` does not count the negatives that were dropped.
+    `examples` does not count the negatives that were dropped. `first_bad_rows` are some of the malformed rows
+    of a span that is evaluated.
     """
 
     work: ReadSpan
@@ -48,6 +49,7 @@ class SpanTotals:
     examples: int
     bad_rows: int
     dropped_negatives: int = 0
+    first_bad_rows: tuple[BadRow, ...] = ()
 
 
 Parsed = tuple[int, Batch] | SpanTotals
@@ -140,7 +142,9 @@ class Parser(Service):
             if batch.id.number not in work.skip:
                 self._put((work.pass_number, replace(batch, replay=True) if work.replay else batch))
         dropped = negatives.dropped if negatives is not None else 0
-        self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before, dropped))
+        # Those of a drawn part are of the whole file, and training tells them.
+        first = () if training or work.span.part else tuple(bad_rows.first)
+        self._put(SpanTotals(work, batches, examples, bad_rows.count - bad_before, dropped, first))
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while True:

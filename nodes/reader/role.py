@@ -137,6 +137,8 @@ class ReaderRole(Role):
             self._span_read.set()
             self._tasks.start(self._report_span_read(totals))
         elif number in self._eval_totals:
+            for row in totals.first_bad_rows:
+                log.warning("bad row, held out: %s", row)
             self._eval_totals[number][0] += totals.examples
             self._eval_totals[number][1] += totals.bad_rows
             self._eval_spans_left[number] -= 1

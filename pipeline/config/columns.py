@@ -29,6 +29,9 @@ TIME_PARTS: Final[dict[str, range]] = {
 
 Each has a row of the column's table, in this order, and a missing time the row after them."""
 
+TIME_UNITS: Final = ("ms", "us")
+"""Formats of times that are numbers: milliseconds and microseconds since 1970."""
+
 _EXAMPLE_PART: Final = 'part = "hour"'
 _LABEL_RULES = ("threshold", "positive", "expression")
 _OPTIONS: dict[str, tuple[str, ...]] = {
@@ -91,7 +94,8 @@ class ColumnSection(BaseModel):
     format: str = Field(
         default="",
         description='timestamp, categorical with a `part`, and dense with transform "time": format of the'
-        ' times, as in "%d/%m/%Y %H:%M" (see strftime); without it they are seconds, or ISO 8601.',
+        ' times, as in "%d/%m/%Y %H:%M" (see strftime), or "ms" or "us" for milliseconds or microseconds'
+        " since 1970; without it they are seconds, or ISO 8601.",
     )
     shift: Finite = Field(default=0.0, description="dense: subtracted from the number first.")
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
@@ -251,6 +255,8 @@ def _check_format(name: str, column: ColumnSection) -> None:
         raise ValueError(f'{where}: given; it is for transform "time", this is "{column.transform}"')
     if column.kind == "categorical" and not column.part:
         raise ValueError(f"{where}: given without a part; give part, such as {_EXAMPLE_PART}")
+    if column.format in TIME_UNITS:
+        return
     if not any(year in column.format for year in ("%Y", "%y", "%D", "%F", "%s")):
         raise ValueError(f"{where}: {column.format!r} has no year; write it as in %Y-%m-%d %H:%M")
 

@@ -181,7 +181,7 @@ class DataSection(BaseModel):
     max_bad_fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=0.01,
         description="The job also stops if more than this fraction of the rows of the spans read so far is"
-        " malformed.",
+        " malformed; of fewer than 1,000 rows only once all spans are read.",
     )
     readers: Positive = Field(default=1, description="Number of reader nodes.")
     span_bytes: Annotated[int, Field(ge=1 << 16)] = Field(

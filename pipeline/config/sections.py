@@ -318,8 +318,8 @@ class ValidationSection(BaseModel):
         for key, given in (("wait", self.wait and "true"), ("patience", self.patience)):
             if given and not self.enabled:
                 raise ValueError(
-                    f"validation.{key}: {given} given; set validation.every_examples, "
-                    "validation.every_seconds or validation.every_epochs; otherwise only the end is validated"
+                    f"validation.{key}: {given} given; set validation.every_examples, every_seconds or"
+                    f" every_epochs of [validation], or leave {key} out: the end is validated in any case"
                 )
         return self
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..config.data import DataSection
 from ..errors import DataError
 from ..text.format import counted, percent
+from .span import Span
 
 SAMPLES_KEPT = 5
 TEXT_CHARACTERS = 80
+FRACTION_ROWS = 1000
+"""Of fewer rows, one in a small first file or in the first messages of a topic would be a large share."""
 
 
 def printable(text: bytes, limit: int = TEXT_CHARACTERS) -> str:
@@ -40,19 +43,30 @@ class BadRow:
         return f"{self.path}:{self.line}: {self.why}: {self.text}"
 
 
-def too_many_bad_rows(bad_rows: int, rows: int, data: DataSection, passes: int = 1) -> str:
+def too_many_bad_rows(
+    bad_rows: int, rows: int, data: DataSection, passes: int = 1, *, whole: bool = True
+) -> str:
     """Say that more rows are malformed than [data] allows; "" if not.
 
     `rows` is the number of all rows read, malformed ones included, in `passes` over the data. A pass meets
-    the malformed rows of the pass before it again.
+    the malformed rows of the pass before it again. Unless the input is read `whole`, a fraction of fewer rows
+    than FRACTION_ROWS says nothing.
     """
     found = counted(bad_rows, "malformed row")
     if bad_rows > data.max_bad_rows * passes:
         return f"{found}; data.max_bad_rows allows {data.max_bad_rows:,}{_each_of(passes)}"
-    if bad_rows > data.max_bad_fraction * rows:
+    if bad_rows > data.max_bad_fraction * rows and (whole or rows >= FRACTION_ROWS):
         share = f"{percent(bad_rows / rows, 1)} of {rows:,} rows"
         return f"{found}, {share}; data.max_bad_fraction allows {data.max_bad_fraction:g} of them"
     return ""
+
+
+def own_bad_rows(spans: Iterable[Span], found: int) -> int:
+    """Return the malformed rows, of those `found` in `spans`, that training does not count.
+
+    A part that is drawn is read from the whole files, with their malformed rows.
+    """
+    return 0 if any(span.part for span in spans) else found
 
 
 def _each_of(passes: int) -> str:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..config.columns import TIME_UNITS
 from ..types import Float64Array, IndexArray, Mask, Uint8Array, Uint64Array
 from .hashing import PADDING_BYTES, hash_bytes, hash_fields, hash_integers, unaligned_words
 
@@ -210,10 +211,12 @@ def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
     """Return the times of a cleaned column, float64 [n], in seconds since 1970.
 
     The column has times, dates, texts in ISO 8601, or numbers. Times without a zone are UTC; numbers are
-    returned as they are. With `time_format`, in the form of `strptime`, texts and numbers have that format.
-    Nulls and everything else are NaN.
+    returned as they are. With `time_format`, in the form of `strptime`, texts and numbers have that format;
+    with one of `TIME_UNITS` they are numbers in that unit. Nulls and everything else are NaN.
     """
     kind = column.type
+    if time_format in TIME_UNITS and (is_text(kind) or is_number(kind)):
+        return np.where(null_mask(column), np.nan, parse_number_column(column)) / _TICKS[time_format]
     if time_format and (is_text(kind) or is_number(kind)):
         texts = column if is_text(kind) else column.cast(pa.string())
         return _seconds(pc.strptime(texts, format=time_format, unit="us", error_is_null=True))

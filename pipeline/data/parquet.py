@@ -35,6 +35,10 @@ _BUFFER_BYTES = 1 << 18
 PREPARED_KEY: Final = b"shadowsync.order"
 """Key in the metadata of each part of a prepared folder; its value is the preparation's digest."""
 _REMEDY = "name the columns of [data.columns] as the file does, or change their kinds"
+_ID_REMEDY = (
+    "convert them to texts, or to integers of at most 64 bits, or use kind bucket, with boundaries = [1] for"
+    " true and false"
+)
 
 
 def id_class(kind: pa.DataType) -> IdClass | None:
@@ -250,7 +254,9 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
         fits, wanted = _fits(kind, column)
         if not (fits or pa.types.is_null(kind)):
             raise DataError(
-                f"column {source} has type {kind}; {name} needs {wanted}", where=path, remedy=_REMEDY
+                f"column {source} has type {kind}; {name} needs {wanted}",
+                where=path,
+                remedy=_ID_REMEDY if column.kind == "categorical" and is_number(kind) else _REMEDY,
             )
         if column.weights:
             _check_weights(path, arrow, name, column.weights)

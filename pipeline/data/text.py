@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -112,6 +113,16 @@ def line_blocks(
 
 
 def _line_blocks(span: Span, block_bytes: int, kafka: KafkaSection) -> Iterator[LineBlock]:
+    at_start = span.start == 0 and span.kind != "offsets"
+    for block in _raw_blocks(span, block_bytes, kafka):
+        if at_start and bytes(block.buffer[: len(BOM_UTF8)]) == BOM_UTF8:
+            # A mark of UTF-8, which some programs write first, is no part of the first field.
+            block = LineBlock(block.buffer[len(BOM_UTF8) :], block.stop - len(BOM_UTF8))
+        at_start = False
+        yield block
+
+
+def _raw_blocks(span: Span, block_bytes: int, kafka: KafkaSection) -> Iterator[LineBlock]:
     memory = bytearray(MAX_LINE_BYTES + block_bytes + 1 + PADDING_BYTES)
     buffer, view = np.frombuffer(memory, np.uint8), memoryview(memory)
     held_bytes = 0

@@ -36,22 +36,25 @@ def fill_boundaries(columns: Mapping[str, Any], prepared: Mapping[str, Any]) -> 
             value["boundaries"] = found
 
 
-def compute_boundaries(data: Any) -> None:
+def compute_boundaries(tree: Mapping[str, Any]) -> None:
     """Give buckets by quantiles their boundaries, in place.
 
-    `data` is a [data] section that is not validated yet; a wrong one is left unchanged. Raises DataError for
-    files that cannot be used, and for a column whose values cannot be cut.
+    `tree` is a job that is not validated yet; a wrong one is left unchanged. Raises DataError for files that
+    cannot be used, and for a column whose values cannot be cut.
     """
+    data = tree.get("data")
     columns = data.get("columns") if isinstance(data, dict) else None
     if not isinstance(columns, dict) or not any(map(_is_open, columns.values())):
         return
     try:
         section = DataSection.model_validate(data)
+        wanted = {name: column for name, column in section.columns.items() if _is_open(columns[name])}
+        # Its other sections say which labels and columns the data may have.
+        job = Job.model_validate({**tree, "data": _as_numbers(section, wanted)})
     except ValidationError:
         # The validation of the whole job will say what is wrong.
         return
-    wanted = {name: column for name, column in section.columns.items() if _is_open(columns[name])}
-    values = _sample(section, wanted)
+    values = _sample(job, wanted)
     for name, column in wanted.items():
         assert column.quantiles is not None
         found = quantile_boundaries(values[name], column.quantiles)
@@ -83,12 +86,11 @@ def _is_open(value: Any) -> bool:
     return isinstance(value, dict) and bool(value.get("quantiles")) and not value.get("boundaries")
 
 
-def _sample(data: DataSection, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[np.float32]]:
+def _sample(job: Job, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[np.float32]]:
     """Return the columns' values, without missing ones, in some rows of the training part.
 
     Bad rows are left out, as in training.
     """
-    job = Job(data=_as_numbers(data, wanted))
     source, spans = JobInput(job), plan_input(job).train
     some = list(dict.fromkeys(len(spans) * at // _SAMPLED_SPANS for at in range(_SAMPLED_SPANS)))
     limit = SAMPLED_ROWS // len(some)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import JobFileError
-from ..text.format import counted
-from .draft_columns import DraftColumn, draft_columns, has_decimal_commas
+from ..text.format import counted, percent
+from .draft_columns import draft_columns, has_decimal_commas
+from .draft_entry import DraftColumn, toml_value
 from .draft_missing import missing_words
 from .draft_sample import InputSample, read_sample
 
@@ -35,9 +35,9 @@ def draft_job(source: str, folder: Path, *, name: str, label: str = "", positive
     if Path(sample.pattern).is_relative_to(folder.absolute()):
         sample = replace(sample, pattern=str(Path(sample.pattern).relative_to(folder.absolute())))
     columns = draft_columns(sample, label, positive)
-    if not any(column.table_rows for column in columns):
+    if not any(column.has_table for column in columns):
         raise JobFileError(
-            "no column looks like an id or a category",
+            "no column looks like an id, a category or a number",
             remedy="write [data.columns] by hand, with at least one",
         )
     return "\n".join(_lines(source, name, sample, columns)) + "\n"
@@ -49,11 +49,11 @@ def _lines(source: str, name: str, sample: InputSample, columns: list[DraftColum
     yield f"# Drafted by `shadowsync init` from {looked} of {source}."
     yield "# Every line with a comment is a guess: check it. docs/job-file.md has all keys."
     yield "[run]"
-    yield f"name = {json.dumps(name)}"
+    yield f"name = {toml_value(name)}"
     yield ""
-    timed = any(column.kind == "timestamp" for column in columns)
-    by_time = timed and sample.bytes <= _SORT_LIMIT_BYTES
-    yield from _data(sample, by_time=by_time, timed=timed)
+    time = next((column for column in columns if column.kind == "timestamp"), None)
+    by_time = time is not None and not time.missing_share and sample.bytes <= _SORT_LIMIT_BYTES
+    yield from _data(sample, time, by_time=by_time)
     yield from _without_label(sample, columns)
     yield ""
     yield "[data.split]"
@@ -67,25 +67,30 @@ def _lines(source: str, name: str, sample: InputSample, columns: list[DraftColum
     yield from _model(sample, columns)
 
 
-def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
+def _data(sample: InputSample, time: DraftColumn | None, *, by_time: bool) -> Iterator[str]:
     yield "[data]"
     yield f'format = "{sample.format}"'
-    yield f"path = {json.dumps(sample.pattern)}"
+    yield f"path = {toml_value(sample.pattern)}"
     if sample.format != "parquet":
         if sample.delimiter:
-            yield f"delimiter = {json.dumps(sample.delimiter)}"
+            yield f"delimiter = {toml_value(sample.delimiter)}"
         if not sample.header:
             twice = f"has {sample.repeated[0]!r} more than once" if sample.repeated else "looks like a row"
             yield f"header = false  # the first line {twice}; give the columns their names below"
         if sample.encoding != "utf-8":
             yield f'encoding = "{sample.encoding}"  # it is not UTF-8'
+        if sample.strip:
+            yield "strip = true  # blanks around the fields"
         if words := missing_words(sample.frame):
-            yield f"missing = {json.dumps(['', *words])}  # words that stand for no value"
+            yield f"missing = {toml_value(['', *words])}  # words that stand for no value"
         if has_decimal_commas(sample.frame):
             yield 'decimal = ","  # as in 1,5'
     if by_time:
         yield 'order = "time"  # trained in the order of time, and tested on the last rows'
-    elif timed:
+    elif time is not None and time.missing_share:
+        gone = f"{percent(time.missing_share, 1)} of the rows have no time, and would be malformed."
+        yield f'# order = "time" would train in the order of time, but {gone}'
+    elif time is not None:
         yield '# order = "time" would train in the order of time, but sorts all rows in memory.'
     # Not in the order of time: a second pass would see the first rows after the last.
     if sample.rows < _SMALL_ROWS and not by_time:
@@ -96,7 +101,7 @@ def _data(sample: InputSample, *, by_time: bool, timed: bool) -> Iterator[str]:
 
 def _without_label(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     """Allow for the rows that have no label, with some to spare."""
-    share = 1.25 * max(column.missing_share for column in columns)
+    share = 1.25 * max(column.missing_share for column in columns if column.kind == "label")
     if not share:
         return
     yield "# Rows without a label are malformed, and skipped; these are the limits of such rows."
@@ -120,16 +125,16 @@ def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name)
+    return name if _BARE.fullmatch(name) else toml_value(name)
 
 
 def _parts_of_time(column: DraftColumn) -> Iterator[str]:
     """Propose the hour and the weekday of a time as columns."""
     of_time = tomllib.loads(f"column = {column.setting}")["column"]
     form = of_time.get("format", "") if isinstance(of_time, dict) else ""
-    more = f", format = {json.dumps(form)}" if form else ""
+    more = f", format = {toml_value(form)}" if form else ""
     for part in ("hour", "weekday"):
-        of = f'source = {json.dumps(column.name)}, part = "{part}"{more}'
+        of = f'source = {toml_value(column.name)}, part = "{part}"{more}'
         yield f'# {_key(f"{column.name}_{part}")} = {{ kind = "categorical", {of} }}  # its {part}, in UTC'
 
 

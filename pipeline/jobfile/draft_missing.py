@@ -35,11 +35,16 @@ def missing_words(frame: pl.DataFrame) -> list[str]:
 
 
 def without_missing_words(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the frame with nulls for empty texts and for missing words."""
+    """Return the frame with nulls for missing values.
+
+    These are empty texts, missing words, and numbers that are not finite.
+    """
     texts = [name for name in frame.columns if frame[name].dtype == pl.String]
+    floats = [name for name in frame.columns if frame[name].dtype.is_float()]
     gone = ["", *missing_words(frame)]
     return frame.with_columns(
-        pl.when(pl.col(name).is_in(gone)).then(None).otherwise(pl.col(name)).alias(name) for name in texts
+        *(pl.when(pl.col(name).is_in(gone).not_()).then(pl.col(name)).alias(name) for name in texts),
+        *(pl.when(pl.col(name).is_finite()).then(pl.col(name)).alias(name) for name in floats),
     )
 
 
@@ -50,4 +55,5 @@ def numbers_of(values: pl.Series) -> pl.Series | None:
     if values.dtype != pl.String:
         return None
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False)
-    return numbers if numbers.null_count() == values.null_count() else None
+    known = numbers.null_count() == values.null_count() and bool(numbers.drop_nulls().is_finite().all())
+    return numbers if known else None

@@ -26,6 +26,7 @@ from ..data.span import Span
 from ..data.text import line_blocks
 from ..errors import DataError, JobFileError
 from ..text.format import counted
+from .draft_missing import numbers_of
 
 SAMPLE_BYTES: Final = 16 << 20
 SAMPLE_ROWS: Final = 100_000
@@ -52,6 +53,7 @@ class InputSample:
         whole: whether the frame has all rows of all files.
         bytes: bytes of all files on disk.
         repeated: names that the first line has more than once, so that it is no header.
+        strip: whether fields of text have blanks around them, which the frame has not.
     """
 
     pattern: str
@@ -64,6 +66,7 @@ class InputSample:
     whole: bool
     bytes: int
     repeated: tuple[str, ...] = ()
+    strip: bool = False
 
 
 def read_sample(source: str) -> InputSample:
@@ -147,20 +150,33 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
         text = raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError:
         encoding, text = "cp1252", raw.decode("cp1252", "replace")
-    lines = text.splitlines()
+    lines = text.replace("\r\n", "\n").split("\n")[:-1]
+    if "\r" in lines[0]:
+        raise DataError(
+            "has carriage returns within its first line",
+            where=paths[0],
+            remedy="if lines end with these alone, convert them to line feeds: tr '\\r' '\\n' < FILE > NEW",
+        )
     delimiter = _delimiter_of(lines, paths[0])
     fields = lines[0].split(delimiter)
     named = not any(_NUMBER.fullmatch(field) for field in fields)
     repeated = tuple(name for name, times in Counter(fields).items() if named and times > 1)
     header = named and not repeated
-    frame = pl.read_csv(
-        io.StringIO(text),
-        separator=delimiter,
-        has_header=header,
-        infer_schema=False,
-        n_rows=SAMPLE_ROWS,
-        truncate_ragged_lines=True,
-    )
+    try:
+        frame = pl.read_csv(
+            io.StringIO(text),
+            separator=delimiter,
+            has_header=header,
+            infer_schema=False,
+            n_rows=SAMPLE_ROWS,
+            truncate_ragged_lines=True,
+        )
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"cannot be read as rows of fields ({str(error).splitlines()[0]})",
+            where=paths[0],
+            remedy='correct its quotes, or write [data] by hand, with data.quote = "" if it has none',
+        ) from error
     if not header:
         frame.columns = [f"column_{number}" for number in range(1, frame.width + 1)]
     if frame.is_empty():
@@ -172,6 +188,8 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
                 where=paths[0],
                 remedy="remove the line breaks, or convert the file to Parquet",
             )
+    if strip := _has_blanks_around(frame):
+        frame = frame.select(pl.all().str.strip_chars().name.map(str.strip))
     # The size of a compressed file's text is not known. Compression shrinks text to about a quarter.
     bytes_of_file = sizes[0] * (4 if suffix_of(paths[0]) in _COMPRESSED else 1)
     whole = len(paths) == 1 and len(frame) < SAMPLE_ROWS and next(blocks, None) is None
@@ -182,9 +200,9 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
     )
     kind: Literal["csv", "tsv"] = "tsv" if delimiter == "\t" else "csv"
     own = delimiter in (",", "\t")
-    return InputSample(
-        pattern, kind, "" if own else delimiter, header, encoding, frame, rows, whole, sum(sizes), repeated
-    )
+    delimiter = "" if own else delimiter
+    total = sum(sizes)
+    return InputSample(pattern, kind, delimiter, header, encoding, frame, rows, whole, total, repeated, strip)
 
 
 def _delimiter_of(lines: list[str], path: str) -> str:
@@ -192,7 +210,7 @@ def _delimiter_of(lines: list[str], path: str) -> str:
 
     Every line must have at least as many as the first one. Raises JobFileError if no delimiter fits.
     """
-    some = [line for line in lines[:20] if line]
+    some = [line for line in _rows_of(lines[:20]) if line]
     counts = {one: some[0].count(one) for one in _DELIMITERS} if some else {}
     # A delimiter within quotes makes a line longer, never shorter.
     fitting = {one: n for one, n in counts.items() if n and all(line.count(one) >= n for line in some)}
@@ -202,3 +220,27 @@ def _delimiter_of(lines: list[str], path: str) -> str:
             remedy="write [data] by hand: data.delimiter, and [data.columns]",
         )
     return max(fitting, key=lambda one: fitting[one])
+
+
+def _rows_of(lines: list[str]) -> list[str]:
+    """Join lines between which a quote is open; leave out an unfinished row."""
+    rows: list[str] = []
+    begun = ""
+    for line in lines:
+        begun = f"{begun}\n{line}" if begun else line
+        if begun.count('"') % 2 == 0:
+            rows.append(begun)
+            begun = ""
+    return rows or lines
+
+
+def _has_blanks_around(frame: pl.DataFrame) -> bool:
+    """Return whether a blank follows each delimiter, or numbers have blanks around them."""
+    columns = [frame[name].drop_nulls() for name in frame.columns]
+    if columns[1:] and all(len(one) and one.str.starts_with(" ").all() for one in columns[1:]):
+        return True
+    return any(
+        bool(one.str.contains(r"^\s|\s$").any()) and numbers_of(one) is not None
+        for one in columns
+        if len(one)
+    )

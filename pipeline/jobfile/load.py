@@ -191,7 +191,7 @@ def _resolve(tree: dict[str, Any], base: Path, name: str, overrides: Iterable[st
     manifest = fill_from_prepared(tree, where)
     if manifest is None:
         expand_by_files(tree.get("data"), where)
-        compute_boundaries(tree.get("data"))
+        compute_boundaries(tree)
     job = validate_job(tree, where=f"{where} and --set" if changed else where)
     if manifest is not None:
         check_agreement(job, manifest)

@@ -83,17 +83,17 @@ class PreparationRun:
             self._status = PreparationStatus(sum(sizes[:at]), sum(sizes), self._progress.rows)
             if at >= self._progress.pieces:
                 self._piece(piece)
-            self._check_bad_rows(piece)
+            self._check_bad_rows(piece, whole=piece.role not in {later.role for later in pieces[at + 1 :]})
         self._save()
         self._status = PreparationStatus(sum(sizes), sum(sizes), self._progress.rows)
         self._on_progress(self._status)
 
-    def _check_bad_rows(self, piece: SourcePiece) -> None:
+    def _check_bad_rows(self, piece: SourcePiece, *, whole: bool) -> None:
         bad = self._progress.bad_rows.get(piece.role)
         if bad is None or not bad.count:
             return
         rows = sum(part.rows for part in self._progress.parts if part.role == piece.role) + bad.count
-        if text := too_many_bad_rows(bad.count, rows, self._job.data):
+        if text := too_many_bad_rows(bad.count, rows, self._job.data, whole=whole):
             remedy = "correct the rows or the job file's [data], or raise data.max_bad_fraction"
             raise DataError(f"{text}; the first is {bad.first[0]}", where=piece.span.path, remedy=remedy)
 

@@ -14,7 +14,7 @@ def tables_by_label(report: Report) -> list[str]:
     That on the held-out files is of the model in the report's headline.
     """
     lines = []
-    evaluation, part = report.eval_best or report.eval, report.train.progressive
+    evaluation, part = report.headline, report.train.progressive
     if evaluation is not None and evaluation.labels:
         rows = [
             (name, *map(wording.number, (one.ne, one.auc, one.logloss, one.calibration)), *_ranking(one))
@@ -33,7 +33,7 @@ def tables_by_label(report: Report) -> list[str]:
 
 def labels_in_words(report: Report) -> str:
     """Describe each label on the held-out files; "" for one label."""
-    evaluation = report.eval_best or report.eval
+    evaluation = report.headline
     if evaluation is None or not evaluation.labels:
         return ""
     each = (

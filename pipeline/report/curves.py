@@ -60,7 +60,7 @@ def _ne(report: Report) -> Figure:
     if validation is not None and validation.metric == "ne" and report.curves.validation:
         scored = list(zip(*report.curves.validation, strict=True))
         axes.plot(*scored, linestyle="", marker="D", markersize=5, color="tab:orange", label="validation")
-    headline = report.eval_best or report.eval
+    headline = report.headline
     if headline is not None and headline.ne is not None:
         label = f"held-out, of {headline.model}: {headline.ne:.4f}"
         axes.axhline(headline.ne, color="tab:green", linestyle="--", label=label)

@@ -145,7 +145,7 @@ def _hours(report: Report) -> list[str]:
 
 def _calibration_curve(report: Report) -> list[str]:
     """Return the calibration curve of the model in the headline, as a table."""
-    evaluation = report.eval_best or report.eval
+    evaluation = report.headline
     if evaluation is None or not evaluation.calibration_curve:
         return []
     rows = [

@@ -289,6 +289,11 @@ class Report(ResultModel):
     _folder: Path | None = PrivateAttr(default=None)
 
     @property
+    def headline(self) -> Evaluation | None:
+        """Quality on held-out files of the best model by validation, or the last."""
+        return self.eval_best or self.eval
+
+    @property
     def folder(self) -> Path | None:
         """The run's folder, for a report that `shadowsync.run` returned."""
         return self._folder

@@ -115,11 +115,13 @@ class Evaluation(LabelQuality):
     """Quality on the held-out files, of the model that `model` names.
 
     Of a job with several labels it is that of the first, and `labels` has that of each label by name;
-    otherwise `labels` is empty. `teacher_ne` and `gain_ratio` exist for generated logs only.
+    otherwise `labels` is empty. `bad_rows` were malformed, and training did not count them already.
+    `teacher_ne` and `gain_ratio` exist for generated logs only.
     """
 
     model: str
     examples: Annotated[int, Field(ge=1)]
+    bad_rows: NonNegativeInt = 0
     labels: dict[str, LabelQuality] = {}
     teacher_ne: NonNegativeFloat | None = None
     gain_ratio: float | None = None

@@ -10,7 +10,7 @@ from ..config.sections import SyncSection
 from ..text.format import count, counted, number, percent
 from .adaptation import Control, LinkChoice
 from .model import ExampleCounts
-from .quality import TrainedHour
+from .quality import Evaluation, TrainedHour
 
 FIRST_ITERATIONS: Final = 100
 """Of a trainer, over all its workers: those in which the sync gap is looked at apart."""
@@ -54,6 +54,17 @@ def bad_row_warnings(examples: ExampleCounts, epochs: int = 1) -> list[str]:
         f"{counted(examples.bad_rows, 'malformed row')} ({share}) skipped{again}: the readers' logs show the"
         " first."
         " Correct them, or [data] of the job file."
+    ]
+
+
+def held_out_warnings(evaluation: Evaluation | None) -> list[str]:
+    """Return a warning if malformed rows of the held-out files were skipped."""
+    if evaluation is None or not evaluation.bad_rows:
+        return []
+    share = percent(evaluation.bad_rows / (evaluation.bad_rows + evaluation.examples), 1)
+    return [
+        f"{counted(evaluation.bad_rows, 'malformed row')} ({share}) of the held-out files not scored: the"
+        " readers' logs show the first. Correct them, or [data] of the job file."
     ]
 
 

@@ -107,7 +107,7 @@ def _examples_facts(report: Report) -> list[tuple[str, str]]:
         *((name, count(number)) for name, number in wording.dropped_negatives(examples)),
         ("NE in training", wording.number(report.train.ne_progressive)),
     ]
-    if (headline := report.eval_best or report.eval) is not None:
+    if (headline := report.headline) is not None:
         calibration = wording.number(headline.calibration)
         facts += [
             ("AUC, held-out", wording.auc(headline)),

@@ -66,7 +66,7 @@ def auc(evaluation: Evaluation) -> str:
 
 def quality(report: Report) -> str:
     """Describe the quality of the model."""
-    evaluation = report.eval_best or report.eval
+    evaluation = report.headline
     if evaluation is None:
         return "The model was not evaluated: no held-out data was scored in this run."
     if evaluation.ne is None:

@@ -27,10 +27,12 @@ class SpanScores:
     Attributes:
         sums: sums for the metrics.
         bad_rows: number of malformed rows, which were skipped.
+        first_bad_row: the first of them, in words; "" without any.
     """
 
     sums: QualitySums
     bad_rows: int
+    first_bad_row: str = ""
 
 
 def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
                 where=paths.get(batch.id.span, ""),
                 remedy="use an earlier checkpoint, or fix what the model computes for these rows",
             ) from error
-    return SpanScores(sums, bad_rows.count)
+    return SpanScores(sums, bad_rows.count, str(bad_rows.first[0]) if bad_rows.first else "")
 
 
 def batches_of(model: SavedModel, spans: Iterable[Span], bad_rows: BadRows) -> Iterator[Batch]:

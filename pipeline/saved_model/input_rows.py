@@ -7,9 +7,10 @@ columns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +65,15 @@ class InputSchema:
         columns = self.data.columns.items()
         own = (section.source or name for name, section in columns if section.in_file)
         return frozenset((*own, *self.inputs.sources))
+
+    @property
+    def kinds_in_file(self) -> dict[str, str]:
+        """Return the kind of each column of files that the model needs, by its name there."""
+        columns = [(name, one) for name, one in self.inputs.data.columns.items() if one.in_file]
+        kinds: dict[str, str] = {one.source or name: one.kind for name, one in columns}
+        return kinds | {
+            one.weights: f"weights of {one.source or name}" for name, one in columns if one.weights
+        }
 
 
 def input_schema(job: Job, id_classes: Mapping[str, IdClass]) -> InputSchema:
@@ -141,6 +151,22 @@ def rows_of_columns(
         labels=np.stack([_labels(columns, *label, len(numbers)) for label in schema.labels]),
         kept={name: columns[name] for name in keep},
     )
+
+
+def value_array(values: Sequence[Any]) -> pa.Array:
+    """Return values of one type as an array; integers beyond int64 as uint64.
+
+    Raises ValueError for integers of more than 64 bits, and as `pa.array` does for other values that have no
+    type in common.
+    """
+    try:
+        return pa.array(values)
+    except OverflowError:
+        # Arrow takes the type of integers for int64, whatever they are.
+        for kind in (pa.uint64(), pa.list_(pa.uint64())):
+            with suppress(pa.ArrowException, OverflowError, TypeError, ValueError):
+                return pa.array(values, kind)
+    raise ValueError("has integers that do not fit into 64 bits")
 
 
 def _criteo_columns(data: DataSection) -> DataSection:

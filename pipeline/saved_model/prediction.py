@@ -22,7 +22,7 @@ from ..data.parquet import IdClass, check_parquet
 from ..data.span_plan import plan_spans
 from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array, IndexArray, Mask
-from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns
+from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns, value_array
 
 NOT_FINITE = "the model's logit is not finite"
 _ROW_COLUMNS = ("file", "row")
@@ -89,10 +89,15 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
     """
     where = "the columns"
     try:
-        table = pa.table(_columns_of(columns, where) if isinstance(columns, list) else columns)
+        given = _columns_of(columns, where) if isinstance(columns, list) else columns
+        if isinstance(given, dict):
+            given = {name: value_array(own) if isinstance(own, list) else own for name, own in given.items()}
+        table = pa.table(given)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
-            f"do not form a table ({error})", where=where, remedy="give columns of equal length"
+            f"do not form a table ({error})",
+            where=where,
+            remedy="give columns of equal length, each with values of one type",
         ) from error
     rows = _rows_of_table(table, input_schema(model.job, model.id_classes), where)
     scorer = _Scorer(model)

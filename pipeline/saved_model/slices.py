@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from ..config.columns import suggest
 from ..errors import DataError
@@ -64,7 +65,8 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
 
     `label` is the name of the label, by default the first. Rows without a label or a score are left out;
     sample weights are not used. Memory: about 20 bytes a row, besides the values. Raises DataError for a
-    label that the model does not have, if no row is left or a file lacks the column, and as `score_files`.
+    label that the model does not have, if no row is left, for a file that lacks the column or has lists
+    there, and as `score_files`.
     """
     names = list(model.job.data.label_names)
     if label and label not in names:
@@ -72,6 +74,12 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
     at = names.index(label) if label else 0
     chunks = []
     for rows, logits in score_files(model, patterns, [column]):
+        if pa.types.is_nested(rows.kept[column].type):
+            raise DataError(
+                f"column {column} has several values a row, so rows cannot be grouped by it",
+                where=rows.path,
+                remedy="give --by a column with one value",
+            )
         chunk = pl.DataFrame(
             {
                 "value": pl.Series(rows.kept[column].to_pylist(), dtype=pl.String, strict=False),

@@ -155,3 +155,67 @@ def test_tables_that_do_not_fit_into_memory(cluster: Callable[..., InProcessClus
     assert re.search(r"the tables need [\d.,]+ [GT]B \(.* optimizer state\), but", line)
     assert "embedding" in line
     assert "Traceback" not in own.coordinator.text()
+
+
+def test_a_malformed_row_of_a_small_first_file_stops_nothing(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path
+) -> None:
+    """It is 2% of the rows read so far, and less than a hundredth of all."""
+    bad = GOOD.replace("5", "five", 1)
+    (tmp_path / "a.tsv").write_text(f"{bad}\n" + f"{GOOD}\n" * 49)
+    (tmp_path / "b.tsv").write_text(f"{GOOD}\n" * 950)
+    data: dict[str, object] = TEXT | {"path": str(tmp_path / "*.tsv"), "shuffle_window": 0}
+    own = cluster(FEW | {"data": data}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    counted = own.run.report.examples
+    assert (counted.trained, counted.bad_rows) == (999, 1)
+    # The control: of the whole input it is too much.
+    own = cluster(FEW | {"data": data | {"max_bad_fraction": 0.0009}}).start()
+    assert own.wait() == 3, own.coordinator.text()
+    assert "1 malformed row, 0.1% of 1,000 rows" in own.coordinator.text()
+
+
+@pytest.mark.parametrize("part", ["eval_path", "validation_path"])
+def test_malformed_rows_that_are_held_out_are_told(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path, part: str
+) -> None:
+    other = "0" + GOOD[1:]
+    bad = GOOD.replace("5", "five", 1)
+    (tmp_path / "train.tsv").write_text(f"{GOOD}\n{other}\n" * 100)
+    held_out = tmp_path / "held-out.tsv"
+    held_out.write_text(f"{GOOD}\n{other}\n{other}\n{bad}\n" * 10)
+    data: dict[str, object] = {**TEXT, "path": str(tmp_path / "train.tsv"), part: str(held_out)}
+    own = cluster(FEW | {"data": data}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert (report.examples.trained, report.examples.bad_rows) == (200, 0)
+    if part == "eval_path":
+        assert report.eval is not None
+        assert (report.eval.examples, report.eval.bad_rows) == (30, 10)
+        assert report.warnings[0].startswith("10 malformed rows (25.0%) of the held-out files not scored")
+        assert any(f"{held_out}:4:" in line["text"] for line in own.run.log("reader-0"))
+    else:
+        # Without [validation] the last checkpoint is scored.
+        assert report.validation is not None
+        assert (report.eval, report.validation.count) == (None, 1)
+        (event,) = (event.what for event in report.events)
+        assert event.startswith("10 malformed rows (25.0%) of the validation part not scored; the first is")
+        assert f"{held_out}:4:" in event
+
+
+def test_malformed_rows_of_a_drawn_part_are_told_once(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path
+) -> None:
+    other = "0" + GOOD[1:]
+    (tmp_path / "all.tsv").write_text((f"{GOOD}\n{other}\n" * 200) + "one field\n")
+    columns = {"y": "label"} | {f"I{at}": "ignored" for at in range(13)}
+    columns |= {f"C{at}": "categorical" for at in range(26)}
+    split = {"by": "fraction", "validation": 0.1, "test": 0.1}
+    data: dict[str, object] = {"format": "tsv", "header": False, "columns": columns, "split": split}
+    own = cluster(FEW | {"data": data | {"path": str(tmp_path / "all.tsv"), "eval_path": []}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    report = own.run.report
+    assert report.eval is not None
+    assert (report.examples.bad_rows, report.eval.bad_rows) == (1, 0)
+    assert [text for text in report.warnings if "malformed" in text] == report.warnings[:1]
+    assert not report.events

@@ -72,6 +72,11 @@ def test_rows_in_memory_are_scored_as_columns_are(model: SavedModel, raw: pa.Tab
         model.predict(rows)
     with pytest.raises(DataError, match="are a list of something else than rows"):
         model.predict([1, 2])
+    rows = raw.slice(0, 2).to_pylist()
+    for row in rows:
+        row["C3"] = 1 << 70
+    with pytest.raises(DataError, match=r"do not form a table \(has integers that do not fit into 64 bits"):
+        model.predict(rows)
 
 
 def test_a_model_is_shown_in_one_line(model: SavedModel) -> None:

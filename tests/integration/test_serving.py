@@ -102,6 +102,7 @@ def test_scores_are_those_of_predict(saved_run: Path, rows: list[Row], predicted
         assert len({round(float(p), 6) for p in predicted}) > ROWS / 2, "the control: they differ"
         model, stats = client.model(), client.stats()
         assert model["columns"]["I1"] == "dense"
+        assert model["description"].startswith("the center (easgd), after ")
         assert model["columns"]["C26"] == "categorical"
         assert (stats["requests"], stats["rows"], stats["refused"]) == (6, 2 * ROWS + 16, 0)
         assert 0 < stats["p50_milliseconds"] <= stats["p99_milliseconds"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -113,9 +114,23 @@ def test_the_command_prints_them(saved_run: Path, files: str) -> None:
     assert (len(found["slices"]), found["all_slices"], found["column"]) == (2, 6, "site")
 
 
+def test_labels_that_are_all_the_same_are_told(saved_run: Path, files: str, tmp_path: Path) -> None:
+    pl.read_parquet(files).filter(pl.col("label") == 1).write_parquet(tmp_path / "one.parquet")
+    arguments = ["eval", str(saved_run), "--data", str(tmp_path / "one.parquet"), "--by", "site"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "ne  not defined, since all labels are the same" in done.output
+    assert "None" not in done.output
+    assert re.search(r"gauc  \S+ by site, over 0 of [56] values with both labels", done.output)
+
+
 def test_what_cannot_be_sliced_is_told(model: SavedModel, files: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no column 'sites'; did you mean 'site'"):
         score_slices(model, [files], "sites")
+    lists = pl.read_parquet(files).with_columns(many=pl.lit([1, 2], dtype=pl.List(pl.Int64)))
+    lists.write_parquet(tmp_path / "lists.parquet")
+    with pytest.raises(DataError, match="column many has several values a row"):
+        score_slices(model, [str(tmp_path / "lists.parquet")], "many")
     pl.read_parquet(files).drop("label").write_parquet(tmp_path / "none.parquet")
     with pytest.raises(DataError, match="no row has a label and a score"):
         score_slices(model, [str(tmp_path / "none.parquet")], "site")
@@ -138,6 +153,9 @@ def test_eval_has_ranking_and_calibration_as_scikit_learn(
     assert found["calibration_error"] == pytest.approx(sum(gaps) / len(logits))
     text = CliRunner().invoke(main, arguments).stdout
     assert f"calibration_error  {found['calibration_error']:.6f}" in text
+    # Only generated logs have a teacher, and nothing is None.
+    assert "teacher_ne" not in found
+    assert "None" not in text
     rows = text.partition("(equal parts, by score)\n")[2].splitlines()
     assert len(rows) == len(curve) == 20
     assert [float(row.split()[2]) for row in rows] == pytest.approx([p["rate"] for p in curve], abs=1e-5)

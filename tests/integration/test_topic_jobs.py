@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -83,6 +84,22 @@ def test_messages_are_trained_on_as_they_come_and_a_resumed_run_goes_on(
     ends = [0, *(end for _, end in read["2"])]
     assert ends[-1] == 1_200
     assert [start for start, _ in read["2"]] == ends[:-1]
+
+
+def test_a_schema_that_changes_in_mid_stream_stops_the_job_and_is_named(
+    in_process: Callable[..., InProcessCluster], broker: Broker
+) -> None:
+    broker.write("clicks", rows(1, 1_000))
+    own = in_process(changes(broker)).start()
+    wait_for(own, 1_000)
+    broker.write("clicks", [f"{row},new" for row in rows(2, 200)])
+    assert own.wait(SECONDS) == ExitCode.DATA, own.coordinator.text()
+    first = f"first is {broker.url('clicks')}/0:1000: 5 columns, not 4"
+    said = rf"\d+ malformed rows, [\d.]+% of 1,\d+ rows; .* {first}"
+    assert re.search(said, own.coordinator.text()), own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert (report.examples.distinct, report.model_saved is None) == (1_000, False)
 
 
 def test_a_fixed_input_is_what_the_topic_has_at_the_start(

@@ -51,6 +51,15 @@ def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(
     assert results_of(folder, plan)[lost] == first[lost], "the same bytes"
 
 
+def test_that_validation_is_not_emulated_is_said(job_file: JobMaker, validation_file: str) -> None:
+    said = "validation is not emulated: its rows are neither trained on nor scored"
+    for paths, wanted in (({"validation_path": validation_file}, True), ({}, False)):
+        job = job_file({"trainer": {"batch": 512, "count": 1}, "data": paths})
+        done = compare(str(job), "--virtual", "--algorithms", "none", "--seeds", "1")
+        assert done.exit_code == 0, done.output
+        assert (said in done.output) == wanted
+
+
 @pytest.mark.matrix
 def test_a_run_that_fails_is_said_and_the_others_are_made(job: Path) -> None:
     wrong = ("--set", "trainer.lr=1e30", "--set", "trainer.max_bad_batches=0")

@@ -11,9 +11,11 @@ from typing import Any
 from ....pipeline.checkpoint.best import BEST
 from ....pipeline.checkpoint.best_note import BestNote
 from ....pipeline.checkpoint.manifest import CheckpointManifest
+from ....pipeline.data.bad_rows import own_bad_rows
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics.ranking import metrics_by_label
+from ....pipeline.text.format import counted, percent
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
@@ -98,6 +100,7 @@ class CheckpointManager:
         for scored in self._state.scored:
             # Scored by a coordinator that died.
             self.validation.add(scored)
+        self._told_bad_rows = False
         self.ended_early = ""
         self.best_is_last = False
         self.failed = 0
@@ -282,6 +285,7 @@ class CheckpointManager:
         try:
             score = await self._scorer.score(candidate, self._spans)
             sums = score.sums
+            self._tell_bad_rows(score)
             labels = self._state.job.data.label_names
             metrics = metrics_by_label(sums, labels) if sums.examples else {}
             value = metrics.get(self.validation.settings.metric)
@@ -295,6 +299,16 @@ class CheckpointManager:
             self._fail(str(error))
         finally:
             await run_in_thread_uncancellable(self._checkpoints.drop, candidate)
+
+    def _tell_bad_rows(self, score: CheckpointScore) -> None:
+        """Have an event say once which rows of the validation part are not scored."""
+        bad_rows = own_bad_rows(self._spans, score.bad_rows)
+        if not bad_rows or self._told_bad_rows:
+            return
+        self._told_bad_rows = True
+        share = percent(bad_rows / (bad_rows + score.sums.examples), 1)
+        rows = f"{counted(bad_rows, 'malformed row')} ({share}) of the validation part not scored"
+        self._server.event("coordinator", f"{rows}; the first is {score.first_bad_row}")
 
     async def _judge(self, candidate: str, scored: Scored) -> None:
         if self.validation.improves(scored.value):

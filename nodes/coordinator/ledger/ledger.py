@@ -82,6 +82,11 @@ class LedgerState:
         return self.queue.is_exhausted and self._incomplete == 0 and self.owed.is_settled
 
     @property
+    def all_read(self) -> bool:
+        """Whether all spans are read; none can be added."""
+        return self.queue.is_exhausted and all(span.batches is not None for span in self._open.values())
+
+    @property
     def complete_epochs(self) -> int:
         """Number of leading epochs whose spans are all read and settled."""
         epoch = 0

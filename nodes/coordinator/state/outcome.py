@@ -41,10 +41,14 @@ CountsByNode = dict[str, Counts]
 
 @dataclass(frozen=True)
 class Score:
-    """An evaluation: its model, and the sums of each scored replica."""
+    """An evaluation: its model, and the sums of each scored replica.
+
+    `bad_rows` were malformed, and training has not counted them.
+    """
 
     model: str
     sums: list[QualitySums]
+    bad_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
         "model": model.manifest.model,
         "examples_trained": model.manifest.examples_trained,
         "bad_rows": scores.bad_rows,
+        "first_bad_row": scores.first_bad_row,
         "sums": sums.to_array().tolist(),
     }
 

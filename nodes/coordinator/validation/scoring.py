@@ -27,13 +27,14 @@ REPLY_LIMIT_BYTES: Final = 64 << 20
 class CheckpointScore:
     """The sums of a checkpoint's scores.
 
-    `model` describes its model, with the number of trained examples.
+    `model` describes its model, with the number of trained examples; `first_bad_row` the first malformed row.
     """
 
     model: str
     examples_trained: int
     bad_rows: int
     sums: QualitySums
+    first_bad_row: str = ""
 
 
 class CheckpointScorer:
@@ -126,4 +127,5 @@ def _score_of(reply: dict[str, Any]) -> CheckpointScore:
         examples_trained=reply["examples_trained"],
         bad_rows=reply["bad_rows"],
         sums=QualitySums.from_array(np.array(reply["sums"], dtype=np.float64)),
+        first_bad_row=reply["first_bad_row"],
     )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
-from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.jobfile.boundaries import quantile_boundaries
 from shadowsync.pipeline.jobfile.load import job_of_tree, validate_saved_job
@@ -86,6 +86,24 @@ def test_quantiles_cut_the_rows_evenly_and_stay_with_the_job(tmp_path: Path) -> 
     (tmp_path / "log.csv").write_text("y,age\n1,5\n")
     assert saved == job
     assert _quantiles_refused(tmp_path / "log.csv").startswith("column age has one value only")
+
+
+@pytest.mark.parametrize("name", ["mmoe", "din"])
+def test_quantiles_beside_several_labels_or_a_sequence(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"{at % 2},{at % 3 // 2},{at},a|b\n" for at in range(100))
+    (tmp_path / "log.csv").write_text("y,z,age,seen\n" + rows)
+    columns: dict[str, Any] = {"y": "label", "age": {"kind": "bucket", "quantiles": 4}}
+    columns |= {"z": "label"} if name == "mmoe" else {"seen": {"kind": "multi_hot", "pooling": "none"}}
+    model: dict[str, Any] = {"name": name}
+    if name == "din":
+        columns["item"] = {"kind": "categorical", "source": "age"}
+        model["attention"] = {"seen": "item"}
+    data = {"format": "csv", "path": str(tmp_path / "log.csv"), "columns": columns}
+    assert job_of_tree({"data": data, "model": model}).data.columns["age"].boundaries == [25, 50, 75]
+    if name == "mmoe":
+        # What is wrong with the rest is told by name.
+        with pytest.raises(JobFileError, match=r"model\.name: 'dlrm' has one logit"):
+            job_of_tree({"data": data})
 
 
 def _quantiles_refused(path: Path, **data: Any) -> str:

@@ -46,6 +46,7 @@ def test_a_checkpoint_is_beside_the_job_file_or_where_the_shell_is(
             'start.dense: "none" given; a resumed run takes its whole model',
         ),
         ("[validation]\npatience = 3\n", "validation.patience: 3 given; set validation.every_examples"),
+        ("[validation]\npatience = 3\n", "or leave patience out: the end is validated in any case"),
         ("[validation]\nwait = true\n", "validation.wait: true given; set validation.every_examples"),
         ("[validation]\nevery_examples = -1\n", "validation.every_examples: -1 given"),
         (

@@ -243,7 +243,7 @@ def test_a_folder_of_one_kind(tmp_path: Path) -> None:
             "b",
             r"the label 'b' has 4 texts \(w, x, y, z\); say which of them count as 1: --positive TEXT",
         ),
-        ({"click": [0, 1] * 50, "x": [n / 7 for n in range(100)]}, "", "no column looks like an id"),
+        ({"click": [0, 1] * 50, "same": [7] * 100}, "", "no column looks like an id, a category or a number"),
     ],
 )
 def test_what_is_not_clear_is_asked(tmp_path: Path, columns: Columns, label: str, said: str) -> None:

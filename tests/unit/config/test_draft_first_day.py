@@ -127,6 +127,11 @@ def test_counts_are_numbers_where_there_are_hundreds_of_columns(tmp_path: Path) 
 def test_line_breaks_in_fields_are_found_before_a_job_is_drafted(tmp_path: Path) -> None:
     good, broken = '0,"a, b"\n1,c\n' * 20, '1,"two\nlines"\n' * 3
     (tmp_path / "log.csv").write_text("click,note\n" + good + broken)
+    # Also at the start, where the delimiter is looked for.
+    (tmp_path / "log.csv").write_text("note,click\n" + '"two\nlines",1\n' * 3 + "a,0\nb,1\n" * 20)
+    with pytest.raises(DataError, match="column 'note' has line breaks within 3 fields"):
+        draft(tmp_path / "log.csv", "click")
+    (tmp_path / "log.csv").write_text("click,note\n" + good + broken)
     said = r"column 'note' has line breaks within 3 fields .*convert the file to Parquet"
     with pytest.raises(DataError, match=said):
         draft(tmp_path / "log.csv", "click")

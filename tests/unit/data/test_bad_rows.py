@@ -68,6 +68,10 @@ def test_a_fraction_of_all_rows_is_a_limit_too() -> None:
     assert too_many_bad_rows(300, 10**6, data, 3) == "", "each pass meets the same rows again"
     said = "301 malformed rows; data.max_bad_rows allows 100 in each of 3 epochs"
     assert too_many_bad_rows(301, 10**6, data, 3) == said
+    # One of the first few rows says nothing of a longer input, and all of it does.
+    assert too_many_bad_rows(1, 50, data, whole=False) == ""
+    assert "2.0% of 50 rows" in too_many_bad_rows(1, 50, data)
+    assert too_many_bad_rows(11, 1000, data, whole=False) == reported
     everything = data.model_copy(update={"max_bad_fraction": 1.0})
     assert too_many_bad_rows(100, 100, everything) == ""
 

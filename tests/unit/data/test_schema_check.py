@@ -103,7 +103,10 @@ def _parquet(path: Path, **changes: pa.Array) -> Path:
             {"tags": pa.array([7])},
             "column tags has type int64; tags needs lists of texts or integers, or delimited",
         ),
-        ({"user": pa.array([7.5])}, "column user has type double; user needs texts or integers"),
+        (
+            {"user": pa.array([7.5])},
+            "column user has type double; user needs texts or integers; convert them to texts, or",
+        ),
         (
             {"at": pa.array([[1]])},
             "column at has type list<element: int64>; at needs times, dates, numbers or texts",

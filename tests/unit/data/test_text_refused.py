@@ -64,3 +64,24 @@ def test_a_file_whose_lines_end_with_carriage_returns_is_refused(tmp_path: Path)
     path.write_bytes("\r".join([HEADER, *LINES, ""]).encode())
     with pytest.raises(DataError, match="the header has carriage returns; if lines end with these alone"):
         read_all(schema_job(path))
+
+
+def test_a_mark_of_utf_8_is_no_part_of_the_first_field(tmp_path: Path) -> None:
+    plain = read_all(schema_job(write_lines(tmp_path / "log.csv", *LINES[1:], header=LINES[0]), header=False))
+    marked = tmp_path / "marked.csv"
+    marked.write_bytes(b"\xef\xbb\xbf" + (tmp_path / "log.csv").read_bytes())
+    found = read_all(schema_job(marked, header=False))
+    np.testing.assert_array_equal(found.labels, plain.labels)
+    np.testing.assert_array_equal(found.rows, plain.rows)
+    # The columns in another order, so that an id is the first field.
+    columns = {"user": "categorical", "y": "label"}
+    for path, start in ((tmp_path / "log.csv", b""), (marked, b"\xef\xbb\xbf")):
+        path.write_bytes(start + b"ann,1\nbob,0\n")
+    rows = [
+        read_all(schema_job(path, columns=columns, header=False)).rows
+        for path in (tmp_path / "log.csv", marked)
+    ]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    # Later in a file the same bytes are text.
+    marked.write_bytes(b"ann,1\n\xef\xbb\xbfbob,0\n")
+    assert (read_all(schema_job(marked, columns=columns, header=False)).rows != rows[0]).any()

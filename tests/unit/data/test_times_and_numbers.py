@@ -47,6 +47,27 @@ def test_times_of_a_stated_format(tmp_path: Path) -> None:
         _times(schema_job(path), bad)
 
 
+@pytest.mark.parametrize(("unit", "factor"), [("ms", 1000), ("us", 1_000_000)])
+def test_times_in_parts_of_a_second(tmp_path: Path, unit: str, factor: int) -> None:
+    at = 1_700_000_000.25
+    columns = {**COLUMNS, "at": {"kind": "timestamp", "format": unit}}
+    hour = {"kind": "categorical", "source": "at", "part": "hour", "format": unit}
+    lines = [f"5,30,u,,{text},1" for text in (str(int(at * factor)), "", "2017-11-07T09:30")]
+    job = schema_job(write_lines(tmp_path / "log.csv", *lines), columns=columns | {"hour": hour})
+    bad = BadRows(1)
+    found = _times(job, bad)
+    assert found[0] == at
+    assert math.isnan(found[1])
+    assert [row.why for row in bad.first] == [f"at '2017-11-07T09:30' is not in the format {unit}"]
+    # As whole numbers of Parquet, and the control: as seconds.
+    table = pa.table({"y": [5], "age": [30], "user": ["u"], "tags": [""], "w": [1], "at": [int(at * factor)]})
+    pq.write_table(table, tmp_path / "log.parquet")
+    assert _times(schema_job(tmp_path / "log.parquet", "parquet", columns), BadRows(0)) == [at]
+    assert _times(schema_job(tmp_path / "log.parquet", "parquet"), BadRows(0)) == [at * factor]
+    rows = read_all(job, BadRows(1)).rows[-1]
+    assert rows.tolist() == [datetime.fromtimestamp(at, UTC).hour, 24]
+
+
 def test_a_row_without_a_time_is_bad_only_where_rows_are_read_in_the_order_of_time(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "log.csv", *LINES, "1,2,u,,,1", "1,2,u,,soon,1")
     bad = BadRows(5)

@@ -90,6 +90,19 @@ def test_figures_take_those_of_each_label(make_report: Callable[..., Report]) ->
     assert list(found) == ["clicked", "bought"]
 
 
+def test_figures_are_those_of_the_best_checkpoint(make_report: Callable[..., Report]) -> None:
+    last = make_report(0.9).eval
+    assert last is not None
+    quality = {"clicked": LabelQuality(ne=0.7, auc=0.8, logloss=0.3, calibration=1.0)}
+    best = last.model_copy(update={"ne": 0.7, "auc": 0.8, "model": "the best", "labels": quality})
+    report = make_report(0.9, eval_best=best, train=Train(ne_progressive=0.9, ne_by_label={"clicked": 0.9}))
+    found = Figures.of(report, 100)
+    assert (found.ne, found.auc, found.model) == (0.7, 0.8, "the best")
+    assert found.labels["clicked"].ne == 0.7
+    # The control: without a best one they are the last one's.
+    assert Figures.of(make_report(0.9), 100).ne == 0.9
+
+
 def test_a_failed_run_takes_its_pair_with_it(compared: Compared) -> None:
     rows = _rows(
         compared({REFERENCE: [0.8, None, 0.9], "none": [0.7, 0.6, 0.8], "easgd": [None, None, None]})

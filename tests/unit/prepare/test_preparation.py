@@ -253,6 +253,19 @@ def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -
         prepare_folder(job_of_tree(csv_job(tmp_path / "none.csv")), tmp_path / "none")
 
 
+def test_a_malformed_row_of_a_small_first_file_stops_nothing(tmp_path: Path) -> None:
+    lines = csv_lines(1000).splitlines(keepends=True)
+    (tmp_path / "a.csv").write_text("".join([*lines[:50], "not,a,row\n"]))
+    (tmp_path / "b.csv").write_text("".join([lines[0], *lines[50:]]))
+    job = csv_job(tmp_path / "*.csv")
+    done = prepare_folder(job_of_tree(job), tmp_path / "out")
+    assert (done.manifest.rows, done.manifest.bad_rows) == (1000, 1)
+    # The control: of the whole input it is too much.
+    strict = job | {"data": job["data"] | {"max_bad_fraction": 0.0009}}
+    with pytest.raises(DataError, match=r"1 malformed row, 0.1% of 1,001 rows"):
+        prepare_folder(job_of_tree(strict), tmp_path / "strict")
+
+
 def test_progress_rises_to_the_whole(source: Tree, tmp_path: Path) -> None:
     reported: list[PreparationStatus] = []
     done = prepare_folder(job_of_tree(source), tmp_path / "out", on_progress=reported.append)

@@ -19,6 +19,7 @@ from shadowsync.pipeline.saved_model.input_rows import (
     input_schema,
     read_input,
     rows_of_columns,
+    value_array,
 )
 
 COLUMNS = {
@@ -135,6 +136,34 @@ def test_integers_where_training_read_texts_are_those_texts(
     as_integers = schema_of(INTEGERS, format="parquet", path="x.parquet")
     assert _rows(as_integers, user, tags) == _rows(as_integers, USERS, TAGS)
     assert _rows(as_integers, user, tags) != _rows(schema_of(**data), *texts), "the control"
+
+
+def test_kinds_of_the_columns_that_a_file_needs() -> None:
+    columns: dict[str, Any] = {
+        "user": "categorical",
+        "age": {"kind": "dense", "source": "years"},
+        "tags": {"kind": "multi_hot", "weights": "scores"},
+        "both": {"kind": "cross", "columns": ["user", "old"]},
+        "old": {"kind": "bucket", "source": "born", "boundaries": [1]},
+        "clicked": "label",
+    }
+    job = job_of_tree({"data": {"format": "parquet", "path": "x.parquet", "columns": columns}})
+    assert input_schema(job, {}).kinds_in_file == {
+        "user": "categorical",
+        "years": "dense",
+        "tags": "multi_hot",
+        "born": "bucket",
+        "scores": "weights of tags",
+    }
+
+
+def test_integers_beyond_int64_are_unsigned_ones() -> None:
+    assert value_array([1, 2**63]).equals(pa.array([1, 2**63], pa.uint64()))
+    assert value_array([[2**64 - 1], None, []]).to_pylist() == [[2**64 - 1], None, []]
+    assert value_array([-1, 5]).type == pa.int64()
+    for beyond in ([2**64], [-1, 2**63], [[2**70]]):
+        with pytest.raises(ValueError, match="integers that do not fit into 64 bits"):
+            value_array(beyond)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 
 FINISHED = SimpleNamespace(
-    eval=SimpleNamespace(ne=0.75),
+    headline=SimpleNamespace(ne=0.75),
     train=SimpleNamespace(ne_progressive=0.8),
     examples=SimpleNamespace(distinct=900),
 )

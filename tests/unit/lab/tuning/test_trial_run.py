@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from shadowsync.lab.tuning.trial_run import RungWatcher
+from shadowsync.lab.tuning.trial_run import RungWatcher, score_of
+from shadowsync.pipeline.report.model import Report
 
 CURVE = [(50, 1.0), (100, 0.9), (150, 0.85), (300, 0.7), (350, 0.6)]
 
@@ -64,3 +66,12 @@ def test_a_trial_that_the_study_stops_reports_nothing_more() -> None:
     assert watcher.is_to_stop(status(5))
     assert told == [0, 1]
     assert watcher.stopped
+
+
+def test_a_trial_is_scored_by_its_best_checkpoint(make_report: Callable[..., Report]) -> None:
+    last = make_report(0.8).eval
+    assert last is not None
+    assert score_of(make_report(0.8, eval_best=last.model_copy(update={"ne": 0.7}))) == 0.7
+    # The controls: without a best checkpoint, and without held-out data.
+    assert score_of(make_report(0.8)) == 0.8
+    assert score_of(make_report(eval=None)) == 0.9

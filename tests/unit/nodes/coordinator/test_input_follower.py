@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from pathlib import Path
@@ -90,6 +91,36 @@ def test_spans_of_new_files_go_on_with_the_numbers(tmp_path: Path) -> None:
     assert found.files == 2
     assert [(span.number, Path(span.path).name) for span in found.spans] == [(1, "a.csv"), (2, "z.csv")]
     assert own.look().spans == ()
+
+
+def test_messages_that_are_gone_before_they_were_planned_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "kafka://broker:1/clicks/0"
+    offsets = iter([(0, 12), (20, 30), (20, 31)])
+    monkeypatch.setattr(input_follower, "match_files", lambda *_, **__: [path])
+    monkeypatch.setattr(input_follower, "offsets_of", lambda *_: next(offsets))
+    own = GrowingInput(job_of(Path("/"), path=["kafka://broker:1/clicks"], header=False), (), {})
+    assert own.look().notes == ()
+    found = own.look()
+    assert found.notes == (f"messages 12 to 19 of {path} are gone: they are not trained on",)
+    assert [(span.start, span.stop) for span in found.spans] == [(20, 30)]
+    assert own.look().notes == ()
+
+
+def test_a_topic_that_became_shorter_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "kafka://broker:1/clicks/0"
+    ends = iter([12, 4, 5, 13])
+    monkeypatch.setattr(input_follower, "match_files", lambda *_, **__: [path])
+    monkeypatch.setattr(input_follower, "offsets_of", lambda *_: (0, next(ends)))
+    own = GrowingInput(job_of(Path("/"), path=["kafka://broker:1/clicks"], header=False), (), {})
+    assert [(span.start, span.stop) for span in own.look().spans] == [(0, 12)]
+    found = own.look()
+    assert found.spans == ()
+    (note,) = found.notes
+    assert note.startswith(
+        f"{path} ends at message 4, but was planned up to 12: it was made anew, or lost messages"
+    )
+    assert own.look() == dataclasses.replace(found, notes=()), "once"
+    assert [(span.start, span.stop) for span in own.look().spans] == [(12, 13)]
 
 
 def test_known_spans_come_first_and_their_files_may_be_gone(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""An entry of [data.columns] in a drafted job file, and values as TOML."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import polars as pl
+
+
+@dataclass(frozen=True)
+class DraftColumn:
+    """A column of the draft.
+
+    Attributes:
+        kind: kind as in `ColumnSection`; "" for a column that is left out.
+        setting: value of the column in the job file, as TOML.
+        why: reason for the guess.
+        table_rows: rows of the column's table; 0 without a table.
+        missing_share: label, timestamp: share of the rows that have none.
+    """
+
+    name: str
+    kind: str
+    setting: str
+    why: str
+    table_rows: int = 0
+    missing_share: float = 0.0
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the column has a table of embeddings."""
+        return self.kind in ("categorical", "bucket", "multi_hot")
+
+
+def toml_value(value: object) -> str:
+    """Return a number, a boolean, a text or a list of them as TOML.
+
+    Anything else is written as its text.
+    """
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # TOML refuses the pairs of escapes that JSON has beyond 16 bits, and a delete character as it is.
+    known = value if isinstance(value, str | int | float | bool) else str(value)
+    return json.dumps(known, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def plain_name(name: str) -> str:
+    """Return a column's name without its type, such as "user_id" of "user_id:token"."""
+    return name.partition(":")[0]
+
+
+def is_flat(values: pl.Series) -> bool:
+    """Return whether some kind can read the column's single values."""
+    return not isinstance(values.dtype, pl.List | pl.Array | pl.Struct | pl.Duration | pl.Time | pl.Object)
+
+
+def is_text(kind: pl.DataType) -> bool:
+    """Return whether values of this type are texts or bytes."""
+    return isinstance(kind, pl.String | pl.Categorical | pl.Enum | pl.Binary)
+
+
+def share_missing(values: pl.Series) -> float:
+    """Return the share of rows without a value."""
+    return values.null_count() / len(values)
