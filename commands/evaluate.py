@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def evaluate(
 
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
+    yield_to_training(run)
     patterns = [absolute_path(pattern) for pattern in data]
     model = SavedModel.open(run, which)
     scores = evaluate_model(model, patterns)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def export(
         raise JobFileError(
             "needs tables", where="--since", remedy="give --tables parquet or --tables safetensors"
         )
+    yield_to_training(run)
     model = SavedModel.open(run, which)
     manifest = export_model(model, out, form, tables, since)
     for file in manifest["files"]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def predict(run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], w
     from ..pipeline.saved_model.prediction import write_predictions
     from ..pipeline.text.format import counted
 
+    yield_to_training(run)
     model = SavedModel.open(run, which)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:

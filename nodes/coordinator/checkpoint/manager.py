@@ -14,6 +14,7 @@ from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics.ranking import metrics_by_label
+from ....pipeline.performance.priority import BACKGROUND_NICE
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
@@ -92,7 +93,10 @@ class CheckpointManager:
         self._validation_due = IntervalTrigger(every.every_examples, every.every_seconds, every.every_epochs)
         self._waiting: deque[str] = deque()
         self._pinned = 0
+        self._yields = job.run.background_priority == "low"
         self._scorer = CheckpointScorer()
+        if self._yields and not every.wait:
+            self._scorer.nice = BACKGROUND_NICE
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         for scored in self._state.scored:
@@ -124,6 +128,8 @@ class CheckpointManager:
         """
         if not self._validates:
             return
+        # From here on the end of the job waits for it.
+        self._scorer.nice = 0
         if self.ended_early:
             await self._skip_waiting()
         if self._scoring is not None:
@@ -194,7 +200,7 @@ class CheckpointManager:
         if validate and self.validation.settings.wait:
             await self._take_in_pause()
         else:
-            await self._take_and_pin(validate)
+            await self._take_and_pin(validate, yields=self._yields)
         self._checkpoint_due.done(examples, seconds)
         if validate:
             self._validated_examples = examples
@@ -207,7 +213,7 @@ class CheckpointManager:
         trainers = self._state.members.alive("trainer")
         await self._server.call_all(trainers, PauseTraining(number, True), PAUSE_SECONDS)
         try:
-            await self._take_and_pin(True)
+            await self._take_and_pin(True, yields=False)
             await self._wait()
         finally:
             self.validation.wait(self._state.seconds() - since)
@@ -227,8 +233,8 @@ class CheckpointManager:
             *(self._server.call_until_answered(trainer, go_on, unable, wanted) for trainer in trainers)
         )
 
-    async def _take_and_pin(self, validate: bool) -> None:
-        manifest = await self._take()
+    async def _take_and_pin(self, validate: bool, *, yields: bool) -> None:
+        manifest = await self._take(yields=yields)
         if manifest is None or not validate:
             return
         await self._pin()
@@ -245,9 +251,9 @@ class CheckpointManager:
             )
         self.validation.skip()
 
-    async def _take(self) -> CheckpointManifest | None:
+    async def _take(self, *, yields: bool) -> CheckpointManifest | None:
         try:
-            return await self._taker.take()
+            return await self._taker.take(yields=yields)
         except ShadowSyncError as error:
             self.failed += 1
             self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
