@@ -44,6 +44,7 @@ def evaluate(
     With --by COLUMN, also score each value of that column, worst first (by excess logloss over a constant
     prediction).
     """
+    yield_to_training(run)
     import json
 
     from ..pipeline.data.paths import absolute_path
@@ -53,7 +54,6 @@ def evaluate(
 
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
-    yield_to_training(run)
     patterns = [absolute_path(pattern) for pattern in data]
     model = SavedModel.open(run, which)
     scores = evaluate_model(model, patterns)

@@ -54,6 +54,7 @@ def export(
     only the rows that changed; `shadowsync merge` applies increments to a whole export. The exports that an
     increment builds upon must lie beside EXPORT.
     """
+    yield_to_training(run)
     from ..pipeline.errors import JobFileError
     from ..pipeline.saved_model.export import export_model
     from ..pipeline.saved_model.model import SavedModel
@@ -63,7 +64,6 @@ def export(
         raise JobFileError(
             "needs tables", where="--since", remedy="give --tables parquet or --tables safetensors"
         )
-    yield_to_training(run)
     model = SavedModel.open(run, which)
     manifest = export_model(model, out, form, tables, since)
     for file in manifest["files"]:

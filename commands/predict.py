@@ -35,12 +35,12 @@ def predict(run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], w
     of Parquet), probability, logit and label. A row that cannot be read, or whose logit is not finite, has no
     probability; the command prints how many such rows there are, and the first of them.
     """
+    yield_to_training(run)
     from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.prediction import write_predictions
     from ..pipeline.text.format import counted
 
-    yield_to_training(run)
     model = SavedModel.open(run, which)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
