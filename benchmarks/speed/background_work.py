@@ -1,4 +1,4 @@
-"""What training loses by checkpoints and validations beside it, as they are and without their low priority.
+"""What training loses by checkpoints and validations beside it.
 
     python benchmarks/speed/background_work.py --rounds 4 --out docs/results/background_work.json
 

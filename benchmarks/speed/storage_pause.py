@@ -1,4 +1,4 @@
-"""How long lookups and pushes wait while an embedding node writes a checkpoint to an S3 server.
+"""How long lookups wait while an embedding node writes a checkpoint to S3.
 
     python benchmarks/speed/storage_pause.py --out docs/results/storage_pause.json
 

@@ -165,7 +165,10 @@ class _AlreadyThere(StorageError):
 
 
 def are_credentials_refused(error: BaseException) -> bool:
-    """Return whether a request failed because its credentials are wrong, revoked, expired or too weak."""
+    """Return whether a request failed because of its credentials.
+
+    They are wrong, revoked or expired, or may not do this.
+    """
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
