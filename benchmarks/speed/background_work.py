@@ -26,7 +26,7 @@ COMPARED: Final = ("examples_per_second", "cpu_seconds_per_million")
 
 
 def sections(log: Path, given: argparse.Namespace, priority: str | None) -> Sections:
-    """Return a job of two trainers and two embedding nodes; with a priority it has work beside training."""
+    """Return a job of two trainers; with a priority it has work beside training."""
     job = on_log(log, seed=1)
     job |= {
         "model": {"embedding_dim": 16, "table_rows": given.table_rows},

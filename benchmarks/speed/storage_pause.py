@@ -44,7 +44,7 @@ QUIET_SECONDS: Final = 5.0
 
 @contextmanager
 def storage_url(given: str) -> Iterator[str]:
-    """Yield the given URL, or that of a server which lives as long as the block."""
+    """Yield the given URL, or that of a server that ends with the block."""
     if given:
         yield f"{given.rstrip('/')}/{time.time_ns()}"
         return
@@ -80,7 +80,10 @@ class Worker:
         return len(chosen)
 
     def longest_lookup(self, until: Any) -> tuple[float, int]:
-        """Look up rows until `until()`; return the longest wait in seconds, and the number of lookups."""
+        """Look up rows until `until()`.
+
+        Returns the longest wait in seconds, and the number of lookups.
+        """
         longest, count = 0.0, 0
         while not until():
             rows = self._random.integers(0, self._rows, LOOKED_UP_ROWS).astype(np.int32)
@@ -91,7 +94,7 @@ class Worker:
 
 
 class Checkpoints:
-    """Checkpoints of the node in a storage, each the last one once it is written."""
+    """Checkpoints of the node in a storage."""
 
     def __init__(self, storage: CheckpointStorage) -> None:
         self._storage = storage

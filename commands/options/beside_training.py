@@ -10,7 +10,7 @@ import click
 
 
 def yield_to_training(run: str) -> None:
-    """Lower this process's priority, and say so, if the job of RUN may train on this machine.
+    """Lower this process's priority if the job of RUN may train here; say so.
 
     RUN is the folder of a run, or of a checkpoint in it; a URL says nothing of this machine. Call it on the
     main thread, before others are started. `run.background_priority` = "normal" leaves it as it is.
@@ -26,7 +26,7 @@ def yield_to_training(run: str) -> None:
 
 
 def _trains(folder: Path) -> bool:
-    """Return whether a run has begun, has not ended, and wants other work to yield."""
+    """Return whether a run has begun and not ended, and wants others to yield."""
     from ...pipeline.report.run_folder import ADDRESS_FILE
     from ...pipeline.report.write import JSON_NAME
 

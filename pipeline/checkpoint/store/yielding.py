@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class ThreadTimes(NamedTuple):
-    """For how many seconds a thread ran, and how many it waited for a processor."""
+    """Seconds for which a thread ran, and for which it waited for a processor."""
 
     thread: int
     ran: float
@@ -41,7 +41,7 @@ class ThreadTimes(NamedTuple):
 
 
 def own_times() -> ThreadTimes | None:
-    """Return the times of the calling thread; None where the system does not count them.
+    """Return the times of the calling thread; None if nobody counts them.
 
     Source: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
     """
@@ -85,7 +85,7 @@ class Yielding:
         return MOST_REST_SECONDS - self._left
 
     def between(self, pieces: Iterable[T]) -> Iterator[T]:
-        """Yield the pieces; rest before the next one if the work on the last ones says so."""
+        """Yield the pieces; rest between them while processors are scarce."""
         self._since = self._times()
         for piece in pieces:
             yield piece
