@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +76,9 @@ def main() -> None:
     given = parser.parse_args()
     found: dict[str, Any] = {"settings": {name: str(value) for name, value in vars(given).items()}}
     with log_or_generated(given.log, given.examples, given.held_out) as log:
-        ways = {name: partial(measured, log.absolute(), given, way) for name, way in WAYS.items()}
+        ways: dict[str, Callable[[], Figures]] = {
+            name: partial(measured, log.absolute(), given, way) for name, way in WAYS.items()
+        }
         results = found["runs"] = alternate(ways, given.rounds)
     print(table(results))
     found["over alone"] = {

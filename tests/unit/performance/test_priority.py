@@ -81,7 +81,7 @@ def test_what_it_raises_is_raised() -> None:
 def test_without_priorities_of_threads_it_works_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(priority.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     caplog.set_level(logging.INFO, priority.log.name)
     here = threading.get_native_id()
     assert [at_priority(BACKGROUND_NICE, threading.get_native_id) for _ in range(3)] == [here] * 3
