@@ -58,7 +58,8 @@ def s3_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def answer(url: str, method: str = "GET", body: bytes | None = None) -> bytes | None:
     """What a server answers; None if it does not, or refuses."""
-    request = urllib.request.Request(url, body, {"Accept": "application/json"}, method=method)
+    headers = {"Accept": "application/json", "Content-Type": "text/plain"}
+    request = urllib.request.Request(url, body, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=10.0) as reply:
             found: bytes = reply.read()
