@@ -26,8 +26,11 @@ _TIMEOUT: Final = "60s"
 _LONGEST_REASON: Final = 240
 # Where a cloud's machine gives the credentials of its role, asked last.
 _METADATA_ADDRESS: Final = "169.254.169.254"
-# Of S3, beside those that it answers with status 401 or 403.
-_EXPIRED_CODES: Final = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+# Status 401 or 403, of which obstore makes no error of its own where it lists objects; and codes of S3 that
+# come with status 400.
+_REFUSED: Final = re.compile(
+    r"status code: 40[13]\b|<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>"
+)
 _CREDENTIALS_REMEDY: Final = (
     "give the account its rights back, or renew the credentials: a node keeps those that it started with, so"
     " resume the job with new ones (docs/storage.md)"
@@ -173,8 +176,7 @@ def are_credentials_refused(error: BaseException) -> bool:
 
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return True
-    text = str(error)
-    return any(f"<Code>{code}</Code>" in text for code in _EXPIRED_CODES)
+    return _REFUSED.search(str(error)) is not None
 
 
 def reason_of(error: BaseException) -> str:

@@ -130,6 +130,8 @@ def test_a_part_goes_below_its_prefix(store: Store) -> None:
         ("PermissionDeniedError", True),
         ("UnauthenticatedError", True),
         ("GenericError:<Error><Code>ExpiredToken</Code><Message>has expired</Message></Error>", True),
+        ("GenericError:Server returned non-2xx status code: 403 Forbidden: <Error/>", True),
+        ("GenericError:Server returned non-2xx status code: 503 Busy: <Error/>", False),
         ("GenericError:<Error><Code>SlowDown</Code><Message>later</Message></Error>", False),
         ("GenericError:error sending request", False),
     ],
