@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def evaluate(
     With --by COLUMN, also score each value of that column, worst first (by excess logloss over a constant
     prediction).
     """
+    yield_to_training(run)
     import json
 
     from ..pipeline.data.paths import absolute_path

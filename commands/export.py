@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def export(
     only the rows that changed; `shadowsync merge` applies increments to a whole export. The exports that an
     increment builds upon must lie beside EXPORT.
     """
+    yield_to_training(run)
     from ..pipeline.errors import JobFileError
     from ..pipeline.saved_model.export import export_model
     from ..pipeline.saved_model.model import SavedModel

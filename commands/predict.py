@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def predict(run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], w
     of Parquet), probability, logit and label. A row that cannot be read, or whose logit is not finite, has no
     probability; the command prints how many such rows there are, and the first of them.
     """
+    yield_to_training(run)
     from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.prediction import write_predictions

@@ -89,13 +89,13 @@ class TableCheckpoints:
             except ShadowSyncError as error:
                 log.error("no checkpoint of the tables was written: %s", error)
                 return False
-            self._is_current = await self._fill(partial, job) and not is_used
+            self._is_current = await self._fill(partial, job, yields=is_used) and not is_used
             return has_checkpoint(partial.parent)
 
-    async def _fill(self, partial: Path, job: Job) -> bool:
+    async def _fill(self, partial: Path, job: Job, *, yields: bool) -> bool:
         """Have the nodes write their parts; return whether that was possible."""
         nodes = self._state.members.alive(EMBEDDING)
-        order = WriteCheckpoint(str(partial), "", running=True)
+        order = WriteCheckpoint(str(partial), "", running=True, yields=yields)
         replies = await self._server.call_all(nodes, order, WRITE_SECONDS)
         try:
             if len(replies) < job.embedding.nodes:

@@ -291,9 +291,25 @@ class JobController:
             if stop is None:
                 self._outcome.stopped(Stop("failed", str(error), error.exit_code))
             self._outcome.note(str(error))
+            self._note_older_checkpoint()
         finally:
             await self._close_checkpoints()
             self._outcome.stopped(self._state.stop)
+
+    def _note_older_checkpoint(self) -> None:
+        """Record which checkpoint there is, if the last one could not be written."""
+        manager = self._checkpoints
+        if self._outcome.model_saved is not None or manager is None:
+            return
+        newest, trained = manager.newest_examples, self._state.ledger.examples_so_far
+        if newest is not None:
+            has = f"it has {newest:,} of {trained:,} trained examples"
+            self._outcome.keeps_older(f"the last checkpoint is older: {has}")
+        elif manager.written:
+            # By a coordinator that died.
+            self._outcome.keeps_older("the last checkpoint is older")
+        elif self._job.start.resume:
+            self._outcome.keeps_older("the last checkpoint is the one that was resumed")
 
     async def _close_checkpoints(self) -> None:
         manager = self._checkpoints

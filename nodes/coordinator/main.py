@@ -290,6 +290,7 @@ def _conclude(
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None:
+        text += f"; {outcome.older_checkpoint}" if outcome.older_checkpoint else ""
         text += resume_hint(state.folder, state.job.run.storage, trained=state.ledger.complete)
     if not report.ledger.adds_up and stop is None:
         text = "the ledger does not add up; report.md says where"

@@ -121,7 +121,7 @@ class EmbeddingRole(ServingRole[ShardService]):
             service, ranges = self.service, request.ranges
             return await service.run(lambda: self._lacking(service.applied, ranges))
         if isinstance(request, WriteCheckpoint):
-            return await self._checkpoint(request.directory, running=request.running)
+            return await self._checkpoint(request)
         if isinstance(request, NodeLost):
             service, token = self.service, request.token
             service.call(lambda: service.lose(token))
@@ -142,19 +142,17 @@ class EmbeddingRole(ServingRole[ShardService]):
             found += [(epoch, span, *run) for run in runs]
         return LackingBatches(tuple(found), len(ranges))
 
-    async def _checkpoint(self, directory: str, *, running: bool) -> WriteCheckpointReply:
+    async def _checkpoint(self, request: WriteCheckpoint) -> WriteCheckpointReply:
         """Write the rows of one moment and the batches applied to them.
 
         Unless `running`, writes all rows on the service thread, which then serves nothing.
         """
-        if running:
-            files, pause_seconds = await self._checkpoints.write(directory)
+        if request.running:
+            files, pause_seconds = await self._checkpoints.write(request.directory, yields=request.yields)
         else:
             began = time.monotonic()
-            service = self.service
-            work = service.run(
-                lambda: ShardPart.of(service.store, service.applied).write(part_target(directory))
-            )
+            service, target = self.service, part_target(request.directory)
+            work = service.run(lambda: ShardPart.of(service.store, service.applied).write(target))
             files, pause_seconds = tuple(await work), time.monotonic() - began
         log.info("wrote %d files; pushes waited for at most %.3f s", len(files), pause_seconds)
         return WriteCheckpointReply(files, pause_seconds=pause_seconds)

@@ -80,14 +80,17 @@ class ShardCheckpoints:
         self._written: list[WrittenPart] = []
         self._links = True
         self._longest_seconds = 0.0
+        self._yields = False
 
-    async def write(self, directory: str) -> tuple[tuple[FileEntry, ...], float]:
+    async def write(self, directory: str, *, yields: bool = False) -> tuple[tuple[FileEntry, ...], float]:
         """Write a part while the shard serves.
 
+        With `yields` the writing yields to training, but the copying, for which training waits, does not.
         Returns its files, and the longest pause in seconds. Raises ResourceError if there is no memory for a
         copy of the changed rows, or a file cannot be written, and JobFileError for non-finite rows.
         """
         self._longest_seconds = 0.0
+        self._yields = yields
         last = await asyncio.to_thread(self._last_committed, directory.rpartition("/")[0])
         part = None if last is None else await self._write_changes(directory, *last)
         if part is None or last is None:
@@ -125,7 +128,7 @@ class ShardCheckpoints:
             linked = await asyncio.to_thread(self._link, folder, Path(directory), entries)
             if not linked:
                 return None
-        files = await asyncio.to_thread(changes.write, part_target(directory))
+        files = await asyncio.to_thread(changes.write, part_target(directory, yields=self._yields))
         parts = (*kept, tuple(files))
         return WrittenPart(before.whole, parts, changes.changes, before.whole_change_epoch, change_epoch)
 
@@ -171,7 +174,7 @@ class ShardCheckpoints:
         # The change epochs of earlier parts may be forgotten from here on.
         self._written.clear()
         part, began = await self._paused(self._begin_whole)
-        target = part_target(directory)
+        target = part_target(directory, yields=self._yields)
         files = tuple(await asyncio.to_thread(part.write, target))
         if applied_name(part.node) in part.tensors:
             return WrittenPart(files, (), 0, began, began)

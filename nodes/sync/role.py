@@ -107,7 +107,7 @@ class SyncRole(ServingRole[CenterService]):
         if isinstance(request, Drain):
             return DrainReply(self.metrics(), {})
         if isinstance(request, WriteCheckpoint):
-            return await self._checkpoint(service, request.directory)
+            return await self._checkpoint(service, request)
         if isinstance(request, NodeLost):
             token = request.token
             service.call(lambda: self._forget(service, token))
@@ -140,13 +140,15 @@ class SyncRole(ServingRole[CenterService]):
     def _forget(self, service: CenterService, token: str) -> None:
         self._orphaned_slices += service.state.forget(token)
 
-    async def _checkpoint(self, service: CenterService, directory: str) -> WriteCheckpointReply:
+    async def _checkpoint(self, service: CenterService, request: WriteCheckpoint) -> WriteCheckpointReply:
         values = await self.slice_values()
         if values is None:
             return WriteCheckpointReply(())
         name = f"sync-{self._index}"
         metadata = {"role": name, "start": str(service.state.start), "stop": str(service.state.stop)}
-        entries: list[FileEntry] = await asyncio.to_thread(
-            lambda: write_tensors(part_target(directory), name, {"center": values}, metadata)
-        )
-        return WriteCheckpointReply(tuple(entries))
+
+        def write() -> list[FileEntry]:
+            target = part_target(request.directory, yields=request.yields)
+            return write_tensors(target, name, {"center": values}, metadata)
+
+        return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))

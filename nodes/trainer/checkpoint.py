@@ -194,7 +194,7 @@ class TrainerCheckpoint:
             raise self._not_finite_error("the model")
 
         def write() -> list[FileEntry]:
-            directory = part_target(request.directory)
+            directory = part_target(request.directory, yields=request.yields)
             entries = write_trainer(directory, self._index, snapshot) if finite else []
             if dense is not None:
                 # The replica itself may be on a device.
@@ -221,7 +221,8 @@ class TrainerCheckpoint:
             # A center may hold the optimizer's state after the weights.
             numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
             flat = compose_model(parts_place(request.directory), given, origin, numel)
-            return write_dense(part_target(request.directory), layout, flat[: layout.numel], origin)
+            target = part_target(request.directory, yields=request.yields)
+            return write_dense(target, layout, flat[: layout.numel], origin)
 
         return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 

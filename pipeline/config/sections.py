@@ -75,6 +75,10 @@ class RunSection(Section):
         description="How long a job waits until one joins, before it stops: without a reader, without one of"
         " its embedding nodes, or without a trainer while a center has the model.",
     )
+    background_priority: Literal["low", "normal"] = Field(
+        default="low",
+        description='"low": checkpoints and validations beside training yield to it; "normal": they do not.',
+    )
 
     @field_validator("storage")
     @classmethod

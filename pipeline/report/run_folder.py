@@ -12,6 +12,7 @@ from typing import Final
 
 from ..atomic_file import atomic_file, unwritable
 from ..checkpoint.saved import open_saved
+from ..checkpoint.store.contract import StorageError
 from ..errors import JobFileError, ShadowSyncError
 
 LATEST: Final = "latest"
@@ -96,9 +97,13 @@ def resume_hint(run_folder: Path, storage: str = "", *, trained: bool = False) -
     """Say how a stopped run goes on; "" if it has no checkpoint.
 
     The text begins with "; ", to be appended to a sentence. `trained`: whether all of its input is trained.
+    Of a storage that does not answer nobody knows what is in it.
     """
     try:
         open_saved(storage or run_folder)
+    except StorageError:
+        again = f"once the storage answers, `shadowsync resume {storage}` continues from its last checkpoint"
+        return f"; {again}, if it has one" if storage else ""
     except ShadowSyncError:
         return ""
     place = storage or shown(run_folder)

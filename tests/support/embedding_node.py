@@ -48,9 +48,10 @@ class Node:
     ) -> None:
         self.role, self.connection, self._call, self.facts = role, connection, call, facts
 
-    def checkpoint(self, folder: Path, *, running: bool = False) -> Any:
-        """The coordinator asks for a checkpoint; a future of the reply."""
-        return self._call(self.role.handle(WriteCheckpoint(str(folder), "replicas", running=running)))
+    def checkpoint(self, folder: Path | str, *, running: bool = False, yields: bool = False) -> Any:
+        """The coordinator asks for a checkpoint, in a folder or at a URL; a future of the reply."""
+        request = WriteCheckpoint(str(folder), "replicas", running=running, yields=yields)
+        return self._call(self.role.handle(request))
 
     def call(self, message: Message) -> Message:
         """What a worker asks."""

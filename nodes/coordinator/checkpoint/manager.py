@@ -15,6 +15,7 @@ from ....pipeline.data.bad_rows import own_bad_rows
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ShadowSyncError
 from ....pipeline.metrics.ranking import metrics_by_label
+from ....pipeline.performance.priority import BACKGROUND_NICE
 from ....pipeline.text.format import counted, percent
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
@@ -79,6 +80,7 @@ class CheckpointManager:
         ended_early: why training should end, once patience is exhausted.
         best_is_last: whether the last checkpoint of a finished job is also the best one.
         failed: number of checkpoints that failed during training.
+        newest_examples: trained examples of the newest one; None before this coordinator has written one.
     """
 
     def __init__(self, server: CoordinatorServer, model: FinalModel, spans: Sequence[Span]) -> None:
@@ -94,7 +96,10 @@ class CheckpointManager:
         self._validation_due = IntervalTrigger(every.every_examples, every.every_seconds, every.every_epochs)
         self._waiting: deque[str] = deque()
         self._pinned = 0
+        self._yields = job.run.background_priority == "low"
         self._scorer = CheckpointScorer()
+        if self._yields and not every.wait:
+            self._scorer.nice = BACKGROUND_NICE
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         for scored in self._state.scored:
@@ -104,6 +109,7 @@ class CheckpointManager:
         self.ended_early = ""
         self.best_is_last = False
         self.failed = 0
+        self.newest_examples: int | None = None
 
     @property
     def written(self) -> int:
@@ -127,6 +133,8 @@ class CheckpointManager:
         """
         if not self._validates:
             return
+        # From here on the end of the job waits for it.
+        self._scorer.nice = 0
         if self.ended_early:
             await self._skip_waiting()
         if self._scoring is not None:
@@ -197,7 +205,7 @@ class CheckpointManager:
         if validate and self.validation.settings.wait:
             await self._take_in_pause()
         else:
-            await self._take_and_pin(validate)
+            await self._take_and_pin(validate, yields=self._yields)
         self._checkpoint_due.done(examples, seconds)
         if validate:
             self._validated_examples = examples
@@ -210,7 +218,7 @@ class CheckpointManager:
         trainers = self._state.members.alive("trainer")
         await self._server.call_all(trainers, PauseTraining(number, True), PAUSE_SECONDS)
         try:
-            await self._take_and_pin(True)
+            await self._take_and_pin(True, yields=False)
             await self._wait()
         finally:
             self.validation.wait(self._state.seconds() - since)
@@ -230,8 +238,8 @@ class CheckpointManager:
             *(self._server.call_until_answered(trainer, go_on, unable, wanted) for trainer in trainers)
         )
 
-    async def _take_and_pin(self, validate: bool) -> None:
-        manifest = await self._take()
+    async def _take_and_pin(self, validate: bool, *, yields: bool) -> None:
+        manifest = await self._take(yields=yields)
         if manifest is None or not validate:
             return
         await self._pin()
@@ -248,13 +256,15 @@ class CheckpointManager:
             )
         self.validation.skip()
 
-    async def _take(self) -> CheckpointManifest | None:
+    async def _take(self, *, yields: bool) -> CheckpointManifest | None:
         try:
-            return await self._taker.take()
+            manifest = await self._taker.take(yields=yields)
         except ShadowSyncError as error:
             self.failed += 1
             self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
             return None
+        self.newest_examples = manifest.examples_trained
+        return manifest
 
     async def _pin(self) -> None:
         """Have the last checkpoint wait for its validation."""

@@ -222,10 +222,11 @@ class RunningCheckpoint:
         self._loop = asyncio.get_running_loop()
         self._reported_pauses: set[str] = set()
 
-    async def take(self) -> CheckpointManifest:
+    async def take(self, *, yields: bool = False) -> CheckpointManifest:
         """Take one checkpoint, which replaces the previous one.
 
-        Raises ShadowSyncError if a node cannot write its part or is lost; the previous one then stays.
+        With `yields` the nodes write it in the time that training leaves: nobody waits for it. Raises
+        ShadowSyncError if a node cannot write its part or is lost; the previous one then stays.
         """
         began = time.monotonic()
         try:
@@ -233,7 +234,7 @@ class RunningCheckpoint:
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
             if (folder := self._checkpoints.folder) is not None:
                 await run_in_thread_uncancellable(require_room, folder, max(estimate, self._new_bytes))
-            manifest = await self._write(partial)
+            manifest = await self._write(partial, yields=yields)
             # A replacement node may be reading the checkpoint that this one would replace.
             require_all_shards(self._state)
             await run_in_thread_uncancellable(self._commit, partial, manifest)
@@ -261,13 +262,13 @@ class RunningCheckpoint:
         self._state.checkpoint_written()
         self._server.journal.decided(CheckpointWritten())
 
-    async def _write(self, partial: str) -> CheckpointManifest:
+    async def _write(self, partial: str, *, yields: bool) -> CheckpointManifest:
         snapshot = LedgerSnapshot.of(self._state)
         # At the same moment as the ledger: a later replacement shard would lack its batches.
         shards = require_all_shards(self._state)
         # The ledger's file must have everything that the checkpoint has.
         await self._server.store.flush()
-        part = WriteCheckpoint(partial, self._model.origin, running=True)
+        part = WriteCheckpoint(partial, self._model.origin, running=True, yields=yields)
         files = await asyncio.to_thread(snapshot.ledger.write, part_target(partial))
         files += await self._parts([(shard, part) for shard in shards])
         trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
@@ -277,7 +278,7 @@ class RunningCheckpoint:
         others = [(member, part) for member in (*trainers, *syncs) if member is not saver]
         files += await self._parts([(saver, replace(part, dense=True)), *others])
         if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
-            whole = ComposeModel(part.directory, part.model, tuple(files))
+            whole = ComposeModel(part.directory, part.model, tuple(files), yields)
             files += await self._parts([(saver, whole)])
         return manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 

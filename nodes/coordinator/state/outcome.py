@@ -145,6 +145,8 @@ class Outcome:
         applied_of: by shard, the batches that it applied among those that a dead trainer returned and that
             were then left out.
         model_saved: which model the checkpoint has; None without a checkpoint.
+        older_checkpoint: what the checkpoint of an earlier moment lacks, in words, if the job's last one
+            could not be written; "" otherwise.
         progressive: sums over the batches that were scored before their step.
         profile: the profile with its trace events; None if none was requested, or nothing could be measured.
         best_score: the best checkpoint's score on the held-out files, unless it is the last one.
@@ -160,6 +162,7 @@ class Outcome:
     divergence: float | None = None
     divergence_curve: list[tuple[float, float]] = field(default_factory=list)
     model_saved: str | None = None
+    older_checkpoint: str = ""
     score: Score | None = None
     best_score: Score | None = None
     progressive: QualitySums | None = None
@@ -219,6 +222,11 @@ class Outcome:
     def saved(self, model: str) -> None:
         """Record which model the last checkpoint has."""
         self.model_saved = model
+
+    def keeps_older(self, what: str) -> None:
+        """Record that the last checkpoint could not be written, and which one there is."""
+        self.older_checkpoint = what
+        self.note(what)
 
     def evaluated(self, score: Score) -> None:
         """Record the score of the last model on the held-out files."""

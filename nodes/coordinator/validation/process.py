@@ -1,8 +1,9 @@
 """The process that scores checkpoints beside a running job, one after the other.
 
-A request is a line of JSON on standard input: `checkpoint` (its folder or URL) and `spans`. The reply is a
-line of JSON on standard output: the score, or `error`. When standard input closes, the coordinator is gone,
-and this process ends at once.
+A request is a line of JSON on standard input: `checkpoint` (its folder or URL), `spans`, and `nice`, by how
+much the priority of this score is lower than that of threads that train. The reply is a line of JSON on
+standard output: the score, or `error`. When standard input closes, the coordinator is gone, and this process
+ends at once.
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ import os
 import queue
 import sys
 import threading
-from typing import Any, Final
+from typing import Any
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
-
-NICE: Final = 5
-"""Below training's priority, but the process gets a share even if training takes the whole machine."""
+from ....pipeline.performance.priority import at_priority
 
 
 def main() -> None:
     """Reply to requests until standard input closes."""
-    os.nice(NICE)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # Keep what a user's model prints out of the replies.
     os.dup2(2, 1)
@@ -59,7 +57,7 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
 
 def _reply(request: dict[str, Any]) -> dict[str, Any]:
     try:
-        return score(request)
+        return at_priority(int(request["nice"]), lambda: score(request))
     except ShadowSyncError as error:
         return {"error": str(error)}
 

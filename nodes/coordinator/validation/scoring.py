@@ -40,9 +40,14 @@ class CheckpointScore:
 class CheckpointScorer:
     """Score checkpoints in a process that lives from the first one to `close`.
 
-    The process has one compute thread and a lower priority, and ends with this process. It is kept because
-    its start takes seconds, most of them to import torch. Used on one loop, for one score at a time.
+    The process has one compute thread, and ends with this process. It is kept because its start takes
+    seconds, most of them to import torch. Used on one loop, for one score at a time.
+
+    Attributes:
+        nice: how much lower the priority of the next scores is; 0 for those that training waits for.
     """
+
+    nice = 0
 
     def __init__(self) -> None:
         self._process: Process | None = None
@@ -56,7 +61,11 @@ class CheckpointScorer:
         If this coroutine is cancelled, the process is killed first. Raises ClusterError with the reason if it
         fails; the next score may start another process.
         """
-        request = {"checkpoint": fspath(checkpoint), "spans": [values_of(span) for span in spans]}
+        request = {
+            "checkpoint": fspath(checkpoint),
+            "spans": [values_of(span) for span in spans],
+            "nice": self.nice,
+        }
         process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None

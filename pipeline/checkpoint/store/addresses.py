@@ -11,6 +11,7 @@ from ...jobfile.extras import require_extra
 from .contract import PartTarget, Store
 from .local import LocalStore
 from .objects import ObjectStore, connect
+from .yielding import Yielding
 
 
 def root_of(url: str) -> str:
@@ -32,12 +33,14 @@ def open_store(url: str) -> Store:
     return ObjectStore(connect(root_of(url)), root_of(url))
 
 
-def part_target(directory: str) -> PartTarget:
+def part_target(directory: str, *, yields: bool = False) -> PartTarget:
     """Return where a node writes, by the path of a folder or a URL.
 
-    The last part of the URL is the prefix. Raises as `open_store`.
+    The last part of the URL is the prefix. With `yields` the writing yields to training. Raises as
+    `open_store`.
     """
+    yielding = Yielding() if yields else None
     if not is_url(directory):
-        return PartTarget(LocalStore(Path(directory)))
+        return PartTarget(LocalStore(Path(directory)), yielding=yielding)
     root, _, prefix = directory.rpartition("/")
-    return PartTarget(open_store(root), prefix)
+    return PartTarget(open_store(root), prefix, yielding)

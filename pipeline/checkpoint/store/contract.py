@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...errors import ExitCode, ShadowSyncError
+from .yielding import Yielding
 
 
 class StorageError(ShadowSyncError):
@@ -107,14 +108,20 @@ class Store(ABC):
 
 @dataclass(frozen=True, slots=True)
 class PartTarget:
-    """A prefix of a store, where a node writes; "" is the root."""
+    """A prefix of a store, where a node writes; "" is the root.
+
+    With `yielding` its writing yields to training.
+    """
 
     store: Store
     prefix: str = ""
+    yielding: Yielding | None = None
 
     def put(self, name: str, pieces: Iterable[bytes]) -> Stored:
         """Write an object below the prefix.
 
         Its name in the result has the prefix. Raises as `Store.put`.
         """
+        if self.yielding is not None:
+            pieces = self.yielding.between(pieces)
         return self.store.put(f"{self.prefix}/{name}" if self.prefix else name, pieces)

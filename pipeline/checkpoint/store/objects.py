@@ -26,6 +26,15 @@ _TIMEOUT: Final = "60s"
 _LONGEST_REASON: Final = 240
 # Where a cloud's machine gives the credentials of its role, asked last.
 _METADATA_ADDRESS: Final = "169.254.169.254"
+# Status 401 or 403, of which obstore makes no error of its own where it lists objects; and codes of S3 that
+# come with status 400.
+_REFUSED: Final = re.compile(
+    r"status code: 40[13]\b|<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>"
+)
+_CREDENTIALS_REMEDY: Final = (
+    "give the account its rights back, or renew the credentials: a node keeps those that it started with, so"
+    " resume the job with new ones (docs/storage.md)"
+)
 _HTTP_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -146,6 +155,9 @@ class ObjectStore(Store):
         except FileNotFoundError as error:
             raise ObjectMissing(f"cannot be found ({reason_of(error)})", where=where) from error
         except BaseError as error:
+            if are_credentials_refused(error):
+                what = f"the storage refuses the credentials ({reason_of(error)})"
+                raise StorageError(what, where=where, remedy=_CREDENTIALS_REMEDY) from error
             raise StorageError(
                 f"the storage refuses or does not answer ({reason_of(error)})", where=where
             ) from error
@@ -153,6 +165,18 @@ class ObjectStore(Store):
 
 class _AlreadyThere(StorageError):
     """A conditional write found an object."""
+
+
+def are_credentials_refused(error: BaseException) -> bool:
+    """Return whether a request failed because of its credentials.
+
+    They are wrong, revoked or expired, or may not do this.
+    """
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return True
+    return _REFUSED.search(str(error)) is not None
 
 
 def reason_of(error: BaseException) -> str:

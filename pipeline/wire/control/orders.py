@@ -296,12 +296,14 @@ class WriteCheckpoint(Request["WriteCheckpointReply"]):
     Attributes:
         running: training continues meanwhile; a shard may write changed rows only.
         dense: a trainer also writes the model that `model` names, and the algorithm's state.
+        yields: training does not wait for this, so the writing yields to it.
     """
 
     directory: str
     model: str
     running: bool = False
     dense: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +317,12 @@ class WriteCheckpointReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class ComposeModel(Request["WriteCheckpointReply"]):
-    """Compose and write the single model from all parts."""
+    """Compose and write the single model from all parts; `yields` as in `WriteCheckpoint`."""
 
     directory: str
     model: str
     files: FileEntries
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from shadowsync.pipeline.checkpoint.store.contract import ObjectMissing, PartTarget, Store
+from shadowsync.pipeline.checkpoint.store.contract import ObjectMissing, PartTarget, StorageError, Store
 from shadowsync.pipeline.checkpoint.store.local import LocalStore
 from shadowsync.pipeline.checkpoint.store.objects import CHUNK_BYTES, ObjectStore
 
@@ -121,3 +122,28 @@ def test_a_part_goes_below_its_prefix(store: Store) -> None:
     assert PartTarget(store, "parts-1").put("a", [b"x"]).name == "parts-1/a"
     assert PartTarget(store).put("a", [b"yy"]).name == "a"
     assert store.list() == {"a": 2, "parts-1/a": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        ("PermissionDeniedError", True),
+        ("UnauthenticatedError", True),
+        ("GenericError:<Error><Code>ExpiredToken</Code><Message>has expired</Message></Error>", True),
+        ("GenericError:Server returned non-2xx status code: 403 Forbidden: <Error/>", True),
+        ("GenericError:Server returned non-2xx status code: 503 Busy: <Error/>", False),
+        ("GenericError:<Error><Code>SlowDown</Code><Message>later</Message></Error>", False),
+        ("GenericError:error sending request", False),
+    ],
+)
+def test_refused_credentials_are_told_from_other_failures(error: str, refused: bool) -> None:
+    """An expired token is answered with status 400, as any bad request."""
+    stores = pytest.importorskip("obstore.store")
+    kinds = importlib.import_module("obstore.exceptions")
+    name, _, text = error.partition(":")
+    store = ObjectStore(stores.MemoryStore(), "s3://bucket/run")
+    with pytest.raises(StorageError) as caught, store._named("a"):
+        raise getattr(kinds, name)(text)
+    assert ("refuses the credentials" in str(caught.value)) == refused
+    assert ("renew the credentials" in caught.value.remedy) == refused
+    assert caught.value.where == "s3://bucket/run/a"

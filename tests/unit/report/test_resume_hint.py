@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from shadowsync.pipeline.checkpoint.manifest import begin, commit
+from shadowsync.pipeline.checkpoint.store.contract import StorageError
+from shadowsync.pipeline.report import run_folder
 from shadowsync.pipeline.report.run_folder import resume_hint
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
@@ -19,3 +22,19 @@ def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(tmp_path: Path) -> Non
     assert resume_hint(tmp_path) == hint
     (tmp_path / "checkpoint.old" / "manifest.json").write_text("{")
     assert resume_hint(tmp_path) == ""
+
+
+def test_of_a_storage_that_does_not_answer_it_says_what_to_do_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/storage"
+    assert resume_hint(tmp_path, url) == "", "the control: it answers, and there is none"
+
+    def silent(location: str) -> None:
+        raise StorageError("does not answer", where=location)
+
+    monkeypatch.setattr(run_folder, "open_saved", silent)
+    assert resume_hint(tmp_path, url) == (
+        f"; once the storage answers, `shadowsync resume {url}` continues from its last checkpoint,"
+        " if it has one"
+    )

@@ -20,7 +20,7 @@ from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, commit, 
 from shadowsync.pipeline.errors import ClusterError, ResourceError
 from shadowsync.pipeline.text.format import data_size
 from shadowsync.pipeline.wire.control.base import Reply, Request
-from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
+from shadowsync.pipeline.wire.control.orders import ComposeModel, WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
@@ -103,6 +103,17 @@ def test_of_one_that_a_node_refuses_nothing_is_left(tmp_path: Path) -> None:
 
     run(body())
     assert names(tmp_path) == ["checkpoint"]
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_all_parts_yield_or_none(tmp_path: Path, yields: bool) -> None:
+    async def body() -> list[bool]:
+        c = job(tmp_path)
+        await taker(c, ModelOrigin.MEAN).take(yields=yields)
+        return [part.yields for _, part, _ in c.requested if isinstance(part, WriteCheckpoint | ComposeModel)]
+
+    # Of the shard, two trainers, and the model of both.
+    assert asyncio.run(body()) == [yields] * 4
 
 
 def test_a_trainer_that_is_out_of_the_group_does_not_save_the_model(tmp_path: Path) -> None:

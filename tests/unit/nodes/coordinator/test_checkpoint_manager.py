@@ -20,7 +20,9 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.metrics.quality import QualitySums
-from shadowsync.pipeline.wire.control.base import Reply
+from shadowsync.pipeline.performance.priority import BACKGROUND_NICE
+from shadowsync.pipeline.wire.control.base import Done, Reply
+from shadowsync.pipeline.wire.control.orders import PauseTraining, WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
@@ -54,10 +56,11 @@ class Clock:
         return 0.0
 
 
-def job(folder: Path, clock: Clock) -> FakeServer:
+def job(folder: Path, clock: Clock, *, wait: bool = False, priority: str = "low") -> FakeServer:
     members = [member("trainer", 0), member("embedding", 0)]
-    validation = {"every_examples": 10, "metric": "logloss"}
-    return FakeServer(folder, members, validation=validation, clock=clock)
+    validation = {"every_examples": 10, "metric": "logloss", "wait": wait}
+    run = {"background_priority": priority}
+    return FakeServer(folder, members, run=run, validation=validation, clock=clock)
 
 
 @pytest.fixture
@@ -243,3 +246,37 @@ def test_training_goes_on_where_an_event_cannot_be_stored(
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
     assert caplog.text.count("an event could not be stored in the ledger's file") == 2
+
+
+@pytest.mark.parametrize(
+    ("wait", "priority", "yields"), [(False, "low", True), (True, "low", False), (False, "normal", False)]
+)
+def test_what_training_waits_for_does_not_yield(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool, priority: str, yields: bool
+) -> None:
+    """Nor what the end of the job waits for."""
+    nices: list[int] = []
+
+    async def noted(scorer: CheckpointScorer, _: Path, __: list[Span]) -> CheckpointScore:
+        nices.append(scorer.nice)
+        return score(GOOD)
+
+    monkeypatch.setattr(CheckpointScorer, "score", noted)
+
+    async def body() -> list[bool]:
+        clock = Clock()
+        c = job(tmp_path, clock, wait=wait, priority=priority)
+        c.reply = lambda node, request: (
+            Done() if isinstance(request, PauseTraining) else c.written(node, request)
+        )
+        manager = manager_of(c)
+        running = await started(clock, manager)
+        await validated(c, manager, 1)
+        await ended(running)
+        await manager.finish()
+        await manager.cancel()
+        return [part.yields for _, part, _ in c.requested if isinstance(part, WriteCheckpoint)]
+
+    asked = asyncio.run(asyncio.wait_for(body(), 60.0))
+    assert asked == [yields] * 2
+    assert nices == [BACKGROUND_NICE if yields else 0, 0]

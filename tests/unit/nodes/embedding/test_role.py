@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.checkpoint.saved_ledger import SavedLedger
+from shadowsync.pipeline.checkpoint.store import addresses
+from shadowsync.pipeline.checkpoint.store.yielding import ThreadTimes, Yielding
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.errors import JobFileError, ResourceError
@@ -31,6 +35,7 @@ from shadowsync.tests.support.embedding_node import (
     job_of,
     running,
 )
+from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 
@@ -91,6 +96,37 @@ def test_only_the_copy_is_made_on_the_thread_that_serves(
         node.checkpoint(tmp_path).result(ENOUGH_SECONDS)
     assert writers[0] != "shard"
     assert writers[1] == "shard"
+
+
+def test_one_that_yields_rests_while_it_writes_and_serves_meanwhile(
+    context: Context, failures: list[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never on the thread that serves, and not where training waits for it."""
+    rested, go_on = list[str](), threading.Event()
+
+    def rest(_: float) -> None:
+        rested.append(threading.current_thread().name)
+        assert go_on.wait(ENOUGH_SECONDS)
+
+    ran = itertools.count()
+    scarce = partial(Yielding, lambda: ThreadTimes(1, (at := next(ran)), at), rest)
+    monkeypatch.setattr(addresses, "Yielding", scarce)
+    for name in ("final", "pause", "beside"):
+        (tmp_path / name).mkdir()
+    with running(context, job_of(), failures) as node:
+        node.checkpoint(tmp_path / "final").result(ENOUGH_SECONDS)
+        node.checkpoint(tmp_path / "pause", running=True).result(ENOUGH_SECONDS)
+        assert rested == [], "the control: training waits for both"
+        before = node.look_up()
+        reply = node.checkpoint(tmp_path / "beside", running=True, yields=True)
+        wait_until(lambda: rested, "it rests")
+        node.push(batch_id(0))
+        np.testing.assert_allclose(node.look_up(), before - 1, atol=1e-5)
+        assert not reply.done()
+        go_on.set()
+        saved = saved_in(tmp_path / "beside", reply.result(ENOUGH_SECONDS))
+        assert saved.read("C1", 0, ROWS).shape == (ROWS, DIM)
+    assert "shard" not in rested
 
 
 def test_rows_that_are_not_finite_take_no_good_checkpoints_place(

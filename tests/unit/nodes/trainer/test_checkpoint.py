@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from shadowsync.nodes.trainer.checkpoint import TrainerCheckpoint, TrainerSnapshot
+from shadowsync.pipeline.checkpoint.store import addresses
+from shadowsync.pipeline.checkpoint.store.yielding import ThreadTimes, Yielding
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
@@ -19,7 +23,7 @@ from shadowsync.tests.support.shared import build_shared
 REPLICA, OPTIMIZER, CENTER, NOTHING = "the replica", "the optimizer", "the center", "nothing"
 
 
-def written(folder: Path, unsound: str, *, dense: bool, running: bool) -> set[str]:
+def written(folder: Path, unsound: str, *, dense: bool, running: bool, yields: bool = False) -> set[str]:
     """The roles of the files that a trainer writes where one thing has a number that is not finite."""
     job = Job.model_validate(
         {
@@ -45,7 +49,7 @@ def written(folder: Path, unsound: str, *, dense: bool, running: bool) -> set[st
     async def body() -> set[str]:
         keeping = TrainerCheckpoint(shared, algorithm, 1, snapshots, model)
         origin = "replicas" if running else "center"
-        request = WriteCheckpoint(str(folder), origin, running=running, dense=dense)
+        request = WriteCheckpoint(str(folder), origin, running=running, dense=dense, yields=yields)
         return {entry.role for entry in (await keeping.checkpoint(request)).files}
 
     return asyncio.run(body())
@@ -75,3 +79,15 @@ def test_the_center_is_saved_by_a_trainer_whose_own_part_is_not_finite(tmp_path:
 def test_a_center_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match="the model of trainer-1 has numbers that are not finite"):
         written(tmp_path, CENTER, dense=True, running=False)
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_one_that_training_does_not_wait_for_yields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yields: bool
+) -> None:
+    rested: list[float] = []
+    ran = itertools.count()
+    scarce = partial(Yielding, lambda: ThreadTimes(1, (at := next(ran)), at), rested.append)
+    monkeypatch.setattr(addresses, "Yielding", scarce)
+    assert written(tmp_path, NOTHING, dense=True, running=True, yields=yields) == {"trainer-1", "dense"}
+    assert bool(rested) == yields

@@ -1,0 +1,61 @@
+"""Which commands yield to training: those that read the checkpoint of a run that has not ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from shadowsync.commands.options.beside_training import yield_to_training
+from shadowsync.pipeline.performance import priority
+
+
+@pytest.fixture
+def lowered(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One entry for each time that the process lowers its priority."""
+    found: list[bool] = []
+    monkeypatch.setattr(priority, "lower_process", lambda: found.append(True))
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a run that has begun."""
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "coordinator.json").write_text("{}")
+    (tmp_path / "job.json").write_text(json.dumps({"run": {"background_priority": "low"}}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["", "checkpoint"])
+def test_one_that_trains(
+    run: Path, place: str, lowered: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    yield_to_training(str(run / place))
+    assert lowered == [True]
+    assert capsys.readouterr().err == f"{run} has not ended: this command yields to its training (nice 10)\n"
+
+
+def test_of_an_earlier_version(run: Path, lowered: list[bool]) -> None:
+    (run / "job.json").write_text(json.dumps({"run": {}}))
+    yield_to_training(str(run))
+    assert lowered == [True]
+
+
+@pytest.mark.parametrize("change", ["it has ended", "it does not want it", "no run", "a URL", "no job"])
+def test_others_do_not(
+    run: Path, change: str, lowered: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(run)
+    if change == "it has ended":
+        (run / "report.json").write_text("{}")
+    elif change == "it does not want it":
+        (run / "job.json").write_text(json.dumps({"run": {"background_priority": "normal"}}))
+    elif change == "no run":
+        (run / "coordinator.json").unlink()
+    elif change == "no job":
+        (run / "job.json").unlink()
+    else:
+        place = "s3://bucket/run"
+    yield_to_training(place)
+    assert (lowered, capsys.readouterr().err) == ([], "")
