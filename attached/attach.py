@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ..pipeline.errors import ClusterError
 from ..pipeline.text.format import duration
 from ..pipeline.wire.endpoints import AUTO, host_of, is_loopback_host
 from .checks import check_model
+from .hub.members import LOOP
 from .job import loop_job
 from .joining import await_begun, find_hub, hub_address
 from .loop import END_SECONDS, AttachedLoop
@@ -81,33 +83,35 @@ def attach(
     wanted = _settings(algorithm, options, mode, every, gap, duty, codecs)
     address = hub_address(join, key)
     views = ParameterViews(module)
-    views.claim()
-    try:
-        joining = find_hub(address, wanted, timeout_seconds)
+    with contextlib.ExitStack() as undoing:
+        views.claim()
+        undoing.callback(views.detach)
+        joining = find_hub(address, LOOP, wanted, timeout_seconds)
+        undoing.callback(joining.withdraw)
         settings = _node_settings(joining.endpoint, bind, advertise, timeout_seconds)
         thread = NodeThread(lambda: LoopRole(views, wanted, start), settings, "attached loop")
         role = thread.start()
-        try:
-            await_begun(thread, role.begun)
-            _await_others(thread, role, wait_for, timeout_seconds)
-            comes_back = address != ENV and on_lost == "go_on"
-            return AttachedLoop(
-                views,
-                optimizers,
-                thread,
-                role,
-                raise_if_lost=on_lost == "raise",
-                seek=_seek_with(views, wanted, settings) if comes_back else None,
-                hub_wait_seconds=hub_wait_seconds,
-                at_end=joining.at_end,
-            )
-        except BaseException:
-            thread.fail(ClusterError("the loop was not attached"))
-            thread.join(timeout_seconds)
-            raise
-    except BaseException:
-        views.detach()
-        raise
+        undoing.callback(_give_up, thread, timeout_seconds)
+        await_begun(thread, role.begun)
+        _await_others(thread, role, wait_for, timeout_seconds)
+        comes_back = address != ENV and on_lost == "go_on"
+        loop = AttachedLoop(
+            views,
+            optimizers,
+            thread,
+            role,
+            joining,
+            raise_if_lost=on_lost == "raise",
+            seek=_seek_with(views, wanted, settings) if comes_back else None,
+            hub_wait_seconds=hub_wait_seconds,
+        )
+        undoing.pop_all()
+    return loop
+
+
+def _give_up(thread: NodeThread[LoopRole], timeout_seconds: float) -> None:
+    thread.fail(ClusterError("the loop was not attached"))
+    thread.join(timeout_seconds)
 
 
 def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

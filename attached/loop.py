@@ -24,6 +24,7 @@ from .node_thread import NodeThread, await_first
 from .returning import WayBack
 from .role import LoopRole
 from .sampler import SharedSampler
+from .torchrun import Joining
 from .views import ParameterViews
 
 WhichModel = Literal["center", "mean", "global", "mine"]
@@ -56,14 +57,14 @@ class AttachedLoop:
         optimizers: Sequence[torch.optim.Optimizer],
         thread: NodeThread[LoopRole],
         role: LoopRole,
+        joining: Joining,
         *,
         raise_if_lost: bool = False,
         seek: Callable[[NodeThread[LoopRole], LoopRole], WayBack] | None = None,
         hub_wait_seconds: float = 0.0,
-        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._views, self._thread, self._role = views, thread, role
-        self._at_end = at_end
+        self._joining = joining
         self._raise_if_lost = raise_if_lost
         self._seek, self._hub_wait_seconds = seek, hub_wait_seconds
         self._way_back: WayBack | None = None
@@ -330,9 +331,10 @@ class AttachedLoop:
                 self._thread.fail(ClusterError("the loop left"))
                 self._thread.join(END_SECONDS)
             self._views.detach()
+            self._joining.leave()
         if closing_round:
             # An exception of the user's is not kept until the other loops have left.
-            self._at_end()
+            self._joining.await_others()
         return self._role.is_complete
 
     def _end_samples(self) -> None:

@@ -60,7 +60,7 @@ class WayBack:
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            if not _answers(self._endpoint):
+            if not answers(self._endpoint):
                 continue
             with self.turn:
                 if self._ended.is_set():
@@ -79,7 +79,7 @@ class WayBack:
             log.warning("the loop cannot come back yet: %s", why)
 
 
-def _answers(endpoint: str) -> bool:
+def answers(endpoint: str) -> bool:
     """Return whether something listens there."""
     host, port = host_of(endpoint), endpoint.rpartition(":")[2]
     try:

@@ -14,6 +14,7 @@ import torch
 import zmq
 
 from ..nodes.allreduce.sockets import PeerListener
+from ..nodes.replica.buffer import write_elements
 from ..nodes.replica.replica import ReplicaContext, find_device
 from ..nodes.runtime.role import NodeContext, unexpected_request
 from ..nodes.shadow.fixed_rate import FixedRate
@@ -332,18 +333,14 @@ class LoopRole(SynchronizedRole):
 
         Those of a checkpoint come before the loop meets the others.
         """
-        given = torch.from_numpy(np.frombuffer(request.values, dtype=np.float32).copy())
-        elements = self._views.layout.numel
-        if request.start + len(given) > elements:
-            raise ValueError(f"{len(given)} elements from {request.start} given; there are {elements}")
-        if self.context is None:
-            if self._first_model is None:
-                self._first_model = torch.zeros(elements)
+        if self.context is not None:
+            flat = self.context.replica.flat
+        elif self._first_model is not None:
             flat = self._first_model
         else:
-            flat = self.context.replica.flat
+            flat = self._first_model = torch.zeros(self._views.layout.numel)
         if self.context is None or (self._start == "cluster" and not self.begun.done()):
-            flat[request.start : request.start + len(given)].copy_(given)
+            write_elements(flat, request.start, request.values, "replica")
         return Done()
 
     async def _ask_to_pause(self, *, paused: bool) -> None:

@@ -21,7 +21,18 @@ MAX_TABLES: Final = 512
 _PATTERN: Final = frozenset("*?[")
 
 
-def tables_job(hub: Job, wanted: Mapping[str, Any], start: Path | None = None) -> Job:
+# The passes of a module are the batches of this epoch, and of a span that is the module's index.
+EPOCH: Final = 0
+
+
+def settings_of(job: Job) -> dict[str, dict[str, Any]]:
+    """Return the settings of a job's tables as a module gives them, by table."""
+    return {one.name: {key: getattr(one, key) for key in TABLE_KEYS} for one in job.tables}
+
+
+def tables_job(
+    hub: Job, wanted: Mapping[str, Any], start: Path | None = None, *, goes_on: bool = False
+) -> Job:
     """Return the job whose tables are those that a module wants.
 
     A module asks for distinct rows, so each table is one of lists that nodes do not pool.
@@ -30,6 +41,7 @@ def tables_job(hub: Job, wanted: Mapping[str, Any], start: Path | None = None) -
         hub: the job of the hub, whose [run], [codecs] and [embedding] hold.
         wanted: settings by key, by table.
         start: folder of the checkpoint whose rows the nodes begin with.
+        goes_on: whether it is of the same modules, whose passes it has are not applied again.
 
     Raises:
         JobFileError: a table or a setting that cannot be.
@@ -54,7 +66,7 @@ def tables_job(hub: Job, wanted: Mapping[str, Any], start: Path | None = None) -
         "tables": {name: dict(settings) for name, settings in wanted.items()},
     }
     if start is not None:
-        tree["start"] = {"checkpoint": str(start)}
+        tree["start"] = {"checkpoint": str(start), "resume": goes_on}
     return job_of_tree(tree)
 
 

@@ -1,87 +1,237 @@
-"""`join="env://"`: loops that torchrun started, and the hub that rank 0 hosts for them."""
+"""`join="env://"`: loops that torchrun started, and the hubs that rank 0 hosts for them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from ..nodes.runtime.settings import NodeSettings
+from ..pipeline.errors import ClusterError
+from ..pipeline.text.format import duration
 from ..pipeline.wire.endpoints import AUTO
 from .errors import AttachError
+from .hub.attendance import Attendance
+from .hub.members import CLIENT, LOOP
 from .hub.serve import HubThread
 from .job import loop_job
 
 ENV: Final = "env://"
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Settings of attach that the embedding nodes have, too.
+_OF_ROWS: Final = ("codecs.gradients", "codecs.vectors")
+# What a hub synchronizes before any loop says it.
+_NO_LOOPS_YET: Final = {"sync.algorithm": "none"}
 
 
 @dataclass(frozen=True)
 class Joining:
-    """Where to join, and what to do after the loop has left."""
+    """Where a part of a loop joins: `attach`, or a module with tables.
+
+    This one joins a hub that somebody else hosts, so nothing has to be done as it leaves.
+    """
 
     endpoint: str
-    at_end: Callable[[], None]
+
+    def withdraw(self) -> None:
+        """Take back that the part joins, since it could not."""
+
+    def leave(self) -> None:
+        """Record that the part has left the hub."""
+
+    def await_others(self) -> None:
+        """Wait until such parts have left everywhere, if this process hosts the hub."""
 
 
-def join_by_environment(settings: Mapping[str, Any], timeout_seconds: float) -> Joining:
-    """Find the hub of this launch; on rank 0 start it, as a thread.
+class LaunchHubs:
+    """The hubs of a launch, as one process knows them; any thread may call.
 
-    The address is told by the store of torch.distributed at MASTER_ADDR. The hub ends when the last loop of
-    all ranks has left: rank 0 waits for that, after its own loop has.
-
-    Raises AttachError without the variables, and for a launch on several machines without a key.
+    A hub takes one attached loop and one module with tables of each process. A part joins the oldest hub that
+    has another part of its process now and never had one of its kind, else a new one. So processes with the
+    same program give each hub the same number, whatever their speed.
     """
-    if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
-        raise AttachError(
-            f"{', '.join(missing)} not set, from which {ENV} finds the other loops",
-            where="join",
-            remedy="start the processes with torchrun, or give the address of a hub: shadowsync hub",
-        )
-    store = _store(timeout_seconds)
-    key = f"shadowsync/hub/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{_next_attach()}"
-    if int(os.environ["RANK"]) != 0:
-        return Joining(store.get(key).decode(), lambda: None)
-    one_machine = os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ["WORLD_SIZE"]
-    node = NodeSettings(
-        loop_job({**settings, "run.start_timeout_seconds": timeout_seconds}),
-        bind="127.0.0.1" if one_machine else "0.0.0.0",
-        advertise="" if one_machine else AUTO,
-    )
-    # It ends by itself if the loop of rank 0 never begins, too: with the process.
-    # A fast loop may have left before a slow one comes.
-    hub = HubThread(node, until_empty=True, expected=int(os.environ["WORLD_SIZE"]))
-    endpoint = hub.start()
-    store.set(key, endpoint)
-    return Joining(endpoint, _HostedHub(hub, store).end)
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._hubs: list[LaunchHub] = []
+        self._count = 0
+
+    def join(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> Joining:
+        """Find the hub of a part; rank 0 starts it, as a thread.
+
+        `part` is LOOP or CLIENT. `settings` are those of the loops, by key. Raises AttachError without
+        torchrun's variables, for a launch on several machines without a key, and for settings that come too
+        late; ClusterError if rank 0 does not tell its address.
+        """
+        if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
+            raise AttachError(
+                f"{', '.join(missing)} not set, from which {ENV} finds the other loops",
+                where="join",
+                remedy="start the processes with torchrun, or give the address of a hub: shadowsync hub",
+            )
+        with self._changing:
+            self._hubs = [one for one in self._hubs if not one.is_over]
+            hub = next((one for one in self._hubs if one.takes(part)), None)
+            if hub is None:
+                self._count += 1
+                hub = LaunchHub(self._count)
+                self._hubs.append(hub)
+            hub.take(part)
+        try:
+            return _LaunchJoining(hub.endpoint(part, settings, timeout_seconds), hub, part)
+        except BaseException:
+            hub.withdraw(part)
+            raise
 
 
 @dataclass(frozen=True)
-class _HostedHub:
-    """The hub of rank 0, and the store that has its address.
+class _LaunchJoining(Joining):
+    """Where a part joins a hub of its launch."""
 
-    Another rank may ask for the address late. The store may be served by this process; then it ends with the
-    last reference to it.
+    hub: LaunchHub
+    part: str
+
+    def withdraw(self) -> None:
+        """See `Joining`."""
+        self.hub.withdraw(self.part)
+
+    def leave(self) -> None:
+        """See `Joining`."""
+        self.hub.leave(self.part)
+
+    def await_others(self) -> None:
+        """See `Joining`."""
+        self.hub.await_others(self.part)
+
+
+class LaunchHub:
+    """One hub of a launch, as one process knows it; rank 0 hosts it.
+
+    Any thread may call. Its address is told by the store of torch.distributed at MASTER_ADDR: to modules once
+    it is there, to loops once the loop of rank 0 has said what they synchronize.
+
+    Args:
+        number: which hub of the launch it is, the same in all processes.
     """
 
-    hub: HubThread
-    store: Any
+    def __init__(self, number: int) -> None:
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        key = f"shadowsync/hub/{restart}/{number}"
+        self._keys = {CLIENT: key, LOOP: f"{key}/loops"}
+        self._starting = threading.Lock()
+        self._here: set[str] = set()
+        self._left: set[str] = set()
+        # Of rank 0. The store may be served by this process, and ends with the last reference to it.
+        self._attendance = Attendance()
+        self._hosted: HubThread | None = None
+        self._settled = False
+        self._store: Any = None
 
-    def end(self) -> None:
-        """Wait until the last loop has left."""
-        self.hub.join()
+    def takes(self, part: str) -> bool:
+        """Return whether a part of this process may join it now."""
+        is_open = bool(self._here) or not self._left
+        return is_open and part not in self._here and part not in self._left
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all parts of this process have left, and a hosted hub has ended."""
+        is_left = bool(self._left) and not self._here
+        return is_left and (self._hosted is None or self._hosted.join(0))
+
+    def take(self, part: str) -> None:
+        """Record that a part of this process joins."""
+        self._here.add(part)
+
+    def withdraw(self, part: str) -> None:
+        """Record that a part could not join.
+
+        It may try again. Nobody awaits the others for it.
+        """
+        self._here.discard(part)
+        self._attendance.expect(part, 0)
+
+    def leave(self, part: str) -> None:
+        """Record that a part has left."""
+        self._here.discard(part)
+        self._left.add(part)
+
+    def await_others(self, part: str) -> None:
+        """Return when the parts of this kind have left everywhere.
+
+        After the last part of this process, return when the hub has ended. Waits only on rank 0: the others
+        need its process.
+        """
+        if self._hosted is None:
+            return
+        self._attendance.await_gone(part)
+        if not self._here:
+            self._hosted.join()
+
+    def endpoint(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> str:
+        """Return the address; see `LaunchHubs.join`."""
+        if int(os.environ["RANK"]) != 0:
+            return _told(self._keys[part], timeout_seconds)
+        with self._starting:
+            if part == CLIENT:
+                settings = _NO_LOOPS_YET
+            hub = self._hosted or self._start(part, settings, timeout_seconds)
+            if part == LOOP and not self._settled:
+                _require_rows(settings)
+                hub.settle(_job(settings, timeout_seconds))
+                self._settled = True
+            # A fast loop may have left before a slow one comes.
+            self._attendance.expect(part, int(os.environ["WORLD_SIZE"]))
+            self._store.set(self._keys[CLIENT], hub.endpoint)
+            self._store.set(self._keys[part], hub.endpoint)
+        return hub.endpoint
+
+    def _start(self, part: str, settings: Mapping[str, Any], timeout_seconds: float) -> HubThread:
+        """Start the hub; it ends with the process, or when all have left."""
+        one_machine = os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ["WORLD_SIZE"]
+        node = NodeSettings(
+            _job(settings, timeout_seconds),
+            bind="127.0.0.1" if one_machine else "0.0.0.0",
+            advertise="" if one_machine else AUTO,
+        )
+        self._store = _store(timeout_seconds)
+        hub = HubThread(node, attendance=self._attendance, loops_later=part == CLIENT)
+        hub.start()
+        self._hosted, self._settled = hub, part == LOOP
+        return hub
 
 
-_attaches = 0
+def _job(settings: Mapping[str, Any], timeout_seconds: float) -> Any:
+    return loop_job({**settings, "run.start_timeout_seconds": timeout_seconds})
 
 
-def _next_attach() -> int:
-    """Return the number of this attach, the same on all ranks."""
-    global _attaches
-    _attaches += 1
-    return _attaches
+def _require_rows(settings: Mapping[str, Any]) -> None:
+    """Raise AttachError for settings of rows that come after the tables."""
+    defaults = loop_job(_NO_LOOPS_YET).codecs
+    for key in _OF_ROWS:
+        found = getattr(defaults, key.partition(".")[2])
+        if settings.get(key, found) != found:
+            raise AttachError(
+                f"the loop wants {settings[key]!r}, and the tables that were made before have {found!r}",
+                where=key,
+                remedy="call attach before shadowsync.Embeddings, or leave it out",
+            )
+
+
+def _told(key: str, timeout_seconds: float) -> str:
+    """Return what rank 0 tells by this key."""
+    try:
+        found: bytes = _store(timeout_seconds).get(key)
+    except RuntimeError as error:
+        what = "attach" if key.endswith("/loops") else "attach or shadowsync.Embeddings"
+        raise ClusterError(
+            f"rank 0 did not call {what} within {duration(timeout_seconds)}, or its launch cannot be reached",
+            where=ENV,
+            remedy="run the same program on all ranks, or give timeout_seconds=",
+        ) from error
+    return found.decode()
 
 
 def _store(timeout_seconds: float) -> Any:
@@ -97,3 +247,7 @@ def _store(timeout_seconds: float) -> Any:
         wait_for_workers=False,
         multi_tenant=True,
     )
+
+
+HUBS: Final = LaunchHubs()
+"""The hubs of this process's launch."""

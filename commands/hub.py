@@ -102,6 +102,7 @@ def hub(
     It prints the address to join. Ctrl-C ends it; then it prints what each loop did, and how many of its
     steps were synchronized. shadowsync top DIR shows that meanwhile.
     """
+    from ..attached.hub.attendance import Attendance
     from ..attached.hub.checkpoint import saved_model_of
     from ..attached.hub.folder import announce as announce_in
     from ..attached.hub.folder import make_hub_folder, saved_settings
@@ -153,9 +154,10 @@ def hub(
         if announce is not None:
             announce.write_text(endpoint, encoding="ascii")
 
+    attendance = Attendance() if until_empty else None
     found = run_interruptible(
         lambda: serve_hub(
-            settings, tell, until_empty=until_empty, checkpoint_seconds=checkpoint_seconds, resume=resume
+            settings, tell, attendance=attendance, checkpoint_seconds=checkpoint_seconds, resume=resume
         )
     )
     click.echo(_text(found))
@@ -193,6 +195,9 @@ def _text(book: LoopsReply) -> str:
         for one in book.loops
     ]
     lines = markdown_table(("loop", "state", "steps", "synchronized", "not synchronized", "why"), rows)
+    modules = [(one.name, one.state, f"{one.passes:,}", f"{one.lost:,}", one.why) for one in book.modules]
+    if modules:
+        lines += ["", *markdown_table(("module", "state", "passes", "lost with a hub", "why"), modules), ""]
     for one in book.samples:
         lines.append(
             f"samples {one.stream}: granted {one.granted:,} = finished {one.finished:,} + returned"
@@ -207,4 +212,5 @@ def _json(book: LoopsReply) -> dict[str, Any]:
     return {
         "loops": [dataclasses.asdict(one) for one in book.loops],
         "samples": [dataclasses.asdict(one) for one in book.samples],
+        "modules": [dataclasses.asdict(one) for one in book.modules],
     }

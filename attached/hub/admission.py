@@ -20,7 +20,7 @@ from ...pipeline.wire.control.orders import (
     TrainerJoined,
     WriteReplica,
 )
-from .members import LOOP, SYNC
+from .members import CLIENT, LOOP, SYNC
 from .state import HubState
 
 REQUEST_SECONDS = 60.0
@@ -99,6 +99,16 @@ class HubAdmission:
                 await self._admit_together(loops)
             state.end_return()
         await self._server.notify()
+
+    async def await_modules(self, seconds: float) -> None:
+        """Wait for a dead hub's modules; those that do not come are dead.
+
+        They need not wait for each other.
+        """
+        members = self._state.members
+        await self._server.wait_for(lambda: not members.away(CLIENT), seconds)
+        for member in members.away(CLIENT):
+            self._mark_dead(member.info.token, f"did not come back within {duration(seconds)}")
 
     async def _admit_together(self, loops: list[Member]) -> None:
         """Admit loops that all keep their weights, whose mean is the center."""

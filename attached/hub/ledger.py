@@ -13,9 +13,9 @@ from typing import Any, Final
 from ...pipeline.errors import ClusterError, ResourceError
 
 LEDGER_FILE: Final = "hub.sqlite"
-# Keys of what is stored; those of loops and streams end with their names.
+# Keys of what is stored; those of loops, modules and streams end with their names.
 BOUND, ENDED, LAYOUT = "bound", "ended", "layout"
-LOOP_PREFIX, STREAM_PREFIX = "loop/", "stream/"
+LOOP_PREFIX, MODULE_PREFIX, STREAM_PREFIX = "loop/", "module/", "stream/"
 
 
 class HubLedger:

@@ -12,10 +12,12 @@ LOOP, SYNC = "trainer", "sync"
 CLIENT, EMBEDDING = "client", "embedding"
 LOOP_NAME = "loop"
 _NAMES = {LOOP: LOOP_NAME, CLIENT: "tables"}
+# What several of a role that a hub awaits are called.
+COUNTED = {LOOP: "loop", CLIENT: "module"}
 
 
 def loop_of(token: str) -> str:
-    """Return what the tokens of one loop have in common.
+    """Return what the tokens of one loop, or one module, have in common.
 
     Each time that it comes back it has another token: THIS.NUMBER.
     """
@@ -27,14 +29,14 @@ class HubMembers:
 
     A loop or a module never gets the index of another, even of a dead one.
 
-    Args:
+    Attributes:
         sync_nodes: number of sync nodes.
     """
 
     def __init__(self, sync_nodes: int) -> None:
-        self._sync_nodes = sync_nodes
+        self.sync_nodes = sync_nodes
         self._members: dict[str, Member] = {}
-        # Tokens of loops of a dead hub, which may come back.
+        # Tokens of loops and modules of a dead hub, which may come back.
         self._away: set[str] = set()
         self._returned: set[str] = set()
 
@@ -46,26 +48,26 @@ class HubMembers:
         if known is not None or hello.role not in (LOOP, SYNC, CLIENT, EMBEDDING):
             what = "was declared dead" if known is not None else f"a hub has no {hello.role!r}"
             raise ClusterError(what, remedy="attach again" if known is not None else "join a coordinator")
-        before = self._same_loop(hello.token) if hello.role == LOOP else None
+        before = self._same(hello) if hello.role in (LOOP, CLIENT) else None
         if before is not None and not before.left:
             return self._return(before, hello)
         # Embedding nodes that could not start are replaced by others.
         known_ones = self.everyone(hello.role)
         index = sum(one.alive for one in known_ones) if hello.role == EMBEDDING else len(known_ones)
-        if hello.role == SYNC and index >= self._sync_nodes:
-            raise ClusterError(f"the hub already has its {self._sync_nodes} sync nodes")
+        if hello.role == SYNC and index >= self.sync_nodes:
+            raise ClusterError(f"the hub already has its {self.sync_nodes} sync nodes")
         name = f"{_NAMES.get(hello.role, hello.role)}-{index}"
         info = MemberInfo(name, hello.role, index, hello.token, hello.endpoint)
         self._members[hello.token] = member = Member(info, begun=False)
         return member
 
-    def _same_loop(self, token: str) -> Member | None:
-        """Return the member that a loop was, which comes back with another token."""
-        loop = loop_of(token)
-        return next((one for known, one in self._members.items() if loop_of(known) == loop), None)
+    def _same(self, hello: Hello) -> Member | None:
+        """Return the member that one was which comes back with another token."""
+        loop = loop_of(hello.token)
+        return next((one for one in self.everyone(hello.role) if loop_of(one.info.token) == loop), None)
 
     def _return(self, before: Member, hello: Hello) -> Member:
-        """Admit a loop that comes back, as the loop that it was."""
+        """Admit a loop or module that comes back, as what it was."""
         if before.alive and not self.is_away(before.info.token):
             raise ClusterError(
                 f"{before.info.name} still takes part", remedy="wait until it is declared dead"
@@ -73,27 +75,31 @@ class HubMembers:
         del self._members[before.info.token]
         self._away.discard(before.info.token)
         self._returned.discard(before.info.token)
-        info = MemberInfo(before.info.name, LOOP, before.info.index, hello.token, hello.endpoint)
+        info = MemberInfo(before.info.name, hello.role, before.info.index, hello.token, hello.endpoint)
         self._members[hello.token] = member = Member(info, begun=False, metrics=before.metrics)
         self._returned.add(hello.token)
         return member
 
     def restore(self, member: Member) -> None:
-        """Add a loop of a dead hub."""
+        """Add a loop or a module of a dead hub."""
         self._members[member.info.token] = member
         if member.alive:
             self._away.add(member.info.token)
 
-    def away(self) -> list[Member]:
-        """Return the loops of a dead hub that have not come back yet."""
-        return [self._members[token] for token in sorted(self._away) if self._members[token].alive]
+    def away(self, role: str | None = LOOP) -> list[Member]:
+        """Return who of a dead hub is not back yet; None for both roles."""
+        return self._living_of(self._away, role)
 
-    def returned(self) -> list[Member]:
-        """Return the living loops that have come back."""
-        return [self._members[token] for token in sorted(self._returned) if self._members[token].alive]
+    def returned(self, role: str = LOOP) -> list[Member]:
+        """Return the living loops, or modules, that have come back."""
+        return self._living_of(self._returned, role)
+
+    def _living_of(self, tokens: set[str], role: str | None) -> list[Member]:
+        found = [self._members[token] for token in sorted(tokens)]
+        return [one for one in found if one.alive and role in (None, one.info.role)]
 
     def is_away(self, token: str) -> bool:
-        """Whether this was the token of a loop that has not come back."""
+        """Whether this was the token of one that has not come back."""
         return token in self._away and self._members[token].alive
 
     def find(self, token: str) -> Member | None:

@@ -6,75 +6,71 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...nodes.coordinator.monitoring.monitoring import Monitoring
 from ...nodes.runtime.main_loop import run_pause_aware
 from ...nodes.runtime.process import ProcessHooks
-from ...nodes.runtime.role import Role
 from ...nodes.runtime.settings import NodeSettings
-from ...nodes.sync.role import SyncRole
-from ...pipeline.types import Float32Array
+from ...pipeline.config.job import Job
 from ...pipeline.wire.control.loops import LoopsReply
-from ..node_thread import NodeThread, ThreadHooks
+from ..node_thread import ThreadHooks
+from .attendance import Attendance
 from .checkpoint import HubCheckpoints, saved_model_of
-from .hosted import hosted_node
-from .ledger import BOUND, LOOP_PREFIX, HubLedger
+from .ledger import BOUND, LOOP_PREFIX, MODULE_PREFIX, HubLedger
 from .server import HubServer
 from .status import hub_status
+from .sync_nodes import HubSyncNodes
 from .table_checkpoints import SavedTables, TableCheckpoints
-
-END_SECONDS = 10.0
+from .tables import HubTables
 
 
 async def serve_hub(
     settings: NodeSettings,
     announce: Callable[[str, str], None],
     *,
-    until_empty: bool = False,
-    expected: int = 1,
+    attendance: Attendance | None = None,
+    loops: concurrent.futures.Future[Job] | None = None,
     process: ProcessHooks | None = None,
     checkpoint_seconds: float = 0.0,
     resume: Path | None = None,
 ) -> LoopsReply:
     """Serve loops until the end; return the book of steps.
 
-    The end is an interrupt, or with `until_empty` that the last of at least `expected` loops has left.
-    `announce` is called with the address to join, and that of the page, "" without one. Raises ClusterError
-    for an address that cannot be used, and the error of a sync node that failed.
+    The end is an interrupt, or that `attendance` is over. `announce` is called with the address to join, and
+    that of the page, "" without one. Raises ClusterError for an address that cannot be used, and the error of
+    a sync node that failed.
 
     With `checkpoint_seconds` a checkpoint is written that often into the hub's folder, and at the end. With
-    `resume`, the folder of a hub with a checkpoint, the loops begin with that.
+    `resume`, the folder of a hub with a checkpoint, the loops begin with that. With `loops` the hub takes
+    modules with tables at once, and loops as soon as this says what they synchronize.
     """
     ledger, saved = await asyncio.to_thread(_open_ledger, settings)
-    server = HubServer(
-        settings, until_empty=until_empty, expected=expected, process=process, ledger=ledger, saved=saved
-    )
+    server = HubServer(settings, attendance=attendance, process=process, ledger=ledger, saved=saved)
     # A hub whose place is taken may have died before a loop took the model.
     begins = not any(key.startswith(LOOP_PREFIX) for key in saved)
     if resume is not None and begins and (model := await asyncio.to_thread(saved_model_of, resume)):
         server.state.resume(model.layout, model.values, model.state)
-    if (tables := await asyncio.to_thread(_saved_tables, settings.recover, resume)) is not None:
-        server.tables.resume(tables.job, tables.wanted, tables.folder)
+    await asyncio.to_thread(_resume_tables, server.tables, settings.recover, resume, saved)
     tables_saved = TableCheckpoints(server, server.state, server.tables)
     watching = Monitoring(server, partial(hub_status, server.state), "hub")
-    nodes: list[NodeThread[Role]] = []
+    sync_nodes = HubSyncNodes(server)
     try:
         endpoint = server.listen(saved.get(BOUND, ""))
         await server.save({BOUND: server.bound})
         watching.open()
         server.start()
         server.spawn(watching.run())
-        for index in range(settings.job.sync_nodes):
-            nodes.append(hosted_node("sync", server.settings, server.bound, index))
-            await asyncio.to_thread(nodes[-1].start)
+        if loops is None:
+            server.settle(settings.job)
+            await sync_nodes.start()
+        else:
+            server.spawn(sync_nodes.start_later(loops))
         if checkpoint_seconds:
-            checkpoints = HubCheckpoints(server, server.state, partial(_center, nodes))
+            checkpoints = HubCheckpoints(server, server.state, sync_nodes.center)
             server.checkpoint = checkpoints.take
             server.spawn(checkpoints.run(checkpoint_seconds, tables_saved.take))
         announce(endpoint, server.state.page)
@@ -85,7 +81,7 @@ async def serve_hub(
     finally:
         if server.bound:
             await server.finish()
-        await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in nodes))
+        await sync_nodes.close()
         await server.tables.close()
         await server.close()
         await watching.close()
@@ -102,27 +98,27 @@ def _open_ledger(settings: NodeSettings) -> tuple[HubLedger | None, dict[str, An
     return (HubLedger(settings.folder, new=True) if settings.folder is not None else None), {}
 
 
-def _saved_tables(*hubs: Path | None) -> SavedTables | None:
-    """Return the tables of the first of these folders that has any."""
-    return next((found for one in hubs if one is not None and (found := SavedTables.find(one))), None)
-
-
-async def _center(nodes: Sequence[NodeThread[Role]]) -> Float32Array | None:
-    """Return the center, float32 [numel]; None before it has a value."""
-    slices = [await asyncio.wrap_future(_slice_of(node)) for node in nodes]
-    values = [one for one in slices if one is not None]
-    # With more nodes than elements, the last ones hold nothing.
-    return np.concatenate(values) if values else None
-
-
-def _slice_of(node: NodeThread[Role]) -> concurrent.futures.Future[Float32Array | None]:
-    role = node.role
-    assert isinstance(role, SyncRole)
-    return node.submit(role.slice_values)
+def _resume_tables(
+    tables: HubTables, recover: Path | None, resume: Path | None, saved: Mapping[str, Any]
+) -> None:
+    """Begin with the tables of the hub that this one recovers or resumes."""
+    modules = [key.removeprefix(MODULE_PREFIX) for key in saved if key.startswith(MODULE_PREFIX)]
+    if recover is not None and (own := SavedTables.find(recover)) is not None:
+        # Older hubs did not record their modules, whose passes would be taken for those of others.
+        tables.resume(own.job, own.wanted, own.folder, goes_on=bool(modules))
+    elif resume is not None and (others := SavedTables.find(resume)) is not None:
+        tables.resume(others.job, others.wanted, others.folder)
+    elif recover is not None:
+        tables.lose_rows(modules)
 
 
 class HubThread:
     """A hub as a thread of this process.
+
+    Args:
+        attendance: with it, the hub ends when that is over.
+        loops_later: whether `settle` says later what its loops synchronize.
+        checkpoint_seconds, resume: as of `serve_hub`.
 
     Attributes:
         endpoint, page: the address to join, and that of the page, once `start` has returned.
@@ -133,12 +129,15 @@ class HubThread:
         self,
         settings: NodeSettings,
         *,
-        until_empty: bool = False,
-        expected: int = 1,
+        attendance: Attendance | None = None,
+        loops_later: bool = False,
         checkpoint_seconds: float = 0.0,
         resume: Path | None = None,
     ) -> None:
-        self._settings, self._until_empty, self._expected = settings, until_empty, expected
+        self._settings, self._attendance = settings, attendance
+        self._loops: concurrent.futures.Future[Job] | None = (
+            concurrent.futures.Future() if loops_later else None
+        )
         self._checkpoint_seconds, self._resume = checkpoint_seconds, resume
         self._announced: concurrent.futures.Future[tuple[str, str]] = concurrent.futures.Future()
         self._hooks = _StoppableHooks()
@@ -151,6 +150,11 @@ class HubThread:
         self._thread.start()
         self.endpoint, self.page = self._announced.result()
         return self.endpoint
+
+    def settle(self, job: Job) -> None:
+        """Say once what the loops synchronize, with `loops_later`; any thread may call."""
+        assert self._loops is not None
+        self._loops.set_result(job)
 
     def stop(self) -> None:
         """End the hub; any thread may call."""
@@ -167,8 +171,8 @@ class HubThread:
                 serve_hub(
                     self._settings,
                     lambda *where: self._announced.set_result(where),
-                    until_empty=self._until_empty,
-                    expected=self._expected,
+                    attendance=self._attendance,
+                    loops=self._loops,
                     checkpoint_seconds=self._checkpoint_seconds,
                     resume=self._resume,
                     process=self._hooks,
@@ -178,6 +182,9 @@ class HubThread:
             if self._announced.done():
                 raise
             self._announced.set_exception(error)
+        finally:
+            if self._attendance is not None:
+                self._attendance.end()
 
 
 class _StoppableHooks(ThreadHooks):

@@ -17,6 +17,7 @@ from ...nodes.coordinator.state.membership import Member
 from ...nodes.runtime.health import Health, serve_health
 from ...nodes.runtime.process import ProcessHooks
 from ...nodes.runtime.settings import NodeSettings
+from ...pipeline.config.job import Job
 from ...pipeline.config.tables import EmbeddingSection
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
@@ -50,8 +51,10 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..errors import AttachError
 from ..job import require_settings
 from .admission import REQUEST_SECONDS, HubAdmission
+from .attendance import Attendance
+from .ending import HubEnd
 from .ledger import ENDED, HubLedger
-from .members import CLIENT, EMBEDDING, LOOP_NAME, SYNC
+from .members import CLIENT, COUNTED, EMBEDDING, LOOP_NAME, SYNC
 from .state import HubState
 from .status import hub_status
 from .tables import HubTables
@@ -68,8 +71,7 @@ class HubServer(ControlServer):
     """The socket of a hub; runs on one asyncio loop.
 
     Args:
-        until_empty: whether the hub ends when the last loop has gone.
-        expected: how many loops it then awaits first, for `run.start_timeout_seconds` at most.
+        attendance: with it, the hub ends when that is over.
         ledger: where it records what another hub needs to take its place; None for nowhere.
         saved: what the ledger of a dead hub has, whose place this one takes.
     """
@@ -78,20 +80,18 @@ class HubServer(ControlServer):
         self,
         settings: NodeSettings,
         *,
-        until_empty: bool = False,
-        expected: int = 1,
+        attendance: Attendance | None = None,
         process: ProcessHooks | None = None,
         ledger: HubLedger | None = None,
         saved: Mapping[str, Any] | None = None,
     ) -> None:
-        # What [embedding] says holds for the tables of modules only.
-        job = settings.job.model_copy(update={"embedding": EmbeddingSection()})
+        job = _without_tables(settings.job)
         super().__init__(replace(settings, job=job), process)
         self._ledger = ledger
         self.state = HubState(job, settings.folder)
         self.tables = HubTables(self, self.state, settings)
-        self._until_empty, self._expected = until_empty, expected
-        self._awaits_others = False
+        self._end = HubEnd(self.state, attendance, self._stopped.set, self.event)
+        self._takes_loops = False
         self._admission = HubAdmission(
             self,
             self.state,
@@ -114,8 +114,16 @@ class HubServer(ControlServer):
         if (path := self._process.health_path(supervised=False)) is not None:
             self.spawn(serve_health(path, self.health))
         self._process.on_interrupt(asyncio.get_running_loop(), self._stopped.set)
-        if self.state.awaits_return:
+        if self.state.awaits_anyone:
             self.spawn(self._take_back())
+
+    def settle(self, job: Job) -> None:
+        """Take loops from now on, which synchronize what this job says."""
+        own = _without_tables(job)
+        self.settings = replace(self.settings, job=own)
+        self.state.settle(own)
+        self._takes_loops = True
+        self.spawn(self.notify())
 
     async def over(self) -> None:
         """Return when the hub is to end; raises the error that ended it."""
@@ -132,12 +140,14 @@ class HubServer(ControlServer):
         if self.checkpoint is not None and self.state.loops:
             await self.checkpoint()
         members = self.state.members.living()
-        replies = await self.call_all(members, Finish(ExitCode.OK, "the hub ended"), FINISH_SECONDS)
+        # Modules wait for a hub that takes the place of one that failed.
+        end = (ExitCode.OK, "the hub ended") if self._error is None else (ExitCode.CLUSTER, "the hub failed")
+        replies = await self.call_all(members, Finish(*end), FINISH_SECONDS)
         for member in members:
             if (reply := replies.get(member.info.name)) is not None:
                 self.state.heartbeat(member, reply.counts)
                 self.state.lose(member, "")
-        for member in self.state.members.away():
+        for member in self.state.members.away(None):
             self.state.lose(member, "had not come back when the hub ended")
         # After an error another hub may take its place.
         await self.save({ENDED: self._error is None})
@@ -242,35 +252,17 @@ class HubServer(ControlServer):
         for other in self.state.members.alive():
             self.spawn(self.call(other, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS))
         self.broadcast_group(view)
-        self._stop_if_empty()
+        self._end.someone_left()
         self.spawn(self.notify())
 
-    def _stop_if_empty(self) -> None:
-        state = self.state
-        if not self._until_empty or not state.begun or not state.is_empty or state.awaits_return:
-            return
-        if state.arrived >= self._expected:
-            self._stopped.set()
-        elif not self._awaits_others:
-            self._awaits_others = True
-            self.spawn(self._await_others())
-
-    async def _await_others(self) -> None:
-        """End the hub if the loops that it expects do not come."""
-        state, seconds = self.state, self.state.job.run.start_timeout_seconds
-        if not await self.wait_for(lambda: state.arrived >= self._expected, seconds):
-            # Those that are there now end it when they leave.
-            missing = counted(self._expected - state.arrived, "loop")
-            self.event("hub", f"no longer awaits {missing} that did not come within {duration(seconds)}")
-            self._expected = 0
-        self._stop_if_empty()
-
     async def _take_back(self) -> None:
-        """Go on with the loops of the dead hub that come back."""
-        away = counted(len(self.state.members.away()), "loop")
+        """Go on with the loops and modules of the dead hub that come back."""
+        members, seconds = self.state.members, RETURN_TIMEOUTS * self.state.job.run.node_timeout_seconds
+        away = " and ".join(counted(len(members.away(role)), what) for role, what in COUNTED.items())
         self.event("hub", f"took the place of a dead hub; {away} may come back")
-        await self._admission.admit_returned(RETURN_TIMEOUTS * self.state.job.run.node_timeout_seconds)
-        self._stop_if_empty()
+        returns = self._admission.admit_returned(seconds), self._admission.await_modules(seconds)
+        await asyncio.gather(*returns)
+        self._end.someone_left()
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if token != hello.token:
@@ -285,6 +277,8 @@ class HubServer(ControlServer):
         return HelloReply(member.info.name, member.info.index, "", plan)
 
     async def _join_loops(self, member: Member, request: JoinLoops) -> JoinLoopsReply:
+        if not await self.wait_for(lambda: self._takes_loops):
+            raise ClusterError("the hub ends")
         try:
             require_settings(self.state.job, request.wanted)
         except AttachError as error:
@@ -371,9 +365,15 @@ class HubServer(ControlServer):
                 if seen_at is not None and now - seen_at > limit:
                     self.mark_dead(member.info.token, f"was silent for {duration(limit)}")
             await self.save()
+            self._end.look()
             self.sessions.forget_silent(now, lambda token: self.state.members.find(token) is not None)
 
     def _failed(self, error: BaseException) -> None:
         log.error("the hub failed", exc_info=error)
         self._error = self._error or error
         self._stopped.set()
+
+
+def _without_tables(job: Job) -> Job:
+    """Return the job of the hub itself: [embedding] holds for the modules' tables."""
+    return job.model_copy(update={"embedding": EmbeddingSection()})

@@ -23,6 +23,7 @@ from ...pipeline.wire.control.loops import (
     LoopRecord,
     LoopsReply,
     LoopState,
+    ModuleRecord,
     ParameterShape,
     SamplesReply,
     TakeSamples,
@@ -30,15 +31,18 @@ from ...pipeline.wire.control.loops import (
 from ...pipeline.wire.control.messages import NodeFacts
 from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...pipeline.wire.field_checks import Counts
-from .ledger import LAYOUT, LOOP_PREFIX, STREAM_PREFIX
+from .ledger import LAYOUT, LOOP_PREFIX, MODULE_PREFIX, STREAM_PREFIX
 from .members import CLIENT, LOOP, SYNC, HubMembers
 from .samples import SampleStream
 
 MAX_STREAMS = 64
 # A count of a heartbeat: examples of this stream that the loop has trained.
 FINISHED_PREFIX = "finished/"
-# What the book needs of a loop's counts.
-_KEPT = ("iterations", "synced_iterations", "rounds")
+# A count of a module: backward passes whose gradients it has sent.
+PASSES = "passes"
+# What the book needs of the counts of a loop, and of a module.
+_KEPT = {LOOP: ("iterations", "synced_iterations", "rounds"), CLIENT: (PASSES,)}
+_PREFIXES = {LOOP: LOOP_PREFIX, CLIENT: MODULE_PREFIX}
 
 
 class HubState:
@@ -52,6 +56,7 @@ class HubState:
         begun: whether a loop, or a module with tables, has ever begun.
         first_model: the values that the first loop takes, of a checkpoint; None once it has them.
         awaits_return: whether the hub waits for the loops of a dead one.
+        lost_passes: by module, how many of its passes died with the hubs before.
         rates, gaps: the last heartbeats, and the curves of the loops' sync gaps.
         places: host and process by token.
         events: seconds since the start, member, and what happened.
@@ -73,6 +78,7 @@ class HubState:
         self.begun = False
         self.seeded = False
         self.awaits_return = False
+        self.lost_passes: dict[str, int] = {}
         self.first_model: Float32Array | None = None
         self.refused_messages = 0
         self.refused_connections = 0
@@ -121,14 +127,24 @@ class HubState:
         return self.members.alive(LOOP)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no loop and no module with tables is there, nor joins."""
-        return not any(one.info.role in (LOOP, CLIENT) for one in self.members.living())
+    def awaits_anyone(self) -> bool:
+        """Whether loops or modules of a dead hub may still come back."""
+        return self.awaits_return or bool(self.members.away(CLIENT))
 
     @property
-    def arrived(self) -> int:
-        """How many loops and modules with tables have come so far, dead ones included."""
-        return sum(one.info.role in (LOOP, CLIENT) for one in self.members.everyone())
+    def arrived(self) -> dict[str, int]:
+        """How many loops and modules have come, dead ones included, by role."""
+        return {role: len(self.members.everyone(role)) for role in (LOOP, CLIENT)}
+
+    @property
+    def present(self) -> dict[str, int]:
+        """How many loops and modules are there or join, by role."""
+        living = self.members.living()
+        return {role: sum(one.info.role == role for one in living) for role in (LOOP, CLIENT)}
+
+    def settle(self, job: Job) -> None:
+        """Take the settings of the loops, before the first one."""
+        self.job, self.members.sync_nodes = job, job.sync_nodes
 
     def offer(self, member: Member, parameters: tuple[ParameterShape, ...]) -> None:
         """Compare a loop's parameters with those of the first loop.
@@ -149,7 +165,7 @@ class HubState:
     def get_ready(self, member: Member, facts: NodeFacts) -> None:
         """Record that a member can meet the others."""
         member.get_ready(facts)
-        if member.info.role == LOOP and not self.begun and self.control is None:
+        if member.info.role == LOOP and self.control is None:
             # It acts once there are two loops.
             self.control = control_of(self.job.sync, 2, facts.elastic)
 
@@ -226,16 +242,18 @@ class HubState:
         found: dict[str, Any] = {}
         if self._layout is not None:
             found[LAYOUT] = [[one.name, list(one.shape)] for one in self._layout]
-        for loop in self.members.everyone(LOOP):
-            found[LOOP_PREFIX + loop.info.name] = {
-                "token": loop.info.token,
-                "index": loop.info.index,
-                "counts": {name: loop.count(name) or 0 for name in _KEPT},
-                "begun": loop.begun,
-                "alive": loop.alive,
-                "left": loop.left,
-                "why": loop.lost_because,
-            }
+        for role, prefix in _PREFIXES.items():
+            for one in self.members.everyone(role):
+                found[prefix + one.info.name] = {
+                    "token": one.info.token,
+                    "index": one.info.index,
+                    "counts": {name: one.count(name) or 0 for name in _KEPT[role]},
+                    "begun": one.begun,
+                    "alive": one.alive,
+                    "left": one.left,
+                    "why": one.lost_because,
+                    "lost": self.lost_passes.get(one.info.name, 0),
+                }
         return found | {STREAM_PREFIX + name: stream.saved() for name, stream in self._streams.items()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -244,16 +262,23 @@ class HubState:
             self._layout = tuple(ParameterShape(name, tuple(shape)) for name, shape in saved[LAYOUT])
             self._layout_of = "the loops before"
         for key, value in saved.items():
-            if key.startswith(LOOP_PREFIX):
-                info = MemberInfo(key.removeprefix(LOOP_PREFIX), LOOP, value["index"], value["token"], "")
-                member = Member(info, begun=False, alive=value["alive"], left=value["left"])
-                member.lost_because, member.metrics = value["why"], value["counts"]
-                self.members.restore(member)
-                self.begun = self.begun or value["begun"]
-            elif key.startswith(STREAM_PREFIX):
+            for role, prefix in _PREFIXES.items():
+                if key.startswith(prefix):
+                    self._restore_member(role, key.removeprefix(prefix), value)
+            if key.startswith(STREAM_PREFIX):
                 name = key.removeprefix(STREAM_PREFIX)
                 self._streams[name] = SampleStream.of_saved(name, value)
         self.awaits_return = bool(self.members.away())
+
+    def _restore_member(self, role: str, name: str, value: Mapping[str, Any]) -> None:
+        info = MemberInfo(name, role, value["index"], value["token"], "")
+        member = Member(info, begun=False, alive=value["alive"], left=value["left"])
+        member.lost_because, member.metrics = value["why"], value["counts"]
+        self.members.restore(member)
+        self.begun = self.begun or value["begun"]
+        # Older hubs recorded none.
+        if lost := value.get("lost", 0):
+            self.lost_passes[name] = lost
 
     def resume(
         self, layout: tuple[ParameterShape, ...], values: Float32Array, saved: Mapping[str, Any]
@@ -283,6 +308,16 @@ class HubState:
             ),
             points[-1][1] if points else None,
             tuple(stream.record() for stream in self._streams.values()),
+            tuple(self._module_record(one) for one in self.members.everyone(CLIENT)),
+        )
+
+    def _module_record(self, member: Member) -> ModuleRecord:
+        return ModuleRecord(
+            member.info.name,
+            _state_of(member, away=self.members.is_away(member.info.token)),
+            member.count(PASSES) or 0,
+            self.lost_passes.get(member.info.name, 0),
+            "" if member.left else member.lost_because,
         )
 
 
@@ -299,14 +334,18 @@ def first_difference(own: tuple[ParameterShape, ...], others: tuple[ParameterSha
 
 
 def _record(member: Member, *, away: bool) -> LoopRecord:
-    here: LoopState = "away" if away else "training" if member.begun else "joining"
-    gone: LoopState = "left" if member.left else "died"
     steps = member.count("iterations") or 0
     return LoopRecord(
         member.info.name,
-        here if member.alive else gone,
+        _state_of(member, away=away),
         steps,
         min(steps, member.count("synced_iterations") or 0),
         member.count("rounds") or 0,
         "" if member.left else member.lost_because,
     )
+
+
+def _state_of(member: Member, *, away: bool) -> LoopState:
+    if not member.alive:
+        return "left" if member.left else "died"
+    return "away" if away else "training" if member.begun else "joining"

@@ -25,7 +25,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ShadowSyncError
 from ...pipeline.jobfile.load import validate_saved_job
 from ...pipeline.wire.control.orders import WriteCheckpoint
-from ..tables_job import TABLE_KEYS
+from ..tables_job import settings_of
 from .checkpoint import TABLES
 from .members import CLIENT, EMBEDDING
 from .state import HubState
@@ -46,7 +46,7 @@ class SavedTables:
     @property
     def wanted(self) -> dict[str, dict[str, Any]]:
         """The settings of the tables as a module gives them."""
-        return {one.name: {key: getattr(one, key) for key in TABLE_KEYS} for one in self.job.tables}
+        return settings_of(self.job)
 
     @classmethod
     def find(cls, hub: Path) -> SavedTables | None:

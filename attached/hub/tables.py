@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,14 +20,15 @@ from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode
-from ...pipeline.wire.control.orders import Begin, ConnectPeers, Finish, TrainerJoined
+from ...pipeline.wire.control.orders import Begin, ConnectPeers, FindLacking, Finish, TrainerJoined
 from ...pipeline.wire.control.tables import JoinTables, JoinTablesReply
 from ..node_thread import NodeThread
-from ..tables_job import require_tables, tables_job
+from ..tables_job import EPOCH, require_tables, tables_job
 from .admission import REQUEST_SECONDS, AdmissionFailed
+from .checkpoint import TABLES
 from .hosted import hosted_node
-from .members import EMBEDDING
-from .state import HubState
+from .members import CLIENT, EMBEDDING
+from .state import PASSES, HubState
 
 END_SECONDS: Final = 10.0
 
@@ -48,7 +50,9 @@ class HubTables:
         self._server, self._state, self._settings = server, state, settings
         self._declaring = asyncio.Lock()
         self._job: Job | None = None
-        self._saved: tuple[Job, dict[str, Any], Path] | None = None
+        self._saved: tuple[Job, dict[str, Any], Path, bool] | None = None
+        # Modules of a dead hub that had written no checkpoint.
+        self._without_rows: set[str] = set()
         self._plan: dict[str, Any] = {}
         self._first = ""
         self._begun = False
@@ -65,15 +69,20 @@ class HubTables:
         """The plan of the tables, for embedding nodes."""
         return self._plan
 
-    def resume(self, job: Job, wanted: dict[str, Any], folder: Path) -> None:
+    def resume(self, job: Job, wanted: dict[str, Any], folder: Path, *, goes_on: bool = False) -> None:
         """Begin with the rows of a checkpoint, once the first module comes.
 
         Args:
             job: the job of the nodes that wrote it.
             wanted: the settings of its tables, by table.
             folder: where it is.
+            goes_on: whether it is of the hub whose place this one takes, with the same modules.
         """
-        self._saved = job, wanted, folder
+        self._saved = job, wanted, folder, goes_on
+
+    def lose_rows(self, modules: Iterable[str]) -> None:
+        """Let these modules not come back: their hub died without a checkpoint."""
+        self._without_rows.update(modules)
 
     def require_own(self, token: str) -> None:
         """Raise ClusterError for an embedding node that the hub did not start."""
@@ -85,15 +94,19 @@ class HubTables:
     async def join(self, member: Member, request: JoinTables) -> JoinTablesReply:
         """Tell a module the tables; start the nodes if it is the first.
 
-        Raises JobFileError, AttachError or ClusterError if it cannot have its tables.
+        Raises JobFileError, AttachError or ClusterError if it cannot have its tables, or not again.
         """
         async with self._declaring:
-            if self._job is None:
-                await self._start(member, self._first_job(request.wanted))
-            elif request.wanted is not None:
+            first = self._first_job(request.wanted) if self._job is None else None
+            if self._job is not None and request.wanted is not None:
                 require_tables(self._job, request.wanted, self._first)
+            if request.passes is not None:
+                self._require_return(member, request.passes)
+            if first is not None:
+                await self._start(member, first)
         assert self._job is not None
-        return JoinTablesReply(self._job.model_dump(mode="json"), self._plan)
+        lost = await self._count_lost(member, self._job, request.passes or 0)
+        return JoinTablesReply(self._job.model_dump(mode="json"), self._plan, lost)
 
     async def admit_node(self, member: Member) -> None:
         """Admit an embedding node, which accepts no module yet."""
@@ -113,7 +126,7 @@ class HubTables:
             if await self._server.call(member, order, REQUEST_SECONDS) is None:
                 raise AdmissionFailed("could not connect to the embedding nodes")
         self._state.begin(member)
-        log.info("%s joined", member.info.name)
+        self._tell(member)
 
     def fails_to_start(self, member: Member, why: str) -> bool:
         """Record the death of a node; return whether it was still starting.
@@ -129,13 +142,54 @@ class HubTables:
         """Wait for the nodes, which have been told to end."""
         await asyncio.gather(*(asyncio.to_thread(node.join, END_SECONDS) for node in self._nodes.values()))
 
+    def _require_return(self, member: Member, passes: int) -> None:
+        """Raise ClusterError unless this hub has the rows of a module that comes back."""
+        if member not in self._state.members.returned(CLIENT):
+            raise ClusterError(
+                "the hub there is another one than that of the module's tables",
+                remedy="bring that hub back with shadowsync hub --recover DIR, or make a new module",
+            )
+        # More recent than its last heartbeat.
+        self._state.heartbeat(member, {PASSES: passes})
+        if member.info.name in self._without_rows:
+            self._state.lost_passes[member.info.name] = passes
+            raise ClusterError(
+                f"the rows of {member.info.name} died with the hub, which had written no checkpoint of its"
+                " tables",
+                where=str(self._state.folder / TABLES),
+                remedy="make a new module, which begins with new rows; next time give the hub"
+                " --checkpoint-every SECONDS",
+            )
+
+    async def _count_lost(self, member: Member, job: Job, passes: int) -> int:
+        """Return how many of a module's passes not all nodes have, and record it."""
+        if not passes:
+            return 0
+        nodes = self._state.members.alive(EMBEDDING)
+        asked = FindLacking(((EPOCH, member.info.index, 0, passes),))
+        replies = await self._server.call_all(nodes, asked, REQUEST_SECONDS)
+        if len(replies) < job.embedding.nodes or not all(one.examined for one in replies.values()):
+            raise ClusterError("the embedding nodes did not say which passes they have")
+        lacking = [(start, stop) for one in replies.values() for _, _, start, stop in one.ranges]
+        lost = self._state.lost_passes[member.info.name] = covered(lacking)
+        return lost
+
+    def _tell(self, member: Member) -> None:
+        """Record that a module joined or came back, and what it lost."""
+        name, lost = member.info.name, self._state.lost_passes.get(member.info.name, 0)
+        what = "came back" if member in self._state.members.returned(CLIENT) else "joined"
+        if lost:
+            what += f"; lost: {lost:,} of its passes"
+        log.log(logging.WARNING if lost else logging.INFO, "%s %s", name, what)
+        self._state.add_event(name, what)
+
     def _first_job(self, wanted: dict[str, Any] | None) -> Job:
         """Return the job of the tables that the first module, or a checkpoint, says."""
         if self._saved is not None:
-            job, saved, folder = self._saved
+            job, saved, folder, goes_on = self._saved
             if wanted is not None:
                 require_tables(job, wanted, "the checkpoint")
-            return tables_job(self._settings.job, saved, folder)
+            return tables_job(self._settings.job, saved, folder, goes_on=goes_on)
         if wanted is None:
             raise ClusterError("there are no tables yet", remedy="give tables={NAME: ROWS, ...}")
         return tables_job(self._settings.job, wanted)
@@ -166,3 +220,12 @@ class HubTables:
             self._state.lose(one, "ended before the tables were there")
         await self.close()
         self._nodes = {}
+
+
+def covered(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return how many numbers are in at least one of the ranges [start, stop)."""
+    total = end = 0
+    for start, stop in sorted(ranges):
+        total += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return total

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -15,26 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...nodes.runtime.node import GONE_TIMEOUTS
-from ...nodes.runtime.settings import NodeSettings
-from ...pipeline.config.sections import RunSection
 from ...pipeline.embedding.lookup.router import ShardRouter
-from ...pipeline.errors import ClusterError
 from ...pipeline.types import Float32Array, Int32Array
 from ..errors import AttachError
-from ..job import loop_job
-from ..joining import await_begun, find_hub, hub_address
-from ..node_thread import NodeThread, await_first
-from .role import TablesRole
+from ..hub.members import CLIENT
+from ..joining import find_hub, hub_address
+from ..torchrun import ENV
+from .place import TablesPlace
 from .row_client import RowsLost, TableRequest
 from .vectors import DistinctIds, Pooling, differentiable
 
-END_SECONDS: Final = 15.0
 # Floats of one request when whole tables are read.
 READ_FLOATS: Final = 1 << 20
 _NO_SINGLE_ROWS: Final[Int32Array] = np.zeros((0, 1), np.int32)
-
-log = logging.getLogger(__name__)
 
 
 class Embeddings(nn.Module):
@@ -60,6 +50,8 @@ class Embeddings(nn.Module):
         scaler: the GradScaler of the loop, if it has one: gradients are divided by its scale, and those of a
             backward pass that are not finite are dropped, as it drops the step.
         max_pending: backward passes whose gradients may be on their way before the next one waits.
+        hub_wait_seconds: how long a lookup or a backward pass waits for a hub that died to come back with the
+            rows of its last checkpoint; 0: it raises at once. The hub of "env://" does not come back.
         timeout_seconds: how long to wait for the hub and its nodes.
 
     Attributes:
@@ -67,7 +59,8 @@ class Embeddings(nn.Module):
 
     Raises:
         AttachError: tables or settings that cannot be, or differ from those of other modules.
-        ClusterError: there is no hub, or its nodes cannot hold the tables; later, when they are gone.
+        ClusterError: there is no hub, or its nodes cannot hold the tables; later, when they are gone and do
+            not come back, or come back without the rows.
     """
 
     def __init__(
@@ -85,6 +78,7 @@ class Embeddings(nn.Module):
         padding_idx: int | None = None,
         scaler: Any = None,
         max_pending: int = 8,
+        hub_wait_seconds: float = 600.0,
         timeout_seconds: float = 60.0,
     ) -> None:
         super().__init__()
@@ -103,20 +97,23 @@ class Embeddings(nn.Module):
         self._anchor = torch.empty(0, requires_grad=True)
         # What waits for messages cannot be compiled.
         self._outside_graphs = torch.compiler.disable(self._forward)  # type: ignore[no-untyped-call]
-        joining = find_hub(hub_address(join, key), {}, timeout_seconds)
-        self._at_end = joining.at_end
-        role = TablesRole(wanted, timeout_seconds, max_pending)
-        self._thread = NodeThread(lambda: role, _node_settings(joining.endpoint, timeout_seconds), "tables")
-        self._role = self._thread.start()
+        address = hub_address(join, key)
+        self._joining = find_hub(address, CLIENT, {}, timeout_seconds)
         try:
-            await_begun(self._thread, role.begun)
+            self._place = TablesPlace(
+                self._joining.endpoint,
+                wanted,
+                max_pending=max_pending,
+                timeout_seconds=timeout_seconds,
+                wait_seconds=0.0 if address == ENV else hub_wait_seconds,
+            )
         except BaseException:
-            self._thread.fail(ClusterError("the module did not join"))
-            self._thread.join(END_SECONDS)
+            self._joining.withdraw()
             raise
-        assert role.plan is not None
-        self._router = ShardRouter(role.plan)
-        self._tables = {table.name: table for table in role.plan.tables}
+        plan = self._place.role.plan
+        assert plan is not None
+        self._router = ShardRouter(plan)
+        self._tables = {table.name: table for table in plan.tables}
 
     @property
     def rows(self) -> dict[str, int]:
@@ -183,38 +180,43 @@ class Embeddings(nn.Module):
         return {name: self.vectors(name) for name in self._tables}
 
     def flush(self) -> None:
-        """Wait until the gradients of all backward passes so far are applied."""
+        """Wait until the gradients of all backward passes so far are applied.
+
+        Those that die with a hub that comes back are counted as lost.
+        """
         self._require_here()
-        try:
-            self._role.rows.flush()
-        except RowsLost as error:
-            self._raise_lost(error)
+        self._place.call(lambda rows: rows.flush())
 
     def metrics(self) -> dict[str, float]:
         """Return counts so far.
 
         `lookups` and `pushes` (applied; a lookup is counted once for each node), `pending_pushes`,
-        `dropped_pushes` (not finite, with a scaler), `resent_requests`, `sent_bytes`, `received_bytes`, and
-        `shared_bytes` through memory that is shared with nodes of this machine.
+        `lost_pushes` (they died with a hub that came back, or were on their way to it), `dropped_pushes` (not
+        finite, with a scaler), `resent_requests`, `sent_bytes`, `received_bytes`, and `shared_bytes` through
+        memory that is shared with nodes of this machine.
         """
-        counts = self._role.metrics()
+        role = self._place.role
+        counts = role.metrics()
         names = ("lookups", "pushes", "pending_pushes", "resent_requests", "sent_bytes", "received_bytes")
         found = {name: float(counts.get(name, 0)) for name in (*names, "shared_bytes")}
-        return found | {"dropped_pushes": float(self._dropped)}
+        return found | {"lost_pushes": float(role.lost), "dropped_pushes": float(self._dropped)}
 
     def close(self) -> None:
         """Wait until all gradients are applied, and leave; a second call does nothing.
 
-        With "env://" rank 0 waits for the others, since it hosts the nodes. Raises ClusterError if gradients
-        were lost with the nodes.
+        With "env://" rank 0 waits for the modules of the others, since it hosts the nodes. Raises
+        ClusterError if gradients were lost with the nodes.
         """
         if self._is_over or os.getpid() != self._pid:
             return
         try:
-            self.flush()
+            # It does not wait for a hub to come back, which would not have these gradients.
+            self._place.role.rows.flush()
+        except RowsLost as error:
+            raise self._place.lost(self._place.why_ended()[1]) from error
         finally:
             self._leave()
-        self._at_end()
+        self._joining.await_others()
 
     def __enter__(self) -> Self:
         return self
@@ -263,12 +265,8 @@ class Embeddings(nn.Module):
         none = np.zeros(0, np.int32)
         of_tables = [distinct[name].rows if name in distinct else none for name in self._tables]
         lengths = np.array([[len(rows)] for rows in of_tables], np.int32)
-        try:
-            request = self._role.rows.look_up(
-                self._router.requests(_NO_SINGLE_ROWS, np.concatenate(of_tables), lengths)
-            )
-        except RowsLost as error:
-            self._raise_lost(error)
+        plans = self._router.requests(_NO_SINGLE_ROWS, np.concatenate(of_tables), lengths)
+        request = self._place.call(lambda rows: rows.look_up(plans))
         made = self._router.assemble(request.requests, request.replies, device)
         found: Sequence[torch.Tensor] = made.embeddings
         if torch.is_grad_enabled():
@@ -289,18 +287,13 @@ class Embeddings(nn.Module):
                 where="Embeddings",
                 remedy="lower the learning rates; with a GradScaler, give it as scaler",
             )
-        try:
-            self._role.rows.push(request, gradients, self.lr_scale)
-        except RowsLost as error:
-            self._raise_lost(error)
+        # Rows that were read before a hub came back get their gradients there.
+        self._place.call(lambda rows: rows.push(request, gradients, self.lr_scale))
 
     def _leave(self) -> None:
         self._is_over = True
-        with contextlib.suppress(concurrent.futures.CancelledError):
-            await_first(self._thread.submit(self._role.leave), self._thread.ended)
-        if not self._thread.join(END_SECONDS):
-            self._thread.fail(ClusterError("the module left"))
-            self._thread.join(END_SECONDS)
+        self._place.leave()
+        self._joining.leave()
 
     def _require_table(self, name: str) -> Any:
         if name not in self._tables:
@@ -321,18 +314,6 @@ class Embeddings(nn.Module):
         if self._is_over:
             raise AttachError("was closed", where="Embeddings")
 
-    def _raise_lost(self, error: RowsLost) -> NoReturn:
-        """Raise why the nodes are gone."""
-        if self._is_over:
-            raise AttachError("was closed", where="Embeddings") from error
-        concurrent.futures.wait([self._thread.ended], timeout=END_SECONDS)
-        ended = self._thread.ended
-        why = ended.result()[1] if ended.done() and ended.exception() is None else ""
-        raise ClusterError(
-            f"the embedding nodes are gone, and the rows with them{f': {why}' if why else ''}",
-            remedy="start the hub again, with --resume DIR if it wrote checkpoints, and the loops",
-        ) from error
-
 
 def _wanted(
     tables: Mapping[str, int], dim: int | Mapping[str, int], given: Mapping[str, object]
@@ -347,11 +328,3 @@ def _wanted(
         )
     dims = dim if isinstance(dim, Mapping) else dict.fromkeys(tables, dim)
     return {name: {"rows": rows, "dim": dims[name], **own} for name, rows in tables.items()}
-
-
-def _node_settings(endpoint: str, timeout_seconds: float) -> NodeSettings:
-    """Return the settings of the module's node."""
-    # So it notices within one node timeout that its hub is gone.
-    seconds = RunSection().node_timeout_seconds / GONE_TIMEOUTS
-    job = loop_job({"run.start_timeout_seconds": timeout_seconds, "run.node_timeout_seconds": seconds})
-    return NodeSettings(job, join=endpoint)

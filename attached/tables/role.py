@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import zmq
 
 from ...nodes.runtime.role import JOIN_SECONDS, NodeContext, Role, unexpected_request
+from ...nodes.worker.embedding_client import LookupRefused
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError
@@ -20,9 +21,12 @@ from ...pipeline.wire.control.messages import Leave, NodeFacts
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, NodeLost
 from ...pipeline.wire.control.tables import JoinTables
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
+from ...pipeline.wire.tasks import post
 from .row_client import RowClient
 
 LEAVE_SECONDS = 5.0
+# Counts that a role does not add to those of the role before.
+_NOT_SUMS = ("passes", "pending_pushes")
 
 
 class TablesRole(Role):
@@ -34,18 +38,33 @@ class TablesRole(Role):
         wanted: the tables' settings that the hub must have, by table; None for those that are there.
         timeout_seconds: how long the embedding nodes may take to start.
         max_pending: see `RowClient`.
+        before: the role that had this place before, and has ended: counts and tables go on.
 
     Attributes:
         begun: done when rows can be asked for; it has the error if that failed.
         job, plan: the tables and their split, once begun.
+        lost: passes that are not in the rows, of those that the roles before had made.
+        is_refused: whether the hub refuses it for good.
     """
 
     name: ClassVar[str] = "client"
 
-    def __init__(self, wanted: Mapping[str, Any] | None, timeout_seconds: float, max_pending: int) -> None:
+    def __init__(
+        self,
+        wanted: Mapping[str, Any] | None,
+        timeout_seconds: float,
+        max_pending: int,
+        before: TablesRole | None = None,
+    ) -> None:
         self._wanted, self._timeout_seconds, self._max_pending = wanted, timeout_seconds, max_pending
+        self._returns, self._plan_before = before is not None, before.plan if before is not None else None
+        self._counts_before = before.metrics() if before is not None else {}
+        self.lost: int = before.lost if before is not None else 0
+        self.is_refused = False
         self._node: NodeContext | None = None
         self._rows: RowClient | None = None
+        # Kept, since a loop does not keep its tasks.
+        self._refused: asyncio.Task[None] | None = None
         self.job: Job | None = None
         self.plan: TablePlan | None = None
         self.begun: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -67,13 +86,30 @@ class TablesRole(Role):
         """
         self._node = node
         wanted = None if self._wanted is None else dict(self._wanted)
+        request = JoinTables(wanted, self.passes if self._returns else None)
         try:
-            reply = await node.coordinator.call(JoinTables(wanted), timeout_seconds=self._timeout_seconds)
+            reply = await node.coordinator.call(request, timeout_seconds=self._timeout_seconds)
         except ConnectionLost as error:
             raise ClusterError(f"the hub did not give the tables: {error}") from error
+        except RemoteError:
+            self.is_refused = True
+            raise
         self.job = validate_saved_job(reply.job, where="the hub's tables")
         self.plan = TablePlan.from_body(self.job.tables, self.job.embedding.nodes, reply.plan)
+        self.lost = reply.lost
+        if self._plan_before not in (None, self.plan):
+            self.is_refused = True
+            raise ClusterError(
+                "the hub there splits the rows over its nodes in another way", remedy="make a new module"
+            )
         return NodeFacts(plan_digest=self.plan.digest)
+
+    @property
+    def passes(self) -> int:
+        """Backward passes whose gradients were sent, by the roles before, too."""
+        if self._rows is not None:
+            return self._rows.passes
+        return int(self._counts_before.get("passes", 0))
 
     async def handle(self, request: Request[Any]) -> Reply:
         """Reply to ConnectPeers, Begin and NodeLost."""
@@ -81,14 +117,16 @@ class TablesRole(Role):
         assert node is not None
         if isinstance(request, ConnectPeers):
             assert self.job is not None
+            loop = asyncio.get_running_loop()
             self._rows = RowClient(
                 node.zmq_context,
                 request.members,
                 node.token,
                 node.index,
                 self.job,
-                node.fail,
+                lambda error: post(loop, lambda: self._fail(error)),
                 self._max_pending,
+                self.passes,
             )
             self._rows.start()
         elif isinstance(request, Begin):
@@ -101,8 +139,35 @@ class TablesRole(Role):
         return Done()
 
     def metrics(self) -> dict[str, Any]:
-        """Return the counts so far."""
-        return dict(self._rows.metrics()) if self._rows is not None else {}
+        """Return the counts so far, those of the roles before among them."""
+        if self._rows is None:
+            return self._counts_before
+        now, before = self._rows.metrics(), self._counts_before
+        return {
+            name: value if name in _NOT_SUMS else value + before.get(name, 0.0) for name, value in now.items()
+        }
+
+    def _fail(self, error: BaseException) -> None:
+        """End the node for an error of the thread of the rows."""
+        assert self._node is not None
+        if isinstance(error, LookupRefused):
+            self._refused = asyncio.get_running_loop().create_task(self._ask_why(error))
+        else:
+            self._node.fail(error)
+
+    async def _ask_why(self, error: LookupRefused) -> None:
+        """End the node because of a refusal, or because the hub has declared it dead.
+
+        Embedding nodes refuse what comes from a module that was.
+        """
+        node = self._node
+        assert node is not None
+        try:
+            await node.coordinator.call(JoinTables(None), timeout_seconds=LEAVE_SECONDS)
+        except (ConnectionLost, RemoteError) as why:
+            node.fail(ClusterError(f"the hub takes this module for dead: {why}"))
+        else:
+            node.fail(error)
 
     async def leave(self) -> None:
         """Leave the hub; its answer ends the node."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import time
@@ -21,9 +20,8 @@ from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.errors import ClusterError
 from ...pipeline.types import BatchId, Float32Array
 from ...pipeline.wire.control.orders import MemberInfo
+from ..tables_job import EPOCH
 
-# The pushes of a module are the batches of a span of its own.
-EPOCH: Final = 0
 _NO_PUSH: Final = BatchId(EPOCH, 0, 0, 0)
 
 
@@ -59,6 +57,11 @@ class RowClient(Service):
         token, index: those of the module.
         job: the job of the tables.
         max_pending: pushes that may be unanswered before `push` waits.
+        first: number of the first push; nodes ignore a number that they had.
+
+    Attributes:
+        passes: number of the next push.
+        pushes: how many pushes all nodes have applied.
     """
 
     def __init__(
@@ -70,13 +73,13 @@ class RowClient(Service):
         job: Job,
         failed: Callable[[BaseException], None],
         max_pending: int,
+        first: int = 0,
     ) -> None:
         super().__init__("table rows", failed)
         self._context, self._members, self._job = context, list(members), job
         self._identity, self._span = f"{token}/0", index
         self._max_pending = max_pending
         self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._numbers = itertools.count()
         self._changed = threading.Condition()
         # Under the condition: what waits for an answer, and whether the thread takes no more.
         self._looking_up: set[Future[None]] = set()
@@ -84,13 +87,17 @@ class RowClient(Service):
         self._is_over = False
         self._connections: WorkerConnections[TableRequest] | None = None
         self._lookups: list[TableRequest] = []
-        self.pushes = 0
+        self.passes, self.pushes = first, 0
 
     def metrics(self) -> dict[str, float]:
         """Return counts so far; any thread may call."""
         connections = self._connections
         counts = {} if connections is None else connections.metrics()
-        return counts | {"pushes": float(self.pushes), "pending_pushes": float(self._pending)}
+        return counts | {
+            "passes": float(self.passes),
+            "pushes": float(self.pushes),
+            "pending_pushes": float(self._pending),
+        }
 
     def look_up(self, plans: Sequence[LookupPlan]) -> TableRequest:
         """Ask each node for its part, and wait for the answers."""
@@ -112,11 +119,12 @@ class RowClient(Service):
             self._require_here()
             self._pending += 1
             request = TableRequest(
-                push=BatchId(EPOCH, self._span, next(self._numbers), self._job.run.seed),
+                push=BatchId(EPOCH, self._span, self.passes, self._job.run.seed),
                 requests=looked_up.requests,
                 versions=looked_up.versions,
                 lr_scale=lr_scale,
             )
+            self.passes += 1
             # The queue has the order of the numbers.
             self._call(lambda: self._send_push(request, gradients))
 

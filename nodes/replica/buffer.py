@@ -85,6 +85,18 @@ class FlatReplica:
             self._buffer[max(part.start, self._squares_start) : part.stop].clamp_(min=0.0)
 
 
+def write_elements(target: torch.Tensor, start: int, values: bytes, name: str) -> None:
+    """Write the bytes of float32 elements into a flat tensor, from `start` on.
+
+    `target` is float32 [numel], on any device; others may write it meanwhile. Raises ValueError, with `name`,
+    for elements that do not fit.
+    """
+    given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
+    if start + len(given) > len(target):
+        raise ValueError(f"{name}: {len(given)} elements from {start} given; it has {len(target)}")
+    target[start : start + len(given)].copy_(given)
+
+
 class ReplicaMemory(ABC):
     """Memory for tensors and counters, given out in order.
 

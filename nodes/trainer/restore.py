@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from ...pipeline.checkpoint.manifest import CheckpointManifest
@@ -18,6 +17,7 @@ from ...pipeline.checkpoint.saved import Place, open_saved, own_checkpoint
 from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError, ShadowSyncError
 from ...sync_algos.base import AlgorithmState
+from ..replica.buffer import write_elements
 from ..replica.replica import TrainerContext
 
 OPTIMIZER_PREFIX = "optimizer."
@@ -232,11 +232,7 @@ def write_state(context: TrainerContext, name: str, start: int, values: bytes) -
     Raises ValueError for elements that do not fit.
     """
     target = _state(context, name) if name else context.replica.flat
-    given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
-    if start + len(given) > len(target):
-        what = name or "replica"
-        raise ValueError(f"{what}: {len(given)} elements from {start} given; it has {len(target)}")
-    target[start : start + len(given)].copy_(given)
+    write_elements(target, start, values, name or "replica")
 
 
 def _state(context: TrainerContext, name: str) -> torch.Tensor:

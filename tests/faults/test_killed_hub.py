@@ -19,58 +19,14 @@ from shadowsync.cli import main
 from shadowsync.tests.support import attached_script
 from shadowsync.tests.support.attached_loops import Task, in_threads, sgd, small_model, weights_of
 from shadowsync.tests.support.attached_loops import hub as attached_hub
+from shadowsync.tests.support.killed_hub import SECONDS, KilledHub
 from shadowsync.tests.support.processes import Starter, wait_until
 from shadowsync.watch.status import read_status
 from torch.utils.data import DataLoader, TensorDataset
 
-SECONDS = 300.0
 LOOPS = 2
 
 pytestmark = pytest.mark.timeout(900)
-
-
-class KilledHub:
-    """A hub in a process of its own, which can be killed and started again."""
-
-    def __init__(
-        self, starter: Starter, folder: Path, *settings: str, node_timeout_seconds: int = 30
-    ) -> None:
-        self._starter, self._folder = starter, folder
-        self.book = folder / "book.json"
-        given = ("--dir", str(folder / "hub"), *settings)
-        for text in (f"run.node_timeout_seconds={node_timeout_seconds}", "sync.timeout_seconds=10"):
-            given = (*given, "--set", text)
-        self._start(*given)
-
-    def _start(self, *arguments: str) -> None:
-        announce = self._folder / "hub.txt"
-        announce.unlink(missing_ok=True)
-        more = ("--until-empty", "--announce", str(announce), "--book", str(self.book))
-        self._process = self._starter.fork("hub", *arguments, *more)
-        process = self._process
-        wait_until(
-            lambda: (announce.exists() and announce.read_text()) or process.poll() is not None,
-            "the hub listens",
-            SECONDS,
-        )
-        assert process.poll() is None, process.text()
-        self.address = announce.read_text()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(SECONDS)
-
-    def come_back(self) -> None:
-        """Start again, from the folder; at the address where it was."""
-        before = self.address
-        self._start("--recover", str(self._folder / "hub"))
-        assert self.address == before
-
-    def ended(self) -> dict[str, Any]:
-        """Its book, once the last loop has left."""
-        assert self._process.wait(SECONDS) == 0, self._process.text()
-        found: dict[str, Any] = json.loads(self.book.read_text())
-        return found
 
 
 class InTheMiddle:

@@ -36,7 +36,7 @@ def steps_of(folder: Path, index: int) -> int:
 
 def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_path: Path) -> None:
     hub, address = started_hub(starter, tmp_path)
-    settings = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0}
+    settings = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0, "hub_wait_seconds": 0.0}
     with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **settings) as own:  # type: ignore[arg-type]
         first = own.vectors("shared")
         loop = starter.fork("1", address, str(tmp_path), script=SCRIPT)
@@ -64,9 +64,8 @@ def test_a_hub_that_takes_the_place_of_a_dead_one_has_the_rows_of_its_checkpoint
     often = ("--checkpoint-every", "0.2")
     hub, address = started_hub(starter, tmp_path, *FIRST, *often, "--dir", str(place))
     manifest = place / TABLES / "checkpoint" / "manifest.json"
-    with shadowsync.Embeddings(
-        {"shared": tables_script.ROWS}, 2, join=address, optimizer="sgd", lr=1.0, timeout_seconds=300.0
-    ) as own:
+    settings = {"optimizer": "sgd", "lr": 1.0, "timeout_seconds": 300.0, "hub_wait_seconds": 0.0}
+    with shadowsync.Embeddings({"shared": tables_script.ROWS}, 2, join=address, **settings) as own:  # type: ignore[arg-type]
         first = own.vectors("shared")
         (-own(torch.tensor([3]))).sum().backward()
         own.flush()

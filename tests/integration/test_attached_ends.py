@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import shadowsync
 import torch
+from shadowsync.attached.hub.attendance import Attendance
+from shadowsync.attached.hub.members import LOOP
 from shadowsync.attached.hub.serve import HubThread
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
@@ -67,16 +69,19 @@ def test_a_hub_of_two_awaits_the_second_loop_after_the_first_has_left() -> None:
         with shadowsync.attach(model, sgd(model), join=own.endpoint):
             pass
 
-    with hub(thread={"until_empty": True, "expected": 2}) as own:
+    def awaiting(count: int) -> dict[str, Any]:
+        attendance = Attendance()
+        attendance.expect(LOOP, count)
+        return {"attendance": attendance}
+
+    with hub(thread=awaiting(2)) as own:
         train(own)
         assert not own.join(0.5)
         train(own)
         assert own.join(END_SECONDS)
     # The controls: it expects one only, or the second one does not come.
     for expected, seconds in ((1, 60.0), (2, 0.5)):
-        with hub(
-            thread={"until_empty": True, "expected": expected}, run__start_timeout_seconds=seconds
-        ) as own:
+        with hub(thread=awaiting(expected), run__start_timeout_seconds=seconds) as own:
             train(own)
             assert own.join(END_SECONDS)
 

@@ -88,12 +88,31 @@ class SamplesRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleRecord:
+    """A module with tables in the book, by its last counts.
+
+    Attributes:
+        passes: its backward passes whose gradients it has sent.
+        lost: those of them that died with a hub: they were not in the checkpoint of the tables with which
+            another hub took its place.
+        why: why it died.
+    """
+
+    name: str
+    state: LoopState
+    passes: Count
+    lost: Count
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LoopsReply(Reply):
-    """All loops that were ever there, and the streams of samples."""
+    """All loops and modules that were ever there, and the streams of samples."""
 
     loops: Annotated[tuple[LoopRecord, ...], Items(MAX_LOOPS)]
     divergence: Real | None = None
     samples: tuple[SamplesRecord, ...] = ()
+    modules: Annotated[tuple[ModuleRecord, ...], Items(MAX_LOOPS)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,14 +168,15 @@ def test_an_algorithm_without_a_center_has_no_sync_nodes() -> None:
 
 def test_modules_with_tables_and_their_nodes() -> None:
     own = state()
-    assert own.is_empty
+    assert own.present == {"trainer": 0, "client": 0}
     assert [hello(own, token, "client").info.name for token in "12"] == ["tables-0", "tables-1"]
     own.begin(own.members.require("1"))
     assert own.begun
     own.lose(own.members.require("1"), "was silent")
-    assert not own.is_empty
+    assert own.present == {"trainer": 0, "client": 1}
     own.lose(own.members.require("2"), "")
-    assert own.is_empty
+    assert own.present == {"trainer": 0, "client": 0}
+    assert own.arrived == {"trainer": 0, "client": 2}
     # A module never gets the index of a dead one, whose pushes have it. A node that failed is replaced.
     assert hello(own, "3", "client").info.index == 2
     assert hello(own, "4", "embedding").info.index == 0
@@ -222,6 +223,45 @@ def test_another_hub_knows_the_loops_of_a_dead_one() -> None:
     # It goes on from a hub that dies before it was ready.
     again = saved_and_restored(own)
     assert hello(again, "a.2").info.name == "loop-0"
+
+
+def test_another_hub_knows_the_modules_of_a_dead_one() -> None:
+    own = state(sync__nodes=1)
+    for token in "ab":
+        own.begin(hello(own, token, "client"))
+    own.heartbeat(own.members.require("a"), {"passes": 9})
+    own.lost_passes["tables-0"] = 4
+    own.lose(own.members.require("b"), "")
+    own = saved_and_restored(own)
+    # Its loops need not wait for modules; it does not end before these may come back.
+    assert (own.awaits_return, own.awaits_anyone, own.members.away()) == (False, True, [])
+    assert [(one.name, one.state, one.passes, one.lost) for one in own.book().modules] == [
+        ("tables-0", "away", 9, 4),
+        ("tables-1", "left", 0, 0),
+    ]
+    assert own.book().loops == ()
+    # Its index goes on, too: the numbers of its passes have it.
+    back = hello(own, "a.1", "client")
+    assert (back.info.name, back.info.index, back.info.role) == ("tables-0", 0, "client")
+    assert own.members.returned("client") == [back]
+    assert own.members.returned() == []
+    assert not own.awaits_anyone
+    assert hello(own, "c", "client").info.name == "tables-2"
+    # A loop with the token of a module is another one, the control.
+    assert hello(own, "b.1").info.name == "loop-0"
+
+
+def test_a_hub_whose_loops_come_after_its_modules_takes_their_settings() -> None:
+    own = state(sync__algorithm="none")
+    own.begin(hello(own, "a", "client"))
+    with pytest.raises(ClusterError, match="already has its 0 sync nodes"):
+        hello(own, "1", "sync")
+    own.settle(loop_job({"sync.nodes": 1, "sync.control": "auto"}))
+    assert not own.has_sync_nodes
+    own.begin(hello(own, "2", "sync"))
+    assert own.has_sync_nodes
+    begun(own, "3", needs_center=True)
+    assert own.control is not None
 
 
 def test_a_loop_that_takes_part_is_not_replaced() -> None:

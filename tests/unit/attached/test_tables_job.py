@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from shadowsync.attached.errors import AttachError
+from shadowsync.attached.hub.tables import covered
 from shadowsync.attached.job import loop_job
-from shadowsync.attached.tables_job import MAX_TABLES, require_tables, tables_job
+from shadowsync.attached.tables_job import MAX_TABLES, require_tables, settings_of, tables_job
 from shadowsync.pipeline.errors import JobFileError
 
 WANTED: dict[str, Any] = {"user": {"rows": 10, "dim": 4, "lr": 0.5}, "label": {"rows": 3, "dim": 2}}
@@ -43,6 +45,26 @@ def test_what_a_module_does_not_say_is_the_hub_s() -> None:
 def test_tables_that_cannot_be(wanted: dict[str, Any], text: str) -> None:
     with pytest.raises(JobFileError, match=text):
         tables_job(loop_job({}), wanted)
+
+
+def test_a_checkpoint_of_the_same_modules_goes_on(tmp_path: Path) -> None:
+    hub = loop_job({})
+    others, own = (tables_job(hub, WANTED, tmp_path, goes_on=goes_on) for goes_on in (False, True))
+    assert (others.start.checkpoint, others.start.resume) == (str(tmp_path), False)
+    assert own.start.resume
+    assert settings_of(own)["user"] == WANTED["user"] | {
+        "optimizer": hub.embedding.optimizer,
+        "init_scale": hub.embedding.init_scale,
+        "storage": "float32",
+    }
+    require_tables(own, settings_of(own), "tables-0")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "count"), [([], 0), ([(3, 5)], 2), ([(3, 5), (4, 9), (4, 6)], 6), ([(8, 9), (0, 2)], 3)]
+)
+def test_what_not_all_nodes_have_is_counted_once(ranges: list[tuple[int, int]], count: int) -> None:
+    assert covered(ranges) == count
 
 
 def test_other_tables_are_named() -> None:

@@ -1,0 +1,63 @@
+"""A hub in a process of its own, which is killed and comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shadowsync.tests.support.processes import Process, Starter, wait_until
+
+SECONDS = 300.0
+
+
+class KilledHub:
+    """A hub in a process of its own, which can be killed and started again."""
+
+    def __init__(
+        self, starter: Starter, folder: Path, *settings: str, node_timeout_seconds: int = 30
+    ) -> None:
+        self._starter, self._folder = starter, folder
+        self.book, self.place = folder / "book.json", folder / "hub"
+        given = ("--dir", str(self.place), *settings)
+        for text in (f"run.node_timeout_seconds={node_timeout_seconds}", "sync.timeout_seconds=10"):
+            given = (*given, "--set", text)
+        self._start(*given)
+
+    def _start(self, *arguments: str) -> None:
+        announce = self._folder / "hub.txt"
+        announce.unlink(missing_ok=True)
+        more = ("--until-empty", "--announce", str(announce), "--book", str(self.book))
+        self.process: Process = self._starter.fork("hub", *arguments, *more)
+        process = self.process
+        wait_until(
+            lambda: (announce.exists() and announce.read_text()) or process.poll() is not None,
+            "the hub listens",
+            SECONDS,
+        )
+        assert process.poll() is None, process.text()
+        self.address = announce.read_text()
+
+    def kill(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait(SECONDS)
+
+    def come_back(self, *options: str) -> None:
+        """Start again, from the folder; at the address where it was."""
+        before = self.address
+        self._start("--recover", str(self.place), *options)
+        assert self.address == before
+
+    def be_another(self, *options: str) -> None:
+        """Start a hub that knows nothing of the dead one, at its address."""
+        before = self.address
+        self.place = self._folder / "another"
+        self._start("--dir", str(self.place), "--bind", before.removeprefix("tcp://"), *options)
+        assert self.address == before
+
+    def ended(self) -> dict[str, Any]:
+        """Its book, once the last loop has left."""
+        assert self.process.wait(SECONDS) == 0, self.process.text()
+        found: dict[str, Any] = json.loads(self.book.read_text())
+        return found
