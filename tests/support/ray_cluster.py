@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import psutil
 
 OBJECT_STORE_BYTES = 80 << 20
 JOB_SERVER = "job-server"
+FREE = "free"
 # Of each raylet; what Ray believes, so that one of them has room for a whole job.
 CPUS = 16
 MEMORY_BYTES = 32 << 30
@@ -51,6 +53,13 @@ class RayCluster:
         self._process.stdin.write("add\n")
         self._process.stdin.flush()
         return psutil.Process(int(self._read()["raylet"]))
+
+    def free(self, resource: str = "CPU") -> float:
+        """How much of a resource nobody has reserved."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{FREE}\n")
+        self._process.stdin.flush()
+        return float(self._read().get(resource, 0.0))
 
     def close(self) -> None:
         """End all of it."""
@@ -147,9 +156,22 @@ def _run() -> None:
         output.flush()
 
     tell(cluster.head_node)
-    for _ in sys.stdin:
-        tell(_tried(lambda: cluster.add_node(wait=True, **own)))
+    for line in sys.stdin:
+        if line.strip() == FREE:
+            output.write(json.dumps(_free(cluster.address)) + "\n")
+            output.flush()
+        else:
+            tell(_tried(lambda: cluster.add_node(wait=True, **own)))
     cluster.shutdown()
+
+
+def _free(address: str) -> dict[str, float]:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    free: dict[str, float] = ray.available_resources()
+    return free
 
 
 def _tried(start: Callable[[], Any], again: int = 2) -> Any:
