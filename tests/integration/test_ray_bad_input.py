@@ -16,7 +16,9 @@ pytestmark = RAY_TESTS
 
 
 def test_machines_without_shadowsync(tmp_path: Path) -> None:
-    log = write_ray_log(tmp_path / "log")
+    log = tmp_path / "log"
+    log.mkdir()
+    write_ray_log(log)
     with (
         ray_cluster(tmp_path, without_shadowsync=True) as ray,
         ray_jobs(ray, log, tmp_path) as start,

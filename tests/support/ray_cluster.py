@@ -106,8 +106,8 @@ def ray_cluster(
 ) -> Iterator[RayCluster]:
     """A cluster with its head alone; what it prints goes to a file of `folder`.
 
-    With `job_server` jobs can be submitted to it, on loopback. With `without_shadowsync` its machine lacks that,
-    and the driver's has it.
+    With `job_server` jobs can be submitted to it, on loopback. With `without_shadowsync` its machine lacks
+    that, and the driver's has it.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "RAY_"))}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
