@@ -111,17 +111,25 @@ class RayLauncher:
         if (place := self._places.of(key)) is not None:
             # The bundle of a machine that is gone waits for room on another one.
             return await self._new_host(place, self._seen(job_file), job.run.rejoin_seconds)
-        if (place := self._places.reuse(key)) is None:
-            remedy = "add machines to the cluster, or have fewer nodes"
-            await self._places.add([[another_bundle(job, *key)]], ROOM_SECONDS, remedy)
-            place = self._places.of(key)
-        assert place is not None
+        place = self._places.reuse(key) or await self._new_place(key, job)
         seconds = min(job.run.rejoin_seconds, ACTOR_SECONDS)
         try:
             return await self._new_host(place, self._seen(job_file), seconds)
         except ClusterError:
             self._places.leave(key)
             raise
+
+    async def _new_place(self, key: NodeKey, job: Job) -> Place:
+        """Reserve a bundle for a node that joins; raises ClusterError without room."""
+        remedy = "add machines to the cluster, or have fewer nodes"
+        try:
+            await self._places.add([[another_bundle(job, *key)]], ROOM_SECONDS, remedy)
+        except ClusterError:
+            # The process of one that leaves may have ended meanwhile.
+            if (left := self._places.reuse(key)) is not None:
+                return left
+            raise
+        return self._places.all()[key]
 
     def _seen(self, file: Path) -> Path | None:
         """Return the file of the run folders that every machine must see.

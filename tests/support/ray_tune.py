@@ -95,7 +95,7 @@ def _run() -> None:
     import ray
 
     asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    ray.init(num_cpus=2, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False)
+    ray.init("local", num_cpus=2, object_store_memory=OBJECT_STORE_BYTES, include_dashboard=False)
     results = {}
     for name, study in asked["studies"].items():
         folder = Path(sys.argv[2]).parent / name
