@@ -1,4 +1,4 @@
-"""What `shadowsync tune` trains to find a planted best of real jobs, beside random search.
+"""What `shadowsync tune` trains to find a planted best of real jobs.
 
     python benchmarks/quality/tuning_jobs.py --seeds 3 --out docs/results/tuning_jobs.json
 
@@ -107,7 +107,7 @@ def grid(base: Job) -> list[dict[str, Any]]:
 
 
 def planted(seed: int, best: Mapping[str, float]) -> dict[str, float]:
-    """Draw factors of the rates, which put the best ones at random places of their ranges."""
+    """Draw factors that put the best rates at random places of their ranges."""
     draw = random.Random(seed)
     ranges = {one.key: one for one in parse_space(SEARCH) if isinstance(one, Range)}
     factors = {}
@@ -121,7 +121,7 @@ def planted(seed: int, best: Mapping[str, float]) -> dict[str, float]:
 def search(
     base: Job, rules: StudyRules, factors: Mapping[str, float], good_ne: float, most: int
 ) -> dict[str, Any]:
-    """Search until a complete trial is good, or `most` were made; return what it took."""
+    """Search until a complete trial is good; return what it took."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="benchmark-tuning-") as name:
         trials = JobTrials(base, Path(name), rules.shares)

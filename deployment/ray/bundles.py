@@ -59,7 +59,7 @@ def bundles_of(job: Job) -> list[Bundle]:
 
 
 def groups_of(job: Job, *, autoscaled: bool) -> list[list[Bundle]]:
-    """Return the bundles as they are reserved, and given back: each list as a whole.
+    """Return the bundles in lists that are reserved, and given back, as a whole.
 
     It is one for the whole job. With `autoscaled` each trainer has another one, which can go back when the
     trainer leaves.

@@ -1,4 +1,4 @@
-"""The bundles that a running job holds: whose each is, and which go back before its end.
+"""The bundles that a running job holds, and which go back meanwhile.
 
 Imports no ray.
 """
@@ -72,7 +72,7 @@ class Places:
         return self._places.get(key)
 
     def reuse(self, key: NodeKey) -> Place | None:
-        """Give a node the bundle that another one of its role has left, if there is any."""
+        """Give a node the bundle that another one of its role has left, if any."""
         role, index = key
         left = next((place for place in self._free if place.bundle.role == role), None)
         if left is not None:
