@@ -72,7 +72,7 @@ class Places:
         return self._places.get(key)
 
     def reuse(self, key: NodeKey) -> Place | None:
-        """Give a node the bundle that another one of its role has left, if any."""
+        """Give a node a bundle that another one of its role has left."""
         role, index = key
         left = next((place for place in self._free if place.bundle.role == role), None)
         if left is not None:
