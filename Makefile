@@ -45,7 +45,7 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml setup.py constraints.txt
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.ray: $(VENV)/.dev
-	$(PIP) install -q -c constraints.txt -e '.[ray]'
+	$(PIP) install -q -c constraints.txt -e '.[ray]' 'ray[tune]'
 	@touch $@
 
 install: $(VENV)/.installed

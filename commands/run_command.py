@@ -88,7 +88,7 @@ def supervise(
         starter = stack.enter_context(closing(make_starter()))
         job, launcher = read_job(), None
         if on is not None:
-            job, launcher = _on_cluster(job, starter, stack)
+            job, launcher = _on_cluster(job, starter, stack, autoscaled=autoscale is not None)
         return run_interruptible(
             lambda: _supervised(job, starter, launcher, quiet, supervised, profile_seconds, autoscale)
         )
@@ -109,7 +109,7 @@ def _prepare_engine(on: str, stack: ExitStack, *, quiet: bool) -> None:
         click.echo(f"made a key for this job; for top and scale on this machine: --key {made}", err=True)
 
 
-def _on_cluster(job: Job, starter: Starter, stack: ExitStack) -> tuple[Job, Launcher]:
+def _on_cluster(job: Job, starter: Starter, stack: ExitStack, *, autoscaled: bool) -> tuple[Job, Launcher]:
     """Connect to the cluster until the end of `stack`.
 
     Return the job as its machines take it, and the launcher.
@@ -121,7 +121,7 @@ def _on_cluster(job: Job, starter: Starter, stack: ExitStack) -> tuple[Job, Laun
 
     job = on_machines(job)
     stack.enter_context(connected())
-    return job, RayLauncher(LocalLauncher(starter))
+    return job, RayLauncher(LocalLauncher(starter), autoscaled=autoscaled)
 
 
 async def _supervised(

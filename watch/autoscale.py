@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from ..pipeline.errors import ClusterError, JobFileError
 from ..pipeline.performance.count_law import WORTH_OF_A_TARGET, CountLaw, CountRules
@@ -19,6 +20,8 @@ from ..pipeline.wire.tasks import race
 from .attach import PERIOD_SECONDS, WatchedJob
 from .scale import SCALE_SECONDS
 from .status import Status
+
+LONGEST_PAUSE: Final = 16
 
 
 def rules_of(text: str, target: str | None) -> CountRules:
@@ -97,6 +100,9 @@ class TrainerCounts:
         self._rules = rules
         self._law = CountLaw(rules)
         self._window: _Window | None = None
+        # Changes that were refused in a row, and windows to let pass before the next one.
+        self._refusals = 0
+        self._pause = 0
 
     @property
     def rates(self) -> dict[int, float]:
@@ -128,8 +134,20 @@ class TrainerCounts:
         wanted = self._law.wanted(trainers, status.progress.seconds_left)
         if wanted == trainers and window.kept:
             return None
+        if wanted != trainers and self._pause > 0:
+            self._pause -= 1
+            return None
         window.kept = True
         return Decision(trainers, wanted, self.rates, self._law.expected(), self._rules.target)
+
+    def answered(self, *, refused: bool) -> None:
+        """Take the answer to a change.
+
+        After one that was refused the next one comes a window later, then two, then four, at most
+        LONGEST_PAUSE: each is an event of the job, and a full cluster may stay full.
+        """
+        self._refusals = self._refusals + 1 if refused else 0
+        self._pause = min(2 ** max(0, self._refusals - 1), LONGEST_PAUSE) - 1
 
 
 async def autoscale_job(
@@ -158,8 +176,10 @@ async def autoscale_job(
                 try:
                     if await _carry_out(decision, channel, watched) is None:
                         break
+                    counts.answered(refused=False)
                     changed(decision.text)
                 except RemoteError as error:
+                    counts.answered(refused=True)
                     refused(ClusterError(error.what, where=address, remedy=error.remedy))
             with suppress(TimeoutError):
                 await asyncio.wait_for(watched.ended.wait(), PERIOD_SECONDS)

@@ -20,6 +20,8 @@ CPU: Final = "CPU"
 GPU: Final = "GPU"
 MEMORY: Final = "memory"
 
+TRAINER: Final = "trainer"
+
 Resources = dict[str, float]
 
 
@@ -54,6 +56,17 @@ def bundles_of(job: Job) -> list[Bundle]:
         for index in range(nodes.count)
         if nodes.role != COORDINATOR
     ]
+
+
+def groups_of(job: Job, *, autoscaled: bool) -> list[list[Bundle]]:
+    """Return the bundles in lists that are reserved, and given back, as a whole.
+
+    It is one for the whole job. With `autoscaled` each trainer has another one, which can go back when the
+    trainer leaves.
+    """
+    bundles = bundles_of(job)
+    alone = [one for one in bundles if autoscaled and one.role == TRAINER]
+    return [[one for one in bundles if one not in alone], *([one] for one in alone)]
 
 
 def another_bundle(job: Job, role: str, index: int) -> Bundle:
@@ -93,13 +106,13 @@ def on_machines(job: Job) -> Job:
 def shortage(
     bundles: Sequence[Bundle], machines: int, total: Mapping[str, float], free: Mapping[str, float]
 ) -> str:
-    """Describe what a cluster has, what a job needs, and what is missing.
+    """Describe what a cluster has, what nodes need, and what is missing.
 
     Args:
-        bundles: those of the job.
+        bundles: those of the whole job, or of a node that joins it.
         machines: number of machines.
         total: what the cluster has, by Ray's names.
-        free: what of it nobody has reserved.
+        free: what of it nobody else has reserved.
     """
     needed = {name: sum(one.resources.get(name, 0) for one in bundles) for name in (CPU, GPU, MEMORY)}
     missing = {name: needed[name] - free.get(name, 0) for name in needed}
@@ -108,10 +121,13 @@ def shortage(
     else:
         largest = max(bundles, key=lambda one: (one.resources.get(GPU, 0), one.resources[CPU]))
         lacks = f"room on one machine, such as {_amounts(largest.resources)} for {largest.name}"
+    if len(bundles) == 1:
+        who = f"{bundles[0].name} needs"
+    else:
+        who = f"the {counted(len(bundles), 'node')} of the job need"
     return (
         f"the cluster has {_amounts(total)} on {counted(machines, 'machine')}, and free of it"
-        f" {_amounts(free)}; the {counted(len(bundles), 'node')} of the job need {_amounts(needed)}:"
-        f" it lacks {lacks}"
+        f" {_amounts(free)}; {who} {_amounts(needed)}: it lacks {lacks}"
     )
 
 

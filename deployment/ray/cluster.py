@@ -8,11 +8,15 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 
 from ...pipeline.errors import ClusterError
 from ...pipeline.text.format import duration
@@ -55,37 +59,43 @@ def own_address() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-async def reserve(bundles: Sequence[Bundle], timeout_seconds: float) -> Any:
-    """Return a placement group of the bundles, spread over the machines.
+async def reserve(
+    bundles: Sequence[Sequence[Bundle]], timeout_seconds: float, remedy: str
+) -> list[PlacementGroup]:
+    """Return a placement group of each list of bundles, spread over the machines.
 
-    Raises ClusterError, which says what is missing, if there is no room within `timeout_seconds`.
+    Raises ClusterError, which says what is missing, if there is no room for all within `timeout_seconds`.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
-    group = placement_group([one.resources for one in bundles], strategy="SPREAD")
+    groups = [placement_group([one.resources for one in own], strategy="SPREAD") for own in bundles]
     try:
-        while not await asyncio.to_thread(group.wait, LOOK_SECONDS):
-            if loop.time() > deadline:
-                raise ClusterError(
-                    f"{_shortage(bundles)}, after {duration(timeout_seconds)}",
-                    where="--on ray",
-                    remedy="add machines, lower the counts of nodes, of trainer.workers or embedding.threads,"
-                    " or raise run.start_timeout_seconds if machines are still to come",
-                )
+        for group in groups:
+            while not await asyncio.to_thread(group.wait, LOOK_SECONDS):
+                if loop.time() > deadline:
+                    what = f"{_shortage(bundles, groups)}, after {duration(timeout_seconds)}"
+                    raise ClusterError(what, where="--on ray", remedy=remedy)
     except BaseException:
-        release(group)
+        for group in groups:
+            release(group)
         raise
-    return group
+    return groups
 
 
-def release(group: Any) -> None:
+def release(group: PlacementGroup) -> None:
     """Give the room of a placement group back, and end the actors in it."""
     remove_placement_group(group)
 
 
-def _shortage(bundles: Sequence[Bundle]) -> str:
+def _shortage(bundles: Sequence[Sequence[Bundle]], groups: Sequence[PlacementGroup]) -> str:
     machines = sum(bool(node["Alive"]) for node in ray.nodes())
-    return shortage(bundles, machines, ray.cluster_resources(), ray.available_resources())
+    free = dict(ray.available_resources())
+    for own, group in zip(bundles, groups, strict=True):
+        # What one of these groups has is there for the job, although Ray counts it as taken.
+        if placement_group_table(group).get("state") == "CREATED":
+            for name, amount in ((name, amount) for one in own for name, amount in one.resources.items()):
+                free[name] = free.get(name, 0.0) + amount
+    return shortage([one for own in bundles for one in own], machines, ray.cluster_resources(), free)
 
 
 def _require_answer(address: str) -> None:

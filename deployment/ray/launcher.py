@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import ray
@@ -24,19 +24,15 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, JobFileError
 from ...pipeline.text.format import duration
 from ...pipeline.wire.keys.job_key import job_key
-from .bundles import CPU, GPU, MEMORY, Bundle, another_bundle, bundles_of
+from .bundles import CPU, GPU, MEMORY, another_bundle, groups_of
 from .cluster import own_address, release, reserve
 from .host import CALLS_AT_ONCE, NodeHost, Surroundings
 from .node import RayNode
+from .places import Place, Places
 
-
-@dataclass(frozen=True)
-class _Place:
-    """A bundle of a placement group: its node, and its number in the group."""
-
-    bundle: Bundle
-    group: Any
-    number: int
+# Of a node that joins. A cluster with room gives it at once, and the coordinator waits a minute for both.
+ROOM_SECONDS: Final = 10.0
+ACTOR_SECONDS: Final = 40.0
 
 
 class RayLauncher:
@@ -47,16 +43,18 @@ class RayLauncher:
 
     Args:
         local: launcher of the coordinator.
+        autoscaled: whether trainers come and go by the measured speed. Each then has a placement group of its
+            own.
     """
 
     trainers_here = False
 
-    def __init__(self, local: Launcher) -> None:
+    def __init__(self, local: Launcher, *, autoscaled: bool = False) -> None:
         self._local = local
+        self._autoscaled = autoscaled
         key = job_key()
         self._key = key.text if key is not None else ""
-        self._places: dict[NodeKey, _Place] = {}
-        self._groups: list[Any] = []
+        self._places = Places(reserve, release)
         # Actors whose node is not started yet.
         self._idle: dict[NodeKey, Any] = {}
         self._job: Job | None = None
@@ -68,48 +66,70 @@ class RayLauncher:
         does not see the run folders; JobFileError if those cannot be made.
         """
         self._job = job
-        await self._add_places(bundles_of(job), job.run.start_timeout_seconds)
+        seconds = job.run.start_timeout_seconds
+        await self._places.add(
+            groups_of(job, autoscaled=self._autoscaled),
+            seconds,
+            "add machines, lower the counts of nodes, of trainer.workers or embedding.threads,"
+            " or raise run.start_timeout_seconds if machines are still to come",
+        )
+        places = self._places.all()
         with _probe(Path(job.run.directory)) as probe:
-            seconds = job.run.start_timeout_seconds
-            starts = [self._new_host(one, self._seen(probe), seconds) for one in self._places.values()]
-            self._idle = dict(zip(self._places, await asyncio.gather(*starts), strict=True))
+            starts = [self._new_host(one, self._seen(probe), seconds) for one in places.values()]
+            self._idle = dict(zip(places, await asyncio.gather(*starts), strict=True))
 
     async def start(self, node: NodeStart) -> RunningNode:
         """Start a node in its bundle; see `Launcher`.
 
-        A node that the job had not at its start gets a bundle of its own.
+        A node that joins gets the bundle of one of its role that left, or one of its own.
         """
         assert self._job is not None
         if node.role == COORDINATOR:
             own = own_address()
             return await self._local.start(replace(node, addresses=("--bind", own, "--advertise", own)))
-        run, key = self._job.run, (node.role, node.index)
-        if key not in self._places:
-            await self._add_places([another_bundle(self._job, *key)], run.start_timeout_seconds)
-        place, host = self._places[key], self._idle.pop(key, None)
-        if host is None:
-            # The bundle of a machine that is gone waits for room on another one.
-            host = await self._new_host(place, self._seen(node.job_file), run.rejoin_seconds)
+        key = node.role, node.index
+        host = self._idle.pop(key, None) or await self._another_host(key, self._job, node.job_file)
         job = await asyncio.to_thread(node.job_file.read_text, encoding="utf-8")
         arguments = (*key, node.token, job, list(node.options))
         try:
             await host.start.remote(*arguments)
         except RayError as error:
             ray.kill(host)
-            raise ClusterError(f"{place.bundle.name} cannot be started ({_reason(error)})") from error
-        return RayNode(node, host, run.node_timeout_seconds)
+            raise ClusterError(f"{node.role}-{node.index} cannot be started ({_reason(error)})") from error
+        patience_seconds = self._job.run.node_timeout_seconds
+        return RayNode(node, host, patience_seconds, left=lambda: self._places.leave(key))
 
     async def close(self) -> None:
         """Give all room back, which ends the actors that are left."""
-        groups, self._groups = self._groups, []
-        for group in groups:
-            release(group)
+        self._places.close()
 
-    async def _add_places(self, bundles: list[Bundle], timeout_seconds: float) -> None:
-        group = await reserve(bundles, timeout_seconds)
-        self._groups.append(group)
-        for number, bundle in enumerate(bundles):
-            self._places[bundle.role, bundle.index] = _Place(bundle, group, number)
+    async def _another_host(self, key: NodeKey, job: Job, job_file: Path) -> Any:
+        """Start the actor of a replacement, or of a node that joins.
+
+        Raises ClusterError; the bundle of a node that joins is left then.
+        """
+        if (place := self._places.of(key)) is not None:
+            # The bundle of a machine that is gone waits for room on another one.
+            return await self._new_host(place, self._seen(job_file), job.run.rejoin_seconds)
+        place = self._places.reuse(key) or await self._new_place(key, job)
+        seconds = min(job.run.rejoin_seconds, ACTOR_SECONDS)
+        try:
+            return await self._new_host(place, self._seen(job_file), seconds)
+        except ClusterError:
+            self._places.leave(key)
+            raise
+
+    async def _new_place(self, key: NodeKey, job: Job) -> Place:
+        """Reserve a bundle for a node that joins; raises ClusterError without room."""
+        remedy = "add machines to the cluster, or have fewer nodes"
+        try:
+            await self._places.add([[another_bundle(job, *key)]], ROOM_SECONDS, remedy)
+        except ClusterError:
+            # The process of one that leaves may have ended meanwhile.
+            if (left := self._places.reuse(key)) is not None:
+                return left
+            raise
+        return self._places.all()[key]
 
     def _seen(self, file: Path) -> Path | None:
         """Return the file of the run folders that every machine must see.
@@ -119,7 +139,7 @@ class RayLauncher:
         assert self._job is not None
         return None if self._job.run.storage else file
 
-    async def _new_host(self, place: _Place, probe: Path | None, timeout_seconds: float) -> Any:
+    async def _new_host(self, place: Place, probe: Path | None, timeout_seconds: float) -> Any:
         """Start an actor in a bundle, and check its machine.
 
         It must see the file `probe`, if there is one. Raises ClusterError.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -31,14 +32,22 @@ class RayNode:
         start: what was started.
         host: its `NodeHost`.
         patience_seconds: how long an actor may be out of reach before it counts as dead.
+        left: called when it has ended with exit code 0, after which nobody replaces it.
     """
 
-    def __init__(self, start: NodeStart, host: Any, patience_seconds: float) -> None:
+    def __init__(
+        self,
+        start: NodeStart,
+        host: Any,
+        patience_seconds: float,
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
         self.role, self.index, self.token = start.role, start.index, start.token
         self.ended = asyncio.Event()
         self.code: int | None = None
         self.how = exit_status_text(None)
         self._host = host
+        self._left = left
         self._patience_seconds = patience_seconds
         self._lines: list[str] = []
         self._watch = asyncio.create_task(self._follow())
@@ -81,6 +90,8 @@ class RayNode:
             self.code, self.how = -signal.SIGKILL, "its actor died"
         self._release()
         self.ended.set()
+        if self.code == ExitCode.OK:
+            self._left()
 
     async def _outcome(self) -> tuple[int, list[str]]:
         """Wait for the process's end; raises RayError if its actor is dead."""

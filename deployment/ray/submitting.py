@@ -23,14 +23,22 @@ def given_address() -> str:
 def require_engine(on: str) -> None:
     """Raise JobFileError for an engine that cannot be used.
 
-    That is any but ray, Ray Client, and ray without the extra.
+    That is any but ray, Ray Client, a job server, and ray without the extra.
     """
-    client = next((one for one in (on, given_address()) if one.startswith("ray://")), "")
+    given = on, given_address()
+    client = next((one for one in given if one.startswith("ray://")), "")
     if client:
         raise JobFileError(
             "is an address of Ray Client, whose job would end with this machine's connection",
             where=client,
             remedy=f"submit the job: {HOW_TO_SUBMIT}",
+        )
+    server = next((one for one in given if one.startswith(("http://", "https://"))), "")
+    if server:
+        raise JobFileError(
+            "is an address of a job server, which takes jobs that are submitted",
+            where=server,
+            remedy=f"submit the job: {HOW_TO_SUBMIT}; or give the head's address, RAY_ADDRESS=HOST:6379",
         )
     if on != "ray":
         raise JobFileError(

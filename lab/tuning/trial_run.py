@@ -12,6 +12,7 @@ from ...nodes.supervisor.starter import make_starter
 from ...nodes.supervisor.supervisor import Supervisor
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode, JobFileError
+from ...pipeline.input.plan import require_fixed_input
 from ...pipeline.report.model import Report
 from .space import Parameters, trial_job
 from .study import Outcome, ReportRung
@@ -94,6 +95,16 @@ class JobTrials:
         return Outcome(score_of(found), trained, folder=relative)
 
 
+def require_tunable(base: Job) -> None:
+    """Raise JobFileError for a job whose trials would not end, or would meet."""
+    require_fixed_input(base)
+    if base.run.storage:
+        raise JobFileError(
+            f"run.storage = {base.run.storage} given, where the trials' checkpoints would meet",
+            remedy='tune with run.storage = "" (--set run.storage="")',
+        )
+
+
 def score_of(report: Report) -> float | None:
     """Return the NE on held-out data, of the best checkpoint if there is one.
 
@@ -107,17 +118,28 @@ def run_supervised(
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     """Run a job here, and interrupt it when `is_to_stop` says so.
 
-    Returns the exit code, a line for the user, the report and the run's folder.
+    An exception of `is_to_stop`, also SystemExit, ends the job at once, and is raised when its nodes have
+    ended. Any thread may call. Returns the exit code, a line for the user, the report and the run's folder.
     """
     with closing(make_starter()) as starter:
         interrupted = False
+        failure: BaseException | None = None
 
         def progress(status: dict[str, Any]) -> None:
-            nonlocal interrupted
-            if not interrupted and is_to_stop(status):
-                interrupted = True
+            nonlocal interrupted, failure
+            if interrupted:
+                return
+            try:
+                interrupted = is_to_stop(status)
+            except BaseException as error:  # noqa: BLE001
+                # It is the caller's; on the loop it would leave the nodes behind.
+                failure, interrupted = error, True
+                supervisor.interrupt()
+            if interrupted:
                 supervisor.interrupt()
 
         supervisor = Supervisor(job, progress, starter, progress_seconds=STATUS_SECONDS, with_curves=True)
         code, text, report = run_interruptible(supervisor.run)
+    if failure is not None:
+        raise failure
     return code, text, report, supervisor.folder

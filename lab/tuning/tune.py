@@ -13,8 +13,8 @@ from rich.text import Text
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.checkpoint.manifest import remove_all
 from ...pipeline.config.job import Job
-from ...pipeline.errors import ExitCode, JobFileError
-from ...pipeline.input.plan import plan_input, require_fixed_input
+from ...pipeline.errors import ExitCode
+from ...pipeline.input.plan import plan_input
 from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import count, number
@@ -23,7 +23,7 @@ from ..record import ComparisonPart, read_json, write_json
 from ..runner import PrintLine
 from .space import as_options, check_space, parse_space, trial_job
 from .study import Study, StudyRules, Trial
-from .trial_run import JobTrials
+from .trial_run import JobTrials, require_tunable
 
 JSON_NAME: Final = "tune.json"
 MARKDOWN_NAME: Final = "tune.md"
@@ -51,12 +51,7 @@ def start_study(
     Raises JobFileError, before anything is written, for settings that cannot be searched.
     """
     check_space(parse_space(search), base)
-    require_fixed_input(base)
-    if base.run.storage:
-        raise JobFileError(
-            f"run.storage = {base.run.storage} given, where the trials' checkpoints would meet",
-            remedy='tune with --set run.storage=""',
-        )
+    require_tunable(base)
     plan_input(base)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-tune")
     (folder / BASE_NAME).write_text(base.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shadowsync.tests.support.processes import Process, Spawned, is_alive, wait_until
+from shadowsync.tests.support.processes import Spawned, is_alive, wait_until
 from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
 from shadowsync.tests.support.ray_jobs import (
+    ENDLESS,
     EXAMPLES,
     NODES,
     RAY_TESTS,
     SECONDS,
     accounts,
-    write_ray_job,
+    key_of,
+    ray_jobs,
     write_ray_log,
 )
-from shadowsync.tests.support.runs import Settings
 from shadowsync.tests.support.supervised import Supervised
 
 pytestmark = RAY_TESTS
@@ -50,18 +51,8 @@ def second(ray: RayCluster) -> list[psutil.Process]:
 
 @pytest.fixture
 def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
-    """Starts a job, on the cluster or on this machine."""
-    started: list[Process] = []
-
-    def start(changes: Settings | None = None, *options: str) -> Supervised:
-        job = write_ray_job(tmp_path, log, changes)
-        command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), *options]
-        started.append(Spawned(command, ray.environment, tmp_path, tmp_path / f"{len(started)}.txt"))
-        return Supervised(started[-1], tmp_path / "runs")
-
-    yield start
-    for process in started:
-        process.end()
+    with ray_jobs(ray, log, tmp_path) as starts:
+        yield starts
 
 
 def everywhere(ray: RayCluster, second: list[psutil.Process], role: str = "") -> list[psutil.Process]:
@@ -87,8 +78,7 @@ def test_the_accounts_are_those_of_one_machine(
     wait_until(all_there, f"all nodes run: {job.process.text()}", SECONDS)
     assert seen["head"], job.process.text()
     assert seen["second"]
-    made = job.process.text().partition(": --key ")[2].partition("\n")[0]
-    top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", made]
+    top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", key_of(job)]
 
     def shows_trainers() -> bool:
         watched = Spawned(top, ray.environment, job.runs, job.runs / "top.txt")
@@ -148,7 +138,7 @@ def test_a_raylet_is_killed(
 def test_the_driver_is_killed(
     ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
 ) -> None:
-    job = start({"data": {"epochs": 10_000}}, "--on", "ray")
+    job = start(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     nodes = [*everywhere(ray, second), job.node("coordinator")]
     actors = [parent for node in everywhere(ray, second) if (parent := node.parent()) is not None]

@@ -12,24 +12,23 @@ from pathlib import Path
 
 import pytest
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.tests.support.processes import Process, Spawned, is_alive, wait_until
+from shadowsync.tests.support.processes import Spawned, is_alive, wait_until
 from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
 from shadowsync.tests.support.ray_jobs import (
+    ENDLESS,
     EXAMPLES,
     RAY_TESTS,
     SECONDS,
     accounts,
     actor_of,
+    ray_jobs,
     write_ray_job,
     write_ray_log,
 )
-from shadowsync.tests.support.runs import RunFolder, Settings
+from shadowsync.tests.support.runs import RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
 pytestmark = RAY_TESTS
-
-# So that there is time for a notice while it trains.
-ENDLESS: Settings = {"data": {"epochs": 10_000}}
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +44,8 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 
 @pytest.fixture
 def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
-    """Starts a job on the cluster from here."""
-    started: list[Process] = []
-
-    def start(changes: Settings) -> Supervised:
-        job = write_ray_job(tmp_path, log, changes)
-        command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), "--on", "ray"]
-        started.append(Spawned(command, ray.environment, tmp_path, tmp_path / "output.txt"))
-        return Supervised(started[-1], tmp_path / "runs")
-
-    yield start
-    for process in started:
-        process.end()
+    with ray_jobs(ray, log, tmp_path) as starts:
+        yield starts
 
 
 def submit(ray: RayCluster, folder: Path, *command: str) -> Spawned:
@@ -92,7 +81,7 @@ def test_a_submitted_job_runs_to_its_end(ray: RayCluster, log: Path, tmp_path: P
 
 
 def test_sigterm_of_an_actor_has_its_node_leave(ray: RayCluster, start: Callable[..., Supervised]) -> None:
-    job = start(ENDLESS)
+    job = start(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     actor = actor_of(ray.head, "trainer")
     (node,) = [node for node in nodes_on(ray.head, "trainer") if node.ppid() == actor.pid]
@@ -118,7 +107,7 @@ def test_a_node_that_cannot_leave_dies_with_its_actor(
     ray: RayCluster, start: Callable[..., Supervised]
 ) -> None:
     """The control: the same signal, another role."""
-    job = start(ENDLESS)
+    job = start(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     actor_of(ray.head, "embedding").terminate()
     again = "embedding-2: joined the running job"

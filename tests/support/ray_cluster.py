@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -19,6 +20,19 @@ import psutil
 
 OBJECT_STORE_BYTES = 80 << 20
 JOB_SERVER = "job-server"
+FREE = "free"
+# Python runs it when it starts: as if shadowsync were not installed.
+WITHOUT_SHADOWSYNC = """
+import sys
+
+class Absent:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "shadowsync":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent)
+"""
 # Of each raylet; what Ray believes, so that one of them has room for a whole job.
 CPUS = 16
 MEMORY_BYTES = 32 << 30
@@ -52,6 +66,13 @@ class RayCluster:
         self._process.stdin.flush()
         return psutil.Process(int(self._read()["raylet"]))
 
+    def free(self, resource: str = "CPU") -> float:
+        """How much of a resource nobody has reserved."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{FREE}\n")
+        self._process.stdin.flush()
+        return float(self._read().get(resource, 0.0))
+
     def close(self) -> None:
         """End all of it."""
         assert self._process.stdin is not None
@@ -80,13 +101,20 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(folder: Path, *, job_server: bool = False) -> Iterator[RayCluster]:
+def ray_cluster(
+    folder: Path, *, job_server: bool = False, without_shadowsync: bool = False
+) -> Iterator[RayCluster]:
     """A cluster with its head alone; what it prints goes to a file of `folder`.
 
-    With `job_server` jobs can be submitted to it, on loopback.
+    With `job_server` jobs can be submitted to it, on loopback. With `without_shadowsync` its machine lacks
+    that, and the driver's has it.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "RAY_"))}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+    its_own = dict(environment)
+    if without_shadowsync:
+        (folder / "sitecustomize.py").write_text(WITHOUT_SHADOWSYNC, encoding="utf-8")
+        its_own["PYTHONPATH"] = str(folder)
     with (folder / "cluster.txt").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, __file__, *([JOB_SERVER] if job_server else [])],
@@ -94,7 +122,7 @@ def ray_cluster(folder: Path, *, job_server: bool = False) -> Iterator[RayCluste
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env=environment,
+            env=its_own,
             cwd=folder,
         )
         cluster = RayCluster(process, environment)
@@ -147,9 +175,22 @@ def _run() -> None:
         output.flush()
 
     tell(cluster.head_node)
-    for _ in sys.stdin:
-        tell(_tried(lambda: cluster.add_node(wait=True, **own)))
+    for line in sys.stdin:
+        if line.strip() == FREE:
+            output.write(json.dumps(_free(cluster.address)) + "\n")
+            output.flush()
+        else:
+            tell(_tried(lambda: cluster.add_node(wait=True, **own)))
     cluster.shutdown()
+
+
+def _free(address: str) -> dict[str, float]:
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    free: dict[str, float] = ray.available_resources()
+    return free
 
 
 def _tried(start: Callable[[], Any], again: int = 2) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ import psutil
 import pytest
 from shadowsync.pipeline.data.generator.generator import generate_log
 
-from .processes import wait_until
-from .ray_cluster import nodes_on
+from .processes import Process, Spawned, wait_until
+from .ray_cluster import RayCluster, nodes_on
 from .runs import RunFolder, Settings, small_job, write_job
+from .supervised import Supervised
 
 EXAMPLES = 100_000
 NODES = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 1}
+# So that there is time while it trains.
+ENDLESS: Settings = {"data": {"epochs": 10_000}}
 # Of a busy machine; nothing waits for so long otherwise.
 SECONDS = 600.0
 PATIENT: dict[str, Any] = {
@@ -45,6 +50,29 @@ def write_ray_job(folder: Path, log: Path, changes: Settings | None = None) -> P
     """The file of a job of NODES, which runs in `folder`."""
     base: dict[str, Mapping[str, Any]] = {"embedding": {"nodes": 2}, "run": PATIENT}
     return write_job(folder / "job.toml", small_job(log, folder / "runs"), {**base, **(changes or {})})
+
+
+@contextmanager
+def ray_jobs(ray: RayCluster, log: Path, folder: Path) -> Iterator[Callable[..., Supervised]]:
+    """Starts jobs in a folder with some changes and options, on the cluster or on this machine."""
+    started: list[Process] = []
+
+    def start(changes: Settings | None = None, *options: str) -> Supervised:
+        job = write_ray_job(folder, log, changes)
+        command = [sys.executable, "-m", "shadowsync.cli", "run", str(job), *options]
+        started.append(Spawned(command, ray.environment, folder, folder / f"{len(started)}.txt"))
+        return Supervised(started[-1], folder / "runs")
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.end()
+
+
+def key_of(job: Supervised) -> str:
+    """The path of the key that the job has made."""
+    return job.process.text().partition(": --key ")[2].partition("\n")[0]
 
 
 def accounts(run: RunFolder) -> dict[str, Any]:

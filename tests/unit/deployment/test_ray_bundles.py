@@ -6,7 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from shadowsync.deployment.ray.bundles import Bundle, another_bundle, bundles_of, on_machines, shortage
+from shadowsync.deployment.ray.bundles import (
+    Bundle,
+    another_bundle,
+    bundles_of,
+    groups_of,
+    on_machines,
+    shortage,
+)
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 
@@ -38,6 +45,14 @@ def test_a_bundle_for_each_node_but_the_coordinator() -> None:
     assert another_bundle(job, "trainer", 7) == Bundle("trainer", 7, bundles["trainer-0"])
 
 
+def test_trainers_that_may_leave_have_groups_of_their_own() -> None:
+    job = a_job(trainer={"count": 3}, sync={"nodes": 1})
+    groups = [[one.name for one in own] for own in groups_of(job, autoscaled=True)]
+    assert groups == [["reader-0", "embedding-0", "sync-0"], ["trainer-0"], ["trainer-1"], ["trainer-2"]]
+    # The control.
+    assert groups_of(job, autoscaled=False) == [bundles_of(job)]
+
+
 def test_memory_follows_the_rows() -> None:
     """The control: more rows need more, and more nodes need less each."""
 
@@ -66,6 +81,9 @@ def test_what_is_missing_is_named() -> None:
         " 500 MB of memory"
     )
     assert "free of it nothing;" in shortage(NODES, 1, total, {})
+    assert "; trainer-0 needs 3 CPUs, 1 GPU, 2.00 GB of memory: it lacks " in shortage(
+        NODES[1:], 1, total, {"CPU": 1.0}
+    )
 
 
 def test_enough_in_sum_but_not_on_one_machine() -> None:

@@ -39,6 +39,15 @@ def test_ray_client_is_refused_with_the_right_command(monkeypatch: pytest.Monkey
     assert said("--on", "ray").startswith("ray://head:10001: is an address of Ray Client")
 
 
+def test_a_job_server_is_refused_with_the_right_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what RAY_ADDRESS has for `ray job submit`."""
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    assert said("--on", "ray") == (
+        "http://127.0.0.1:8265: is an address of a job server, which takes jobs that are submitted;"
+        f" {SUBMIT}; or give the head's address, RAY_ADDRESS=HOST:6379"
+    )
+
+
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with monkeypatch.context() as without:

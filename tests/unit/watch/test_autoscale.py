@@ -97,6 +97,22 @@ def test_a_decision_to_stay_is_told_once_after_each_change() -> None:
     assert [decision.wanted for decision in decisions if decision is not None] == [2]
 
 
+def test_a_change_that_is_refused_is_tried_again_less_and_less_often() -> None:
+    def windows(refused: Callable[[int], bool]) -> list[int]:
+        """Those in which a job that stays at two trainers was asked for more."""
+        counts, asked = TrainerCounts(RULES), []
+        for second in range(10, 10 + 30 * 60):
+            if counts.decide(status(float(second), 1000.0 * second, 2)) is not None:
+                asked.append((second - 20) // 30)
+                counts.answered(refused=refused(len(asked)))
+        return asked
+
+    assert windows(lambda _: True) == [1, 2, 4, 8, 16, 32, 48]
+    # The control; and one that was possible is asked for anew.
+    assert windows(lambda _: False) == list(range(1, 60))
+    assert windows(lambda number: number != 3)[:6] == [1, 2, 4, 5, 6, 8]
+
+
 def test_an_idle_window_is_not_measured() -> None:
     """As of a job that waits for further files."""
     counts = TrainerCounts(CountRules(1, 2))

@@ -1,0 +1,119 @@
+"""Trainers that join and leave a job on a Ray cluster, and the room that they take and give back.
+
+`make ray` runs them, beside those of `test_ray.py`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.processes import Spawned, wait_until
+from shadowsync.tests.support.ray_cluster import CPUS, RayCluster, nodes_on, ray_cluster
+from shadowsync.tests.support.ray_jobs import (
+    ENDLESS,
+    RAY_TESTS,
+    SECONDS,
+    key_of,
+    ray_jobs,
+    write_ray_log,
+)
+from shadowsync.tests.support.supervised import Supervised
+
+pytestmark = RAY_TESTS
+
+# Of a trainer with one worker, and of the job of NODES with two of them.
+OF_A_TRAINER, OF_THE_JOB = 2, 10
+# With so many workers two trainers leave no room for another one.
+WORKERS_THAT_FILL_IT = 4
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ray_log(tmp_path_factory.mktemp("ray-log"))
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    with ray_cluster(tmp_path_factory.mktemp("ray")) as own:
+        yield own
+
+
+@pytest.fixture
+def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    with ray_jobs(ray, log, tmp_path) as starts:
+        yield starts
+
+
+def scale(ray: RayCluster, job: Supervised, trainers: int) -> tuple[int, str]:
+    """`shadowsync scale`: its exit code and what it said."""
+    command = [sys.executable, "-m", "shadowsync.cli", "scale", str(job.run.folder), f"trainer={trainers}"]
+    text = job.runs / f"scale-to-{trainers}.txt"
+    process = Spawned([*command, "--key", key_of(job)], ray.environment, job.runs, text)
+    try:
+        return process.wait(SECONDS), process.text()
+    finally:
+        process.end()
+
+
+def require_free(ray: RayCluster, cpus: float) -> None:
+    wait_until(lambda: ray.free() == cpus, f"{cpus} CPUs are free")
+
+
+def end(ray: RayCluster, job: Supervised) -> None:
+    """Ctrl-C: the ledger adds up, and nothing is left on the cluster."""
+    job.process.signal(signal.SIGINT)
+    assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
+    assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
+    wait_until(lambda: not nodes_on(ray.head), "no node is left on the cluster")
+    require_free(ray, CPUS)
+
+
+def test_trainers_that_autoscale_adds_take_room_and_give_it_back(
+    ray: RayCluster, start: Callable[..., Supervised]
+) -> None:
+    """Any speed falls short of the target, so a third trainer joins after the first window, of 40 s."""
+    job = start(ENDLESS, "--on", "ray", "--autoscale", "2:3", "--target", "1000000M/s")
+    job.wait_for_batches(20, SECONDS)
+    require_free(ray, CPUS - OF_THE_JOB)
+    of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-2'"
+    trains = lambda: job.run.query(of_it)[0][0] > 0 or job.process.poll() is not None  # noqa: E731
+    wait_until(trains, "trainer-2 trains", SECONDS)
+    require_free(ray, CPUS - OF_THE_JOB - OF_A_TRAINER)
+    # One that joined leaves, and one that was there from the beginning.
+    code, said = scale(ray, job, 1)
+    assert code == 0, said
+    require_free(ray, CPUS - OF_THE_JOB + OF_A_TRAINER)
+    end(ray, job)
+    events = [event.what for event in job.run.report.events]
+    assert next(what for what in events if what.startswith("autoscale")).startswith(
+        "autoscale goes from 2 to 3 trainers: "
+    )
+    assert events.count("left the job as requested") == 2
+
+
+def test_a_trainer_without_room_is_refused_and_that_of_one_that_left_is_used_again(
+    ray: RayCluster, start: Callable[..., Supervised]
+) -> None:
+    job = start({**ENDLESS, "trainer": {"count": 2, "workers": WORKERS_THAT_FILL_IT}}, "--on", "ray")
+    job.wait_for_batches(20, SECONDS)
+    require_free(ray, 0)
+    code, said = scale(ray, job, 3)
+    assert code == ExitCode.CLUSTER, said
+    assert f"no process could be started: the cluster has {CPUS} CPUs" in said
+    assert "; trainer-2 needs 5 CPUs, " in said
+    assert "it lacks 5 CPUs, " in said
+    assert "add machines to the cluster" in said
+    # The job goes on. Without autoscaling the bundles are one group, which Ray takes back as a whole only.
+    code, said = scale(ray, job, 1)
+    assert code == 0, said
+    require_free(ray, 0)
+    code, said = scale(ray, job, 2)
+    assert code == 0, said
+    require_free(ray, 0)
+    job.wait_for_batches(job.run.batches() + 20, SECONDS)
+    end(ray, job)
