@@ -156,7 +156,7 @@ class TablesRole(Role):
             self._node.fail(error)
 
     async def _ask_why(self, error: LookupRefused) -> None:
-        """End the node because of a refusal, or because the hub has declared it dead.
+        """End the node after a refusal, or if the hub declared it dead.
 
         Embedding nodes refuse what comes from a module that was.
         """

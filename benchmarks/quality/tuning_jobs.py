@@ -89,7 +89,7 @@ def run(trials: JobTrials, folder: Path, number: int, parameters: Parameters, re
 def grid(base: Job) -> list[dict[str, Any]]:
     """Return the NE of the job at rates around its own."""
     own = {"trainer.lr": base.trainer.lr, "embedding.lr": base.embedding.lr}
-    found = []
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="benchmark-tuning-") as name:
         trials = JobTrials(base, Path(name), [])
         for dense in GRID["trainer.lr"]:

@@ -68,7 +68,7 @@ class InputSchema:
 
     @property
     def kinds_in_file(self) -> dict[str, str]:
-        """Return the kind of each column of files that the model needs, by its name there."""
+        """Return the kinds of the files' columns that the model needs, by name."""
         columns = [(name, one) for name, one in self.inputs.data.columns.items() if one.in_file]
         kinds: dict[str, str] = {one.source or name: one.kind for name, one in columns}
         return kinds | {

@@ -37,7 +37,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "grace_period": 40_000,
         "reduction_factor": 2,
     }
-    studies = {
+    studies: dict[str, dict[str, Any]] = {
         "asha": {"space": {"trainer.lr": [GOOD, BAD]}, "asha": asha},
         "control": {"space": {"trainer.lr": [BAD]}},
         "wrong": {"space": {"trainer.workers": [0]}},
