@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -40,6 +41,18 @@ settings.register_profile(
     "searching", settings.get_profile("repeatable"), derandomize=False, max_examples=1000
 )
 settings.load_profile("repeatable")
+
+
+class _Record(logging.LogRecord):
+    """A record with texts for exceptions: pytest keeps records, and an exception keeps its frames alive."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if isinstance(self.args, tuple):
+            self.args = tuple(str(one) if isinstance(one, BaseException) else one for one in self.args)
+
+
+logging.setLogRecordFactory(_Record)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -192,6 +192,7 @@ def test_other_tables_and_another_hub_are_refused(starter: Starter, tmp_path: Pa
             ),
         ):
             tables(torch.tensor([1]))
+    own.kill()
 
 
 def test_a_hub_that_does_not_come_back_is_waited_for_so_long(starter: Starter, tmp_path: Path) -> None:

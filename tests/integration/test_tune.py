@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.lab.tuning.space import parse_space
-from shadowsync.lab.tuning.study import Study, StudyRules, Trial
+from shadowsync.lab.tuning.study import Study, StudyRules
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.jobfile.load import load_resolved
 from shadowsync.tests.support.processes import Starter
@@ -17,49 +17,6 @@ from shadowsync.tests.support.runs import EXAMPLES, JobMaker, RunFolder
 
 SECONDS = 110.0
 SEARCH = ["trainer.lr=0.01,1e-30"]
-# Of a study that draws a large rate, two bad ones above BAD, a tiny one, and then a good one.
-LONG_SECONDS = 600.0
-LONG_EPOCHS = 10
-RATES = "trainer.lr=1e-4..30.0:log"
-SEED, TRIALS, BAD_ONES, BAD = 14, 5, 2, 0.5
-
-
-def a_study(starter: Starter, job: Path, name: str, *options: str) -> list[Trial]:
-    """The trials of `shadowsync tune`."""
-    given = ["--search", RATES, "--seed", str(SEED), "--set", f"run.name={name}", *options]
-    study = starter.fork("tune", str(job), *given)
-    assert study.wait(LONG_SECONDS) == ExitCode.OK, study.text()
-    folder = job.parent / "runs" / f"{name}-tune"
-    return Study(parse_space([RATES]), StudyRules(), folder / "trials.log").trials
-
-
-@pytest.mark.matrix
-@pytest.mark.timeout(3 * LONG_SECONDS)
-def test_a_bad_rate_does_not_win_and_random_search_of_as_many_examples_is_worse(
-    starter: Starter, job_file: JobMaker, tmp_path: Path
-) -> None:
-    """The first settings of a seed are the same for both."""
-    job = job_file(
-        {
-            "data": {"epochs": LONG_EPOCHS},
-            "trainer": {"count": 1, "optimizer": "adam"},
-            "sync": {"algorithm": "none", "nodes": None},
-        }
-    )
-    ours = a_study(starter, job, "ours", "--trials", str(TRIALS), "--rungs", "2")
-    bad = [trial for trial in ours if trial.parameters["trainer.lr"] > BAD]
-    assert [trial.state for trial in bad] == ["stopped"] * BAD_ONES
-    assert all(trial.examples < LONG_EPOCHS * EXAMPLES for trial in bad)
-    best = load_resolved(tmp_path / "runs" / "ours-tune" / "best.json")
-    assert best.trainer.lr < BAD
-    # The control: as many examples, without stops.
-    trained = sum(trial.examples for trial in ours)
-    whole = round(trained / (LONG_EPOCHS * EXAMPLES))
-    assert whole < TRIALS
-    control = a_study(starter, job, "control", "--trials", str(whole), "--strategy", "random")
-    assert [trial.parameters for trial in control] == [trial.parameters for trial in ours[:whole]]
-    least = [min(trial.ne for trial in trials if trial.ne is not None) for trials in (ours, control)]
-    assert least[0] < least[1], least
 
 
 def test_a_study_of_jobs(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
