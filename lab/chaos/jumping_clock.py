@@ -41,7 +41,7 @@ class JumpingClock:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             # Times of files are those of the disk.
             "NO_FAKE_STAT": "1",
-            # Its shared memory would be left behind by a killed process.
+            # A killed process would leave the library's shared memory behind; 0.9.10 does so.
             "FAKETIME_DISABLE_SHM": "1",
         }
 
