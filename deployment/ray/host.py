@@ -7,6 +7,7 @@ with the driver. SIGTERM is the notice of a machine that is to go: a node that c
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import tempfile
@@ -31,6 +32,7 @@ CALLS_AT_ONCE: Final = 4
 # Others take the work of such a node. The rows of an embedding node and the slice of a sync node come from
 # elsewhere, as after its death.
 CAN_LEAVE: Final = ("reader", "trainer")
+EXIT_CODE: Final = 128 + int(signal.SIGTERM)
 
 
 class Surroundings(TypedDict):
@@ -62,8 +64,7 @@ class NodeHost:
         self._folder = tempfile.TemporaryDirectory(prefix="shadowsync-")
         self._node = _NodeProcess()
         self._is_leaving = False
-        # Ray's own handler ends the process, and with it the node.
-        self._end_actor: Any = signal.signal(signal.SIGTERM, self._on_terminated)
+        signal.signal(signal.SIGTERM, self._on_terminated)
 
     def look(self, probe: str) -> Surroundings:
         """Report where this is.
@@ -105,8 +106,11 @@ class NodeHost:
         The actor stays until the node has left, and the driver has learned of it. Only the first signal
         counts: a node would take a second one for an interrupt of the job.
         """
+        del frame
         if self._node.role not in CAN_LEAVE:
-            self._end_actor(number, frame)
+            # The node ends with this process. Ray's own handler would wait for `wait`.
+            self._folder.cleanup()
+            os._exit(EXIT_CODE)
         elif not self._is_leaving:
             self._is_leaving = True
             self._node.signal(number)

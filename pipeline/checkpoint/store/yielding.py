@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeVar
 SHARE: Final = 0.05
 """The share of one core that writing takes while processors are scarce."""
 
-MOST_REST_SECONDS: Final = 120.0
-"""The longest that one part of a checkpoint rests altogether: a checkpoint must end, too."""
+MOST_REST_SECONDS: Final = 30.0
+"""The longest that one part of a checkpoint rests altogether; a death meanwhile goes back further."""
 
 _SCARCE: Final = 0.1
 """Processors are scarce if the thread waited for one for more than this part of the time that it ran."""
