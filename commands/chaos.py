@@ -77,10 +77,8 @@ def chaos(
     stall   what a node sends is held back for a while: its links are half open
     delay   what goes to and from a node takes 0.5 s longer for a while
     disk    a process can write no file for a while, as if its disk were full
-    clock   the time of day jumps by 10 minutes for all nodes, and back after a while
     """
     from ..lab.chaos.run import ChaosPlan, run_chaos
-    from ..lab.chaos.schedule import FAULT_KINDS
     from ..pipeline.errors import ExitCode, JobFileError
     from ..pipeline.input.plan import require_fixed_input
     from ..pipeline.jobfile.load import load_job
@@ -92,8 +90,6 @@ def chaos(
     if not job.checkpoint.model_fields_set:
         overrides = (*overrides, "checkpoint.every_seconds=5")
     chosen = _fault_kinds(kinds, longest_seconds)
-    if left_out := set(FAULT_KINDS).difference(chosen) if kinds == "all" else ():
-        click.echo(f"--faults all: without {', '.join(sorted(left_out))}, not possible on this machine")
     plan = ChaosPlan(kills, seed, chosen, clean_runs, longest_seconds=longest_seconds)
     result = run_chaos(job, (str(job_file), *overrides), out, plan, click.echo)
     _show(result)
@@ -102,13 +98,11 @@ def chaos(
 
 
 def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
+    from ..lab.chaos.injector import HAS_LIMITS
     from ..lab.chaos.schedule import FAULT_KINDS, SHORTEST_SECONDS
     from ..pipeline.errors import JobFileError
 
-    missing = _missing()
-    kinds = [kind.strip() for kind in text.split(",")]
-    if text == "all":
-        kinds = [kind for kind in FAULT_KINDS if kind not in missing]
+    kinds = list(FAULT_KINDS) if text == "all" else [kind.strip() for kind in text.split(",")]
     if unknown := [kind for kind in kinds if kind not in FAULT_KINDS]:
         remedy = f"use {', '.join(FAULT_KINDS)}, or all"
         raise JobFileError(f"{unknown[0]!r} is not a kind of fault", where="--faults", remedy=remedy)
@@ -116,21 +110,9 @@ def _fault_kinds(text: str, longest_seconds: float) -> list[str]:
         raise JobFileError(
             f"{', '.join(kinds)} last 1 s or more", where="--faults", remedy="give a longer --longest-stop"
         )
-    if impossible := [kind for kind in kinds if kind in missing]:
-        what = f"{impossible[0]} needs {missing[impossible[0]]}"
-        raise JobFileError(what, where="--faults", remedy="leave it out")
+    if "disk" in kinds and not HAS_LIMITS:
+        raise JobFileError("disk needs Linux", where="--faults", remedy="leave it out")
     return kinds
-
-
-def _missing() -> dict[str, str]:
-    """Return what kinds of faults need that this machine lacks."""
-    from ..lab.chaos.injector import HAS_LIMITS
-    from ..lab.chaos.jumping_clock import faketime_library
-
-    missing = {} if HAS_LIMITS else {"disk": "Linux"}
-    if faketime_library() is None:
-        missing["clock"] = "libfaketime (the package faketime of Debian, libfaketime of Fedora)"
-    return missing
 
 
 def _show(result: ChaosResult) -> None:

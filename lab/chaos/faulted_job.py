@@ -22,7 +22,6 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
 from .injector import Injector
-from .jumping_clock import JumpingClock
 from .schedule import ScheduledFault
 
 MARKER: Final = "SHADOWSYNC_CHAOS"
@@ -99,9 +98,6 @@ class JobRunner:
         marker, control, before = uuid4().hex, local_address(uuid4().hex), self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
-        clock = None
-        if any(fault.kind == "clock" for fault, _ in due):
-            clock = JumpingClock(log.with_suffix(".clock").absolute())
         with log.open("wb") as file:
             process = subprocess.Popen(
                 python(CLI, *command, "--quiet", "--supervised"),
@@ -109,15 +105,10 @@ class JobRunner:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={
-                    **os.environ,
-                    **(clock.environment if clock else {}),
-                    MARKER: marker,
-                    CONTROL_VARIABLE: control,
-                },
+                env={**os.environ, MARKER: marker, CONTROL_VARIABLE: control},
             )
         try:
-            self._watch(process, Injector(process.pid, control, self._nodes, clock), done, due, before)
+            self._watch(process, Injector(process.pid, control, self._nodes), done, due, before)
             done.exit_codes.append(process.wait())
         finally:
             if process.poll() is None:

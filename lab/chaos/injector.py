@@ -12,7 +12,6 @@ import psutil
 
 from ...nodes.runtime.process import CLI
 from ...nodes.supervisor.network.link_faults import LINK_FAULTS, LinkFault, request_link_fault
-from .jumping_clock import JUMP_SECONDS, JumpingClock
 from .schedule import ScheduledFault
 
 # Whether the limits of a living process can be set, as on Linux.
@@ -26,13 +25,10 @@ class Injector:
         supervisor: process id of its supervisor.
         control: endpoint at which the job's relay takes faults of links.
         nodes: number of nodes by role.
-        clock: the time of day of the job, for faults of it.
     """
 
-    def __init__(
-        self, supervisor: int, control: str, nodes: Mapping[str, int], clock: JumpingClock | None = None
-    ) -> None:
-        self._supervisor, self._control, self._nodes, self._clock = supervisor, control, nodes, clock
+    def __init__(self, supervisor: int, control: str, nodes: Mapping[str, int]) -> None:
+        self._supervisor, self._control, self._nodes = supervisor, control, nodes
         self._lasting: list[tuple[float, Callable[[], None]]] = []
 
     @property
@@ -44,10 +40,6 @@ class Injector:
         """Inject a fault; return whether it met a living process or an open connection."""
         if fault.kind in LINK_FAULTS:
             return self._inject_into_links(fault, now)
-        if (clock := self._clock) is not None and fault.kind == "clock":
-            clock.shift(JUMP_SECONDS if fault.place % 2 else -JUMP_SECONDS)
-            self._lasting.append((now + fault.seconds, lambda: clock.shift(0)))
-            return True
         found = processes_of_role(self._supervisor, fault.role)
         if not found:
             return False

@@ -15,7 +15,6 @@ SHORTEST_SECONDS: Final = 1.0
 # Faults come between these shares of the job's batches; the job may end before a later fault is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
-MACHINE: Final = "machine"
 
 
 class FaultKind(NamedTuple):
@@ -25,13 +24,11 @@ class FaultKind(NamedTuple):
         weight: how often it comes, relative to the other chosen kinds.
         phrase: what happened to a node of a role, in words.
         lasts: whether it has a duration.
-        of_node: whether it is of one node, not of the machine.
     """
 
     weight: int
     phrase: str
     lasts: bool = True
-    of_node: bool = True
 
 
 FAULT_KINDS: Final[Mapping[str, FaultKind]] = {
@@ -42,19 +39,16 @@ FAULT_KINDS: Final[Mapping[str, FaultKind]] = {
     "stall": FaultKind(3, "link stalled"),
     "delay": FaultKind(3, "link delayed"),
     "disk": FaultKind(3, "disk full"),
-    "clock": FaultKind(3, "clock jumped", of_node=False),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledFault:
-    """One fault at a node of a role, or at the machine.
+    """One fault at a node of a role.
 
     Attributes:
         kind: "kill" is SIGKILL, "stop" is SIGSTOP and later SIGCONT; "reset", "cut", "stall" and "delay" are
-            of all links to the node (see `LinkFault`); with "disk" its processes can write no file; with
-            "clock" the time of day jumps for all nodes, and back (see `JumpingClock`).
-        role: the node's role; MACHINE for a fault of the machine.
+            of all links to the node (see `LinkFault`); with "disk" its processes can write no file.
         place: which of the role's living processes, or of its nodes, modulo their number.
         after: share of the job's batches that are trained by then.
         seconds: its duration; 0 for a kill and a reset.
@@ -96,26 +90,23 @@ def schedule(
     done = 0
     while done < count:
         after = draw.uniform(FIRST_SHARE, LAST_SHARE)
-        faults = [_fault(draw, order, roles, after, used, longest_seconds)]
+        faults = [_fault(draw, _next_role(draw, order, roles), after, used, longest_seconds)]
         if done + 1 < count and draw.random() < PAIRED_SHARE:
-            faults.append(_fault(draw, order, roles, after, used, longest_seconds))
+            faults.append(_fault(draw, _next_role(draw, order, roles), after, used, longest_seconds))
         done += len(faults)
         jobs.append(faults)
     return jobs
 
 
-def _fault(
-    draw: random.Random,
-    order: list[str],
-    roles: Sequence[str],
-    after: float,
-    kinds: Sequence[str],
-    longest: float,
-) -> ScheduledFault:
-    """Draw a fault of the next role of `order`, filled again when empty."""
+def _next_role(draw: random.Random, order: list[str], roles: Sequence[str]) -> str:
     if not order:
         order.extend(draw.sample(list(roles), len(roles)))
+    return order.pop()
+
+
+def _fault(
+    draw: random.Random, role: str, after: float, kinds: Sequence[str], longest: float
+) -> ScheduledFault:
     (kind,) = draw.choices(kinds, [FAULT_KINDS[kind].weight for kind in kinds])
-    role = order.pop() if FAULT_KINDS[kind].of_node else MACHINE
     seconds = draw.uniform(SHORTEST_SECONDS, longest) if FAULT_KINDS[kind].lasts else 0.0
     return ScheduledFault(kind, role, draw.randrange(64), after, round(seconds, 3))

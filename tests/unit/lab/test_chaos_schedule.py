@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, MACHINE, schedule
+from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, schedule
 
 COUNTS = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 0, "coordinator": 1}
 PROCESSES = ("kill", "stop")
@@ -49,8 +49,3 @@ def test_all_kinds_come_and_only_some_of_them_last() -> None:
     assert all((fault.seconds > 0) == FAULT_KINDS[fault.kind].lasts for fault in faults)
     stalled = next(fault for fault in faults if fault.kind == "stall")
     assert str(stalled).startswith(f"{stalled.role} link stalled for ")
-    assert all((fault.role == MACHINE) != FAULT_KINDS[fault.kind].of_node for fault in faults)
-    jumped = next(fault for fault in faults if fault.kind == "clock")
-    assert str(jumped).startswith("machine clock jumped for ")
-    nodes = Counter(fault.role for fault in faults if fault.role != MACHINE)
-    assert max(nodes.values()) - min(nodes.values()) <= 1
