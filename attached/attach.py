@@ -20,7 +20,7 @@ from ..pipeline.wire.endpoints import AUTO, host_of, is_loopback_host
 from .checks import check_model
 from .hub.members import LOOP
 from .job import loop_job
-from .joining import await_begun, find_hub, hub_address
+from .joining import await_begun, begin_or_end, find_hub, hub_address
 from .loop import END_SECONDS, AttachedLoop
 from .node_thread import NodeThread
 from .returning import WayBack
@@ -162,12 +162,7 @@ def _seek_with(
         again = replace(settings, token=f"{settings.token}.{next(numbers)}")
         made = NodeThread(lambda: LoopRole(views, wanted, "mine", before), again, "attached loop")
         role = made.start()
-        try:
-            await_begun(made, role.begun)
-        except BaseException:
-            made.fail(ClusterError("the loop did not come back"))
-            made.join(END_SECONDS)
-            raise
+        begin_or_end(made, role.begun, "the loop did not come back", END_SECONDS)
         return made, role
 
     return lambda thread, before: WayBack(settings.join, lambda: join(thread, before))

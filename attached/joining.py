@@ -42,6 +42,21 @@ def find_hub(address: str, part: str, wanted: Mapping[str, Any], timeout_seconds
     return Joining(address)
 
 
+def begin_or_end(
+    thread: NodeThread[Any], begun: concurrent.futures.Future[None], otherwise: str, end_seconds: float
+) -> None:
+    """Return when the hub lets the node begin, else end the node.
+
+    Raises what prevents it. `otherwise` is then why the node ended.
+    """
+    try:
+        await_begun(thread, begun)
+    except BaseException:
+        thread.fail(ClusterError(otherwise))
+        thread.join(end_seconds)
+        raise
+
+
 def await_begun(thread: NodeThread[Any], begun: concurrent.futures.Future[None]) -> None:
     """Return when the hub lets the node begin; raises what prevents it."""
     await_first(begun, thread.ended)

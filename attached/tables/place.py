@@ -19,7 +19,7 @@ from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError
 from ...pipeline.text.format import duration
 from ..errors import AttachError
 from ..job import loop_job
-from ..joining import await_begun
+from ..joining import begin_or_end
 from ..node_thread import NodeThread, await_first
 from ..returning import LOOK_SECONDS, answers
 from ..tables_job import settings_of
@@ -114,12 +114,7 @@ class TablesPlace:
         """Return once the module may ask for rows; raises what prevents it."""
         thread = NodeThread(lambda: role, settings, "tables")
         thread.start()
-        try:
-            await_begun(thread, role.begun)
-        except BaseException:
-            thread.fail(ClusterError("the module did not join"))
-            thread.join(END_SECONDS)
-            raise
+        begin_or_end(thread, role.begun, "the module did not join", END_SECONDS)
         return thread
 
     def _come_back(self, before: TablesRole, error: RowsLost) -> None:

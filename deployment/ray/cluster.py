@@ -90,11 +90,12 @@ def release(group: PlacementGroup) -> None:
 def _shortage(bundles: Sequence[Sequence[Bundle]], groups: Sequence[PlacementGroup]) -> str:
     machines = sum(bool(node["Alive"]) for node in ray.nodes())
     free = dict(ray.available_resources())
-    for own, group in zip(bundles, groups, strict=True):
-        # What one of these groups has is there for the job, although Ray counts it as taken.
-        if placement_group_table(group).get("state") == "CREATED":
-            for name, amount in ((name, amount) for one in own for name, amount in one.resources.items()):
-                free[name] = free.get(name, 0.0) + amount
+    # What one of these groups has is there for the job, although Ray counts it as taken.
+    pairs = zip(bundles, groups, strict=True)
+    held = [own for own, group in pairs if placement_group_table(group).get("state") == "CREATED"]
+    for one in (one for own in held for one in own):
+        for name, amount in one.resources.items():
+            free[name] = free.get(name, 0.0) + amount
     return shortage([one for own in bundles for one in own], machines, ray.cluster_resources(), free)
 
 

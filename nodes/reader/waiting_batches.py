@@ -71,14 +71,14 @@ class WaitingBatches:
 
     def take(self, worker: bytes, may_have: Callable[[int], bool]) -> tuple[int, Batch] | None:
         """Return the next batch of a worker and its pass; None without one."""
-        may_begin = self._is_over(self._turns.get(worker))
+        own = self._turns.get(worker)
+        may_begin = self._is_over(own)
         for position, waiting in enumerate(self._queue):
             turn = waiting.turn
-            if turn is not None and turn != self._turns.get(worker) and (turn in self._held or not may_begin):
+            is_free = turn in (None, own) or (may_begin and turn not in self._held)
+            if not is_free or not may_have(waiting.pass_number):
                 continue
-            if not may_have(waiting.pass_number):
-                continue
-            if turn is not None and turn not in self._held:
+            if turn is not None and turn != own:
                 self.release(worker)
                 self._turns[worker], self._held[turn] = turn, worker
             del self._queue[position]

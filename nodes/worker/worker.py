@@ -190,11 +190,7 @@ class Worker(Service):
         torch.set_num_threads(1)
         self._stepper = Stepper(self._context)
         connections = WorkerConnections[InFlightBatch](
-            self._zmq_context,
-            self._members,
-            self._identity,
-            self._context.job,
-            self.waker.fileno(),
+            self._zmq_context, self._members, self._identity, self._context.job, self.waker.fileno()
         )
         self._shards, self._connections = connections.shards, connections
         try:
