@@ -310,7 +310,7 @@ class LoopRole(SynchronizedRole):
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:
-        self._sync_node_lost(lost)
+        self._lose_peer(lost)
         return Done()
 
     async def _read_replica(self, request: ReadReplica) -> ReplicaValues:

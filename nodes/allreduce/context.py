@@ -54,6 +54,11 @@ class SendQueue:
         for peer, chunks in self._chunks.items():
             self._chunks[peer] = {key: make for key, make in chunks.items() if key[0] != group}
 
+    def forget(self, peer: int) -> None:
+        """Drop everything that is queued for a peer."""
+        self._notices.pop(peer, None)
+        self._chunks.pop(peer, None)
+
     def waiting(self) -> list[int]:
         """Return the peers with queued messages, ascending."""
         peers = self._notices.keys() | self._chunks.keys()

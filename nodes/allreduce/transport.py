@@ -116,6 +116,8 @@ class AllReduceTransport:
         self._context, self._token = context, token
         self._peers: dict[bytes, int] = {}
         self._senders: dict[int, PeerSender] = {}
+        # Also those to trainers that are gone, for their counts.
+        self._all_senders: list[PeerSender] = []
         for member in members:
             if member.index != index:
                 self._connect(member)
@@ -127,13 +129,10 @@ class AllReduceTransport:
         self._start()
 
     def _connect(self, member: MemberInfo) -> PeerSender:
-        self._peers[(member.token + IDENTITY_SUFFIX).encode()] = member.index
+        self._peers[_identity(member.token)] = member.index
         sender = self._senders[member.index] = PeerSender(self._context, member, self._token)
+        self._all_senders.append(sender)
         return sender
-
-    def _all_senders(self) -> tuple[PeerSender, ...]:
-        # For other threads: a copy in one step, as one may be added meanwhile.
-        return tuple(self._senders.values())
 
     def _start(self) -> None:
         sockets = (self._listener.socket, *(sender.socket for sender in self._senders.values()))
@@ -148,7 +147,7 @@ class AllReduceTransport:
     @property
     def sent_bytes(self) -> int:
         """Bytes of the messages sent so far; any thread may read it."""
-        return self._listener.sent_bytes + sum(sender.traffic.sent for sender in self._all_senders())
+        return self._listener.sent_bytes + sum(sender.traffic.sent for sender in self._all_senders)
 
     @property
     def received_bytes(self) -> int:
@@ -158,7 +157,7 @@ class AllReduceTransport:
     @property
     def refused_messages(self) -> int:
         """Messages refused here or by the others."""
-        by_senders = sum(sender.refusals.count for sender in self._all_senders())
+        by_senders = sum(sender.refusals.count for sender in self._all_senders)
         return self._listener.refusals.count + by_senders
 
     def metrics(self) -> dict[str, int]:
@@ -166,15 +165,17 @@ class AllReduceTransport:
 
         Any thread may call.
         """
-        ways = summed(sender.traffic.metrics("peers") for sender in self._all_senders())
+        ways = summed(
+            sender.traffic.metrics("peers") | {f"to/{sender.member.name}": sender.traffic.sent}
+            for sender in self._all_senders
+        )
         context = self._state.context
         counts = {
             "reference_bytes": context.coding.memory_bytes,
             "undecided_rounds": context.undecided_rounds,
             "refused_messages": self.refused_messages,
         }
-        ends = {f"to/{sender.member.name}": sender.traffic.sent for sender in self._all_senders()}
-        return ways | counts | ends
+        return ways | counts
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
         """See `Peers.meet`.
@@ -213,9 +214,27 @@ class AllReduceTransport:
         return await asyncio.shield(done)
 
     def add(self, member: MemberInfo) -> None:
-        """Connect to a trainer that joins the running job; a known one changes nothing."""
-        if not self._closed and member.index not in self._senders:
-            self._turns.add(self._connect(member).socket)
+        """Connect to a trainer that joins the running job; a known one changes nothing.
+
+        An attached loop that comes back has the index that it had, and another token.
+        """
+        known = self._senders.get(member.index)
+        if self._closed or (known is not None and known.member.token == member.token):
+            return
+        if known is not None:
+            self.drop(known.member.token)
+        self._turns.add(self._connect(member).socket)
+
+    def drop(self, token: str) -> None:
+        """Close the connection to a trainer that died or left; an unknown one changes nothing."""
+        index = self._peers.get(_identity(token))
+        if self._closed or index is None:
+            return
+        del self._peers[_identity(token)]
+        sender = self._senders.pop(index)
+        self._turns.remove(sender.socket)
+        sender.close()
+        self._state.context.send_queue.forget(index)
 
     def regroup(self, generation: int, members: Sequence[int]) -> None:
         """Set the members from the coordinator's decision."""
@@ -294,7 +313,11 @@ class AllReduceTransport:
         send_queue = self._state.context.send_queue
         sent_all = True
         for peer in send_queue.waiting():
-            sender = self._senders[peer]
+            sender = self._senders.get(peer)
+            if sender is None:
+                # It is gone, and the next group is without it.
+                send_queue.forget(peer)
+                continue
             for _ in range(SENT_AT_ONCE):
                 if not sender.has_room:
                     break
@@ -357,3 +380,7 @@ class AllReduceTransport:
             self._reducing = None
         elif self._meeting is not None and not self._meeting.done():
             self._meeting.set_exception(error)
+
+
+def _identity(token: str) -> bytes:
+    return (token + IDENTITY_SUFFIX).encode()

@@ -27,7 +27,7 @@ class SynchronizedRole(Role):
 
     def __init__(self) -> None:
         self._sync: Synchronizer | None = None
-        self._lost_sync_nodes: list[str] = []
+        self._lost_peers: list[NodeLost] = []
 
     @property
     @abstractmethod
@@ -45,18 +45,20 @@ class SynchronizedRole(Role):
         }
 
     def _start_sync(self, sync: Synchronizer) -> None:
-        """Start the synchronizer; sync nodes may have died before it was there."""
+        """Start the synchronizer; nodes may have died before it was there."""
         self._sync = sync
         sync.start()
-        for token in self._lost_sync_nodes:
-            sync.mark_lost(token)
+        for lost in self._lost_peers:
+            self._lose_peer(lost)
 
-    def _sync_node_lost(self, lost: NodeLost) -> None:
-        """Mark a sync node as lost; does nothing for other roles."""
-        if lost.role == "sync":
-            self._lost_sync_nodes.append(lost.token)
-            if self._sync is not None:
-                self._sync.mark_lost(lost.token)
+    def _lose_peer(self, lost: NodeLost) -> None:
+        """Expect nothing more of a sync node or a trainer; does nothing for other roles."""
+        if self._sync is None:
+            self._lost_peers.append(lost)
+        elif lost.role == "sync":
+            self._sync.mark_lost(lost.token)
+        elif lost.role == "trainer":
+            self._sync.drop_trainer(lost.token)
 
     async def _trainer_joined(self, request: TrainerJoined) -> Done:
         if self._sync is not None:

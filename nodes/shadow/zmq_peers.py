@@ -73,6 +73,11 @@ class ZmqPeers:
         if self._center is not None:
             self._center.mark_lost(token)
 
+    def drop_trainer(self, token: str) -> None:
+        """Close the connection to another trainer, which is gone."""
+        if self.transport is not None:
+            self.transport.drop(token)
+
     def close(self) -> None:
         """Close all connections."""
         for one in (self._center, self.transport):

@@ -256,7 +256,7 @@ class TrainerRole(SynchronizedRole):
         return Done()
 
     async def _node_lost(self, lost: NodeLost) -> Done:
-        self._sync_node_lost(lost)
+        self._lose_peer(lost)
         if lost.role in ("reader", "embedding"):
             for worker in self._workers:
                 worker.node_lost(lost.name)

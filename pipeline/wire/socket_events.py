@@ -37,6 +37,12 @@ class SocketTurns:
         self._loop.add_reader(descriptor, self._take_turn)
         self.wake()
 
+    def remove(self, socket: zmq.Socket[bytes]) -> None:
+        """Take no more turns for a socket; call this before it is closed."""
+        descriptor = int(socket.getsockopt(zmq.FD))
+        self._descriptors.remove(descriptor)
+        self._loop.remove_reader(descriptor)
+
     def wake(self) -> None:
         """Schedule a turn, after other callbacks of the loop."""
         if not self._scheduled:
