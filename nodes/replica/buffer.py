@@ -7,6 +7,8 @@ import os
 import sys
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,11 +28,17 @@ class FlatReplica:
         flat: the weights, on the trainer's device.
         weights: their slice.
 
+    Class attributes:
+        squares_at_once: number of squares that are changed at once.
+
     Args:
         buffer: float32 [numel].
         weights: number of leading elements that are weights; by default all. The last elements behind them,
             at most as many as there are weights, are sums or means of squares; no change takes these below 0.
     """
+
+    # Their copy fits into a core's cache.
+    squares_at_once: ClassVar[int] = 1 << 15
 
     def __init__(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> None:
         self._buffer = buffer
@@ -68,21 +76,27 @@ class FlatReplica:
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """Compute `w[part] += scale * delta` in place."""
-        self._buffer[part.start : part.stop].add_(delta, alpha=scale)
-        self._keep_squares(part)
+        self._change(part, delta, lambda own, given: own.add_(given, alpha=scale))
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
         """Compute `w[part] <- (1 - rate) w[part] + rate * target` in place."""
-        self._buffer[part.start : part.stop].lerp_(target, rate)
-        self._keep_squares(part)
+        self._change(part, target, lambda own, given: own.lerp_(given, rate))
 
-    def _keep_squares(self, part: Slice) -> None:
-        """Raise negative squares to 0: their root would be NaN.
+    def _change(
+        self, part: Slice, given: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]
+    ) -> None:
+        """Have `change` change a slice in place, by `given`; negative squares become 0.
 
-        A mean of squares falls while workers train, so that adding what it lacked before may overshoot.
+        A mean of squares falls while workers train, so that adding what it lacked before may overshoot. No
+        worker may read a negative one, whose root is NaN, so squares are changed in a copy.
         """
-        if part.stop > self._squares_start:
-            self._buffer[max(part.start, self._squares_start) : part.stop].clamp_(min=0.0)
+        first = min(max(part.start, self._squares_start), part.stop)
+        change(self._buffer[part.start : first], given[: first - part.start])
+        for start in range(first, part.stop, self.squares_at_once):
+            squares = self._buffer[start : min(start + self.squares_at_once, part.stop)]
+            changed, at = squares.clone(), start - part.start
+            change(changed, given[at : at + len(squares)])
+            squares.copy_(changed.clamp_(min=0.0))
 
 
 def write_elements(target: torch.Tensor, start: int, values: bytes, name: str) -> None:

@@ -7,6 +7,7 @@ replace it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -136,6 +137,9 @@ class DeviceReplica(FlatReplica):
     by element, as on the CPU.
     """
 
+    # Each piece is a few operations of the device.
+    squares_at_once = sys.maxsize
+
     def __init__(
         self, buffer: torch.Tensor, examples: Int64Array, streams: Streams, weights: int | None = None
     ) -> None:
@@ -176,8 +180,7 @@ class DeviceReplica(FlatReplica):
         with self._lock, self._streams.on(self._stream):
             given = self._upload(delta)
             self._behind_workers()
-            self._buffer[part.start : part.stop].add_(given, alpha=scale)
-            self._keep_squares(part)
+            super().add_(part, given, scale)
             self._changed.record(self._stream)
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
@@ -185,8 +188,7 @@ class DeviceReplica(FlatReplica):
         with self._lock, self._streams.on(self._stream):
             given = self._upload(target)
             self._behind_workers()
-            self._buffer[part.start : part.stop].lerp_(given, rate)
-            self._keep_squares(part)
+            super().interpolate_(part, given, rate)
             self._changed.record(self._stream)
 
     def _fetch(self, view: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.sync_algos.base import Slice
 from shadowsync.tests.support.runs import JobMaker
+from torch.utils._python_dispatch import TorchDispatchMode
 
 WEIGHTS = 16
 
@@ -45,6 +49,37 @@ def test_squares_alone_never_fall_below_zero(state: int, change: str) -> None:
     squares = WEIGHTS * state if state else own.numel
     assert (values[:squares] < 0).all(), "weights and first moments may"
     assert (values[squares:] == 0).all()
+
+
+class Meanwhile(TorchDispatchMode):
+    """Has another thread's look at memory after each of torch's operations."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._look()
+        return result
+
+
+@pytest.mark.parametrize("change", ["add", "interpolate"])
+def test_no_worker_ever_reads_a_negative_square(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlatReplica, "squares_at_once", 5)
+    buffer = torch.arange(3.0 * WEIGHTS)
+    own = FlatReplica(buffer, np.zeros(1, np.int64), WEIGHTS)
+    lowest: list[float] = []
+    seen = buffer.numpy()[2 * WEIGHTS :]
+    given = torch.full((own.numel,), -1000.0)
+    with Meanwhile(lambda: lowest.append(float(seen.min()))):
+        if change == "add":
+            own.add_(own.whole, given, 1.0)
+        else:
+            own.interpolate_(own.whole, given, 0.9)
+    assert min(lowest) == 0.0, "it falls to that"
+    assert (buffer[: 2 * WEIGHTS] < 0).all()
+    assert (buffer[2 * WEIGHTS :] == 0).all()
 
 
 @pytest.mark.parametrize(
