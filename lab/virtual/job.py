@@ -20,7 +20,7 @@ from ...nodes.worker.step import Stepper
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
 from ...pipeline.metrics.quality import QualitySums
-from ...pipeline.types import Float32Array
+from ...pipeline.wire.messages import Delivery
 from ...sync_algos.base import Algorithm, ModelOrigin
 from ...sync_algos.catalog.registry import make_algorithm
 from ...sync_algos.memory.meeting import weighted_mean
@@ -221,9 +221,9 @@ class VirtualJob:
             scorers[number % len(scorers)].score(delivery, plans, replies, sums)
         return sums
 
-    def _count(self, labels: Float32Array, loss: float) -> None:
-        self._examples += len(labels)
-        self._window.add(labels, loss)
+    def _count(self, delivery: Delivery, loss: float) -> None:
+        self._examples += len(delivery.labels)
+        self._window.add(delivery.labels, loss, delivery.weights)
         for trainer in self._trainers:
             trainer.context.count.update(self._examples, trainer.context.replica.trained_examples)
         last = self._curve[-1].examples if self._curve else 0

@@ -107,7 +107,8 @@ class VirtualNetwork:
         For a mean over n members, each sends and receives n - 1 slices of 1/n of the values, twice.
         """
         members = len(shared.members)
-        share = 2 * (members - 1) / members if kind == "mean" else 1.0
+        # A member alone sends nothing, whatever it calls.
+        share = 2 * (members - 1) / members if kind == "mean" or members == 1 else 1.0
         size = share * values.numel() * FLOAT_BYTES
         self.moved_bytes[index] += 2 * round(size)
         await asyncio.sleep(self._timing.round_seconds / 2)

@@ -82,21 +82,24 @@ class LossWindow:
     """The loss of the examples since the last point of a curve."""
 
     def __init__(self) -> None:
-        self._examples = 0
+        self._weight = 0.0
         self._loss = 0.0
         self._positives = 0.0
 
-    def add(self, labels: Float32Array, loss: float) -> None:
-        """Add a batch: its labels, float32 [B], and its mean loss."""
-        self._examples += len(labels)
-        self._loss += loss * len(labels)
-        self._positives += float(np.sum(labels, dtype=np.float64))
+    def add(self, labels: Float32Array, loss: float, weights: Float32Array) -> None:
+        """Add a batch: its labels, float32 [B], its mean loss, and its sample weights, [B] or none."""
+        each = weights if len(weights) else np.ones_like(labels)
+        weight = float(np.sum(each, dtype=np.float64))
+        self._weight += weight
+        self._loss += loss * weight
+        self._positives += float(np.sum(labels * each, dtype=np.float64))
 
     def take(self) -> float | None:
         """Return the NE since the last call; None without both kinds of labels."""
-        examples, loss, rate = self._examples, self._loss, self._positives / max(1, self._examples)
-        self._examples, self._loss, self._positives = 0, 0.0, 0.0
-        if not 0.0 < rate < 1.0:
+        weight, loss, positives = self._weight, self._loss, self._positives
+        self._weight, self._loss, self._positives = 0.0, 0.0, 0.0
+        if not 0.0 < positives < weight:
             return None
+        rate = positives / weight
         entropy = -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
-        return loss / examples / entropy
+        return loss / weight / entropy

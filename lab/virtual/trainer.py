@@ -45,7 +45,7 @@ class VirtualTrainer:
         progressive: quality of the first epoch's batches, each before its update.
 
     Args:
-        trained: called with the labels and the mean loss of a batch.
+        trained: called with a batch and its mean loss.
         left_out: called with a batch whose loss or a gradient is not finite.
     """
 
@@ -58,7 +58,7 @@ class VirtualTrainer:
         tables: VirtualTables,
         label_rates: tuple[float, ...],
         algorithm: Algorithm,
-        trained: Callable[[Float32Array, float], None],
+        trained: Callable[[Delivery, float], None],
         left_out: Callable[[LeftOut], None],
     ) -> None:
         self.index = index
@@ -202,7 +202,7 @@ class VirtualTrainer:
         self.context.examples[worker] += len(delivery.labels)
         self.context.iterations[worker] += 1
         loss, gradients = stepper.finish(step, self.progressive if delivery.id.epoch == 0 else None)
-        self._trained(delivery.labels, loss)
+        self._trained(delivery, loss)
         return asyncio.create_task(
             self._tables.push(batch.plans, gradients, version, step.rows_scale, delivery.id)
         )

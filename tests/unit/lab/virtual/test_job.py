@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from shadowsync.lab.virtual.job import run_virtual
 from shadowsync.lab.virtual.result import CURVE_POINTS, VirtualResult
@@ -149,3 +153,35 @@ def test_curves_are_of_all_examples_and_bounded(job_file: JobMaker) -> None:
     assert result.curve[-1].ne is not None
     assert result.curve[0].ne is not None
     assert result.curve[-1].ne < result.curve[0].ne
+
+
+def test_curves_are_weighted_as_the_scores_are(job_file: JobMaker, tmp_path: Path) -> None:
+    """Positives weigh more, and the curve has one point, for the only batch."""
+    count = 1000
+    labels = np.arange(count) % 4 == 0
+    table = {"y": labels.astype(np.int8), "x": np.linspace(-1, 1, count), "w": np.where(labels, 3.0, 1.0)}
+    pq.write_table(pa.table(table | {"id": pa.array(["a"] * count)}), tmp_path / "weighted.parquet")
+    ne = {}
+    for weight in ("weight", "ignored"):
+        data = {
+            "path": str(tmp_path / "weighted.parquet"),
+            "eval_path": None,
+            "columns": {"y": "label", "x": "dense", "w": weight, "id": "categorical"},
+        }
+        trained = emulated(job_file, trainers=1, trainer={"batch": count}, data=data)
+        (point,) = trained.curve
+        assert point.ne == pytest.approx(trained.training_ne, rel=1e-5)
+        ne[weight] = point.ne
+    assert ne["weight"] != pytest.approx(ne["ignored"], rel=0.01), "the control"
+
+
+def test_a_trainer_without_a_partner_sends_nothing(job_file: JobMaker) -> None:
+    def sync_bytes(trainers: int) -> float:
+        made = emulated(job_file, trainers=trainers, sync={"algorithm": "gossip", "nodes": 0, "duty": 0.005})
+        return made.sync_bytes / made.rounds
+
+    assert sync_bytes(1) == 0
+    # One of three has none in each round, and the others send the whole model.
+    of_two = sync_bytes(2)
+    assert of_two > 0
+    assert sync_bytes(3) == pytest.approx(of_two * 2 / 3, rel=0.05)
