@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from rich.console import Console
 
@@ -62,6 +64,7 @@ def resume_virtual_comparison(folder: Path, console: Console, print_line: PrintL
         processes.make(missing)
     except KeyboardInterrupt:
         interrupted = True
+    finally:
         processes.end()
     rows = summarize_virtual(plan, results_of(folder, plan))
     with atomic_file(folder / MARKDOWN_NAME) as file:
@@ -75,6 +78,27 @@ def resume_virtual_comparison(folder: Path, console: Console, print_line: PrintL
     return ExitCode.FINISHED_WITH_DEATHS if processes.failed else ExitCode.OK
 
 
+@dataclass(frozen=True)
+class _Process:
+    """A process that makes a run.
+
+    Attributes:
+        errors: a file of what it prints to standard error; a pipe that nobody reads would stop it.
+        begun: time by the monotonic clock.
+    """
+
+    run: VirtualRun
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+    begun: float
+
+    def last_line(self) -> str:
+        """Return the last line that it printed, once it has ended; "" if there is none."""
+        self.errors.seek(0)
+        lines = self.errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
 class _Processes:
     """Parallel runner: one process per run, one per core.
 
@@ -86,7 +110,7 @@ class _Processes:
         self.failed = 0
         self._folder = folder
         self._print_line = print_line
-        self._running: dict[str, tuple[VirtualRun, subprocess.Popen[str], float]] = {}
+        self._running: dict[str, _Process] = {}
 
     def make(self, runs: list[VirtualRun]) -> None:
         """Make these runs, in this order."""
@@ -96,33 +120,34 @@ class _Processes:
             while waiting and len(self._running) < (os.cpu_count() or 1):
                 self._begin(waiting.pop())
             time.sleep(LOOK_SECONDS)
-            for name in [
-                name for name, (_, process, _) in self._running.items() if process.poll() is not None
-            ]:
+            for name in [name for name, one in self._running.items() if one.process.poll() is not None]:
                 done += 1
                 self._ended(name, f"{done}/{len(runs)}")
 
     def end(self) -> None:
         """End all running processes."""
-        for _, process, _ in self._running.values():
-            process.terminate()
-        for _, process, _ in self._running.values():
-            process.communicate()
+        for one in self._running.values():
+            one.process.terminate()
+        for one in self._running.values():
+            one.process.wait()
+            one.errors.close()
 
     def _begin(self, run: VirtualRun) -> None:
         command = python(VIRTUAL_RUN, str(self._folder), run.name)
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self._running[run.name] = (run, process, time.monotonic())
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the run
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
+        self._running[run.name] = _Process(run, process, errors, time.monotonic())
 
     def _ended(self, name: str, place: str) -> None:
-        run, process, begun = self._running.pop(name)
-        errors = process.communicate()[1].strip()
+        ended = self._running.pop(name)
+        run, code, last = ended.run, ended.process.returncode, ended.last_line()
+        ended.errors.close()
         what = f"{place:>7}  {run.label}, {run.trainers} trainers, seed {run.seed}"
         path = result_path(self._folder, name)
-        if process.returncode or not path.exists():
+        if code or not path.exists():
             self.failed += 1
-            last = errors.splitlines()[-1] if errors else "it printed nothing"
-            self._print_line(f"{what}: FAILED with exit code {process.returncode}: {last}")
+            self._print_line(f"{what}: FAILED with exit code {code}: {last or 'it printed nothing'}")
             return
         result = read_json(path, VirtualResult)
-        self._print_line(f"{what}: NE {number(result.ne)} ({duration(round(time.monotonic() - begun))})")
+        seconds = round(time.monotonic() - ended.begun)
+        self._print_line(f"{what}: NE {number(result.ne)} ({duration(seconds)})")
