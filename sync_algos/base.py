@@ -286,6 +286,14 @@ class Algorithm(ABC):
         raise TypeError(f"{type(self).__name__} has no global model")
 
     @property
+    def has_common_rounds(self) -> bool:
+        """Whether at a fixed rate all workers of a trainer wait for one round.
+
+        Otherwise each has its own.
+        """
+        return self.needs_peers or self.counts_once or bool(self.state_names)
+
+    @property
     def elastic(self) -> tuple[float, float] | None:
         """Return `elastic_rate` and `closest_elastic_rate`; None if the rate may not change."""
         closest = self.closest_elastic_rate

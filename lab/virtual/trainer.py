@@ -81,8 +81,7 @@ class VirtualTrainer:
         """Connect to the other trainers, while all have the same parameters."""
         self._network = network
         self._peers = MemoryPeers(network, self.index)
-        together = self.algorithm.needs_peers or self.algorithm.counts_once
-        if self._job.sync.mode == "fixed" and together:
+        if self._job.sync.mode == "fixed" and self.algorithm.has_common_rounds:
             self._gate = VirtualGate(self._job.trainer.workers)
         self.algorithm.start(self.context.replica)
 

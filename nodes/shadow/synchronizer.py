@@ -249,7 +249,7 @@ class Synchronizer:
 
     def _set_up_fixed_rate(self) -> None:
         workers = self._context.job.trainer.workers
-        if self._algorithm.needs_peers or self._algorithm.counts_once:
+        if self._algorithm.has_common_rounds:
             gate = self._gate = RoundGate(workers, self._context.job.sync.every, lambda: self._shadow.wake())
             self.fixed = [GatedRounds(index, gate) for index in range(workers)]
         elif self._algorithm.needs_center and self._context.job.trainer.worker_kind == "process":

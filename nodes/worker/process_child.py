@@ -196,7 +196,7 @@ class WorkerProcessMain:
         if sync.mode != "fixed":
             return None
         algorithm = make_algorithm(sync.algorithm, sync.options)
-        if algorithm.needs_peers or algorithm.counts_once:
+        if algorithm.has_common_rounds:
             return RemoteGate(sync.every, self._report)
         if not algorithm.needs_center:
             return None

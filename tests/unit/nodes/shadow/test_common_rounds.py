@@ -1,0 +1,71 @@
+"""At a fixed rate: which algorithms have one round for all workers of a trainer, and which one for each."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from shadowsync.lab.virtual.trainer import VirtualTrainer
+from shadowsync.nodes.replica.buffer import FlatReplica
+from shadowsync.nodes.shadow.fixed_rate import CenterRounds, GatedRounds, RemoteGate, RemoteRounds
+from shadowsync.nodes.shadow.synchronizer import Synchronizer
+from shadowsync.nodes.worker.process_child import WorkerProcessMain
+from shadowsync.pipeline.config.sections import SyncSection
+from shadowsync.sync_algos.catalog.registry import make_algorithm
+from shadowsync.sync_algos.easgd import EASGD
+
+WORKERS = 2
+
+
+class Remembering(EASGD):
+    """Keeps something from round to round, which two rounds at once would both change."""
+
+    name = "remembering"
+    state_names = ("seen",)
+
+
+COMMON = {"ma": True, "downpour": True, f"{__name__}:Remembering": True, "easgd": False}
+every_algorithm = pytest.mark.parametrize(("name", "common"), COMMON.items(), ids=str)
+
+
+def replica_context(name: str, worker_kind: str) -> Any:
+    """What a trainer of two workers shares, with a replica of four elements."""
+    job = SimpleNamespace(
+        sync=SyncSection(algorithm=name, mode="fixed", every=3),
+        trainer=SimpleNamespace(workers=WORKERS, worker_kind=worker_kind, count=1),
+    )
+    replica = FlatReplica(torch.zeros(4), np.zeros(WORKERS, np.int64))
+    return SimpleNamespace(job=job, replica=replica, total_iterations=lambda: 0)
+
+
+@every_algorithm
+@pytest.mark.parametrize("worker_kind", ["thread", "process"])
+def test_of_a_trainer(name: str, common: bool, worker_kind: str) -> None:
+    own = Synchronizer.__new__(Synchronizer)
+    own._context, own._algorithm = replica_context(name, worker_kind), make_algorithm(name, {})
+    own.rounds, own._connection_config, own.fixed, own._gate = cast(Any, (None, None, [], None))
+    own._set_up_fixed_rate()
+    apart = CenterRounds if worker_kind == "thread" else RemoteRounds
+    assert [type(one) for one in own.fixed] == [GatedRounds if common else apart] * WORKERS
+    assert (own._gate is not None) == common
+
+
+@every_algorithm
+def test_of_a_worker_process(name: str, common: bool) -> None:
+    main = WorkerProcessMain.__new__(WorkerProcessMain)
+    main._context = replica_context(name, "process")
+    main._zmq_context = cast(Any, None)
+    main._config = cast(Any, SimpleNamespace(job=main._context.job, index=0, trainer_index=0, token="token"))
+    assert type(main._fixed_rate([])) is (RemoteGate if common else CenterRounds)
+
+
+@every_algorithm
+def test_of_an_emulated_trainer(name: str, common: bool) -> None:
+    own = VirtualTrainer.__new__(VirtualTrainer)
+    own.index, own.context, own.algorithm = 0, replica_context(name, "thread"), make_algorithm(name, {})
+    own._job, own._gate = own.context.job, None
+    own.connect(cast(Any, None))
+    assert (own._gate is not None) == common
