@@ -29,6 +29,7 @@ from ...pipeline.wire.worker_messages import (
     WorkerReport,
 )
 from ..replica.replica import ReplicaContext
+from ..runtime.main_loop import PauseAwareLoop
 from .center_client import CenterClient
 from .rounds import RoundCounter, RoundGate
 from .zmq_peers import ConnectionConfig, ZmqPeers
@@ -142,7 +143,7 @@ class CenterRounds(FixedRate):
         if self._context.iterations[self._index] % self._context.job.sync.every:
             return
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = PauseAwareLoop()
         self._loop.run_until_complete(self._round())
 
     def mark_lost(self, token: str) -> None:

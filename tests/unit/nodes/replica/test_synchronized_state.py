@@ -55,7 +55,7 @@ class Meanwhile(TorchDispatchMode):
     """Has another thread's look at memory after each of torch's operations."""
 
     def __init__(self, look: Callable[[], None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._look = look
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

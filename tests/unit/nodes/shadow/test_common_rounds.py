@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 from shadowsync.lab.virtual.trainer import VirtualTrainer
 from shadowsync.nodes.replica.buffer import FlatReplica
+from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
 from shadowsync.nodes.shadow.fixed_rate import CenterRounds, GatedRounds, RemoteGate, RemoteRounds
+from shadowsync.nodes.shadow.rounds import RoundCounter
 from shadowsync.nodes.shadow.synchronizer import Synchronizer
 from shadowsync.nodes.worker.process_child import WorkerProcessMain
 from shadowsync.pipeline.config.sections import SyncSection
@@ -69,3 +72,25 @@ def test_of_an_emulated_trainer(name: str, common: bool) -> None:
     own._job, own._gate = own.context.job, None
     own.connect(cast(Any, None))
     assert (own._gate is not None) == common
+
+
+def test_a_pause_of_the_process_does_not_use_up_the_time_of_a_worker_s_round() -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def one_round(*_: Any) -> bool:
+        loops.append(asyncio.get_running_loop())
+        return True
+
+    context = replica_context("easgd", "thread")
+    context.iterations = np.full(WORKERS, 3)
+    algorithm, center = SimpleNamespace(round=one_round), SimpleNamespace(close=lambda: None)
+    config = SimpleNamespace(open_center=lambda *_: center, algorithm=algorithm, index=0)
+    rounds = RoundCounter(lambda: 6)
+    own = CenterRounds(0, context, cast(Any, config), rounds)
+    for _ in range(2):
+        own.after_iteration()
+    own.close()
+    assert rounds.metrics()["rounds"] == 2
+    (loop,) = set(loops)
+    assert isinstance(loop, PauseAwareLoop)
+    assert loop.is_closed()
