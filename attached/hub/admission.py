@@ -14,7 +14,6 @@ from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
     MemberInfo,
-    NodeLost,
     ReadReplica,
     SetGroup,
     TrainerJoined,
@@ -204,7 +203,7 @@ class HubAdmission:
     async def _tell_if_lost(self, member: Member, info: MemberInfo) -> None:
         known = self._state.members.find(info.token)
         if known is not None and not known.alive:
-            await self._server.call(member, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS)
+            await self._server.call(member, known.notice, REQUEST_SECONDS)
 
     async def _order(self, member: Member, order: ConnectPeers | Begin | WriteReplica, failure: str) -> None:
         if await self._server.call(member, order, REQUEST_SECONDS) is None:

@@ -43,7 +43,7 @@ from ...pipeline.wire.control.messages import (
     ReportSlowPeer,
     StatusReply,
 )
-from ...pipeline.wire.control.orders import Finish, GroupView, NodeLost, SetGroup
+from ...pipeline.wire.control.orders import Finish, GroupView, SetGroup
 from ...pipeline.wire.control.tables import JoinTables
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.messages import Heartbeat, HeartbeatReply
@@ -248,9 +248,8 @@ class HubServer(ControlServer):
 
     def _without(self, gone: Member, view: GroupView | None) -> None:
         """Tell the others that a member is gone."""
-        info = gone.info
         for other in self.state.members.alive():
-            self.spawn(self.call(other, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS))
+            self.spawn(self.call(other, gone.notice, REQUEST_SECONDS))
         self.broadcast_group(view)
         self._end.someone_left()
         self.spawn(self.notify())

@@ -15,7 +15,6 @@ from ...pipeline.wire.control.orders import (
     Begin,
     ConnectPeers,
     MemberInfo,
-    NodeLost,
     ReaderJoined,
     ReadReplica,
     SyncReplaced,
@@ -92,7 +91,7 @@ class Admission(ABC):
         # it knew of them.
         for info in infos:
             if (known := state.members.find(info.token)) is not None and not known.alive:
-                await server.call(node, NodeLost(info.token, info.role, info.name), REQUEST_SECONDS)
+                await server.call(node, known.notice, REQUEST_SECONDS)
         begin = Begin(state.ledger.examples_so_far, tuple(to_runs(state.input.progressive)))
         if await server.call(node, begin, REQUEST_SECONDS) is None:
             raise AdmissionFailed("did not begin")

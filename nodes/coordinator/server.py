@@ -18,8 +18,6 @@ from ...pipeline.wire.control.orders import (
     DivideBatches,
     Finish,
     GroupView,
-    MemberInfo,
-    NodeLost,
     SetGroup,
 )
 from ...pipeline.wire.field_checks import Counts
@@ -196,24 +194,24 @@ class CoordinatorServer(ControlServer):
         for other in self.state.members.alive():
             # A node that still prepares knows no other node yet.
             if other.ready:
-                self.spawn(self._notice(other, death.member.info, written))
+                self.spawn(self._notice(other, death.member, written))
         self.broadcast_group(death.group)
         if self._died is not None:
             self._died(death.member)
         self.spawn(self.notify())
 
-    async def _notice(self, other: Member, dead: MemberInfo, *written: asyncio.Future[None]) -> None:
+    async def _notice(self, other: Member, gone: Member, *written: asyncio.Future[None]) -> None:
         if written:
             # Recorded first: a coordinator that takes over must know it, too.
             await asyncio.wait(written)
-        await self.call(other, NodeLost(dead.token, dead.role, dead.name), REQUEST_SECONDS)
+        await self.call(other, gone.notice, REQUEST_SECONDS)
 
     def recover_dead(self) -> None:
         """Repeat the notices of all deaths, and begin the recoveries that are unfinished."""
         members = self.state.members
         dead = members.gone()
         for other, member in itertools.product(members.alive(), dead):
-            self.spawn(self._notice(other, member.info))
+            self.spawn(self._notice(other, member))
         self.broadcast_group(self.state.group.view)
         for member in dead:
             if self._died is not None and self.state.has_to_recover(member):

@@ -109,8 +109,8 @@ class SyncRole(ServingRole[CenterService]):
         if isinstance(request, WriteCheckpoint):
             return await self._checkpoint(service, request)
         if isinstance(request, NodeLost):
-            token = request.token
-            service.call(lambda: self._forget(service, token))
+            lost = request
+            service.call(lambda: self._forget(service, lost))
         elif isinstance(request, SetSync):
             if rate := request.elastic_rate:
                 # Between two exchanges, so that a whole slice moves by the same rate.
@@ -137,8 +137,10 @@ class SyncRole(ServingRole[CenterService]):
         """Return the counts so far."""
         return super().metrics() | {"orphaned_slices": self._orphaned_slices}
 
-    def _forget(self, service: CenterService, token: str) -> None:
-        self._orphaned_slices += service.state.forget(token)
+    def _forget(self, service: CenterService, lost: NodeLost) -> None:
+        unknown = service.state.forget(lost.token)
+        # A trainer that left had the answer to its last exchange.
+        self._orphaned_slices += 0 if lost.left else unknown
 
     async def _checkpoint(self, service: CenterService, request: WriteCheckpoint) -> WriteCheckpointReply:
         values = await self.slice_values()

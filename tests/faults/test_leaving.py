@@ -33,6 +33,7 @@ def _require_whole(run: RunFolder, left: str) -> None:
     assert (left, LEFT) in [(event.node, event.what) for event in report.events]
     said = [event.what for event in report.events if event.node == left]
     assert not any("died" in what or "silent" in what or "rejoined" in what for what in said), said
+    assert not any("died" in event.what for event in report.events), report.events
 
 
 @pytest.mark.parametrize(

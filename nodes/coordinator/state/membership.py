@@ -15,7 +15,7 @@ from typing import Final
 from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.errors import ClusterError
 from ....pipeline.wire.control.messages import NodeFacts
-from ....pipeline.wire.control.orders import MemberInfo
+from ....pipeline.wire.control.orders import MemberInfo, NodeLost
 from ....pipeline.wire.field_checks import Counts
 
 LEFT: Final = "left the job"
@@ -44,6 +44,11 @@ class Member:
     facts: NodeFacts = field(default_factory=NodeFacts)
     metrics: Counts = field(default_factory=dict)
     lost_because: str = ""
+
+    @property
+    def notice(self) -> NodeLost:
+        """The order that tells another node that this one died or left."""
+        return NodeLost(self.info.token, self.info.role, self.info.name, self.left)
 
     def get_ready(self, facts: NodeFacts) -> None:
         """Record the facts of its role; it can then be connected to the others."""

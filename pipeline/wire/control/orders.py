@@ -64,11 +64,12 @@ class Begin(Request[Done]):
 
 @dataclass(frozen=True, slots=True)
 class NodeLost(Request[Done]):
-    """A node died or left."""
+    """A node died, or left as it was told to."""
 
     token: str
     role: str
     name: str
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
