@@ -44,16 +44,24 @@ class PeerListener:
 
 
 class PeerSender:
-    """A DEALER to one other trainer; it sends, and receives only refusals."""
+    """A DEALER to one other trainer; it sends, and receives only refusals.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], member: MemberInfo, token: str) -> None:
+    Args:
+        token: that of this trainer's node.
+        traffic: counts what is sent, to all other trainers.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], member: MemberInfo, token: str, traffic: Traffic
+    ) -> None:
         self.member = member
         self.socket = context.socket(zmq.DEALER)
         configure_socket(self.socket)
         self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
         self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
         connect(self.socket, member.endpoint)
-        self.traffic = Traffic()
+        self._traffic = traffic
+        self.sent_bytes = 0
         self.refusals = Refusals(log)
 
     @property
@@ -66,11 +74,12 @@ class PeerSender:
         frames = encode(message)
         self.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
         size = sum(memoryview(frame).nbytes for frame in frames)
-        self.traffic.sent += size
+        self.sent_bytes += size
+        self._traffic.sent += size
         if isinstance(message, PeerChunk):
-            self.traffic.went_up(size, message.elements)
+            self._traffic.went_up(size, message.elements)
         elif isinstance(message, PeerResult):
-            self.traffic.went_down(size, message.elements)
+            self._traffic.went_down(size, message.elements)
 
     def log_refusals(self) -> None:
         """Log what the peer refused."""

@@ -23,7 +23,7 @@ from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import has_message
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.grouping import Grouping, everyone
-from ..runtime.members import summed
+from ..runtime.members import Traffic
 from .protocol import AllReduceState
 from .round import Ended, Excluded, Late, Met, Result, RoundEvent, RoundId
 from .sockets import IDENTITY_SUFFIX, PeerListener, PeerSender
@@ -116,8 +116,9 @@ class AllReduceTransport:
         self._context, self._token = context, token
         self._peers: dict[bytes, int] = {}
         self._senders: dict[int, PeerSender] = {}
-        # Also those to trainers that are gone, for their counts.
-        self._all_senders: list[PeerSender] = []
+        self._traffic = Traffic()
+        # Of trainers that are gone.
+        self._former_refusals = 0
         for member in members:
             if member.index != index:
                 self._connect(member)
@@ -130,9 +131,12 @@ class AllReduceTransport:
 
     def _connect(self, member: MemberInfo) -> PeerSender:
         self._peers[_identity(member.token)] = member.index
-        sender = self._senders[member.index] = PeerSender(self._context, member, self._token)
-        self._all_senders.append(sender)
+        sender = self._senders[member.index] = PeerSender(self._context, member, self._token, self._traffic)
         return sender
+
+    def _all_senders(self) -> tuple[PeerSender, ...]:
+        # For other threads: a copy in one step, as one may be added or dropped meanwhile.
+        return tuple(self._senders.values())
 
     def _start(self) -> None:
         sockets = (self._listener.socket, *(sender.socket for sender in self._senders.values()))
@@ -147,7 +151,7 @@ class AllReduceTransport:
     @property
     def sent_bytes(self) -> int:
         """Bytes of the messages sent so far; any thread may read it."""
-        return self._listener.sent_bytes + sum(sender.traffic.sent for sender in self._all_senders)
+        return self._listener.sent_bytes + self._traffic.sent
 
     @property
     def received_bytes(self) -> int:
@@ -157,25 +161,23 @@ class AllReduceTransport:
     @property
     def refused_messages(self) -> int:
         """Messages refused here or by the others."""
-        by_senders = sum(sender.refusals.count for sender in self._all_senders)
-        return self._listener.refusals.count + by_senders
+        by_senders = sum(sender.refusals.count for sender in self._all_senders())
+        return self._listener.refusals.count + self._former_refusals + by_senders
 
     def metrics(self) -> dict[str, int]:
         """Return counts of what this trainer sent, to be summed over trainers.
 
         Any thread may call.
         """
-        ways = summed(
-            sender.traffic.metrics("peers") | {f"to/{sender.member.name}": sender.traffic.sent}
-            for sender in self._all_senders
-        )
         context = self._state.context
         counts = {
             "reference_bytes": context.coding.memory_bytes,
             "undecided_rounds": context.undecided_rounds,
             "refused_messages": self.refused_messages,
         }
-        return ways | counts
+        # Without those that are gone: over days they may be many.
+        ends = {f"to/{sender.member.name}": sender.sent_bytes for sender in self._all_senders()}
+        return self._traffic.metrics("peers") | counts | ends
 
     async def meet(self, grouping: Grouping = everyone) -> AllReduceGroup:
         """See `Peers.meet`.
@@ -232,6 +234,7 @@ class AllReduceTransport:
             return
         del self._peers[_identity(token)]
         sender = self._senders.pop(index)
+        self._former_refusals += sender.refusals.count
         self._turns.remove(sender.socket)
         sender.close()
         self._state.context.send_queue.forget(index)
