@@ -214,7 +214,9 @@ class Synchronizer:
             except PeerLost as error:
                 log.warning("the center cannot be read: %s", error)
         elif self._model is None and origin is ModelOrigin.GLOBAL:
-            self._model = self._algorithm.global_model()[: self._context.layout.numel].clone()
+            # An attached loop asks for it while rounds go on.
+            weights = self._context.layout.numel
+            self._model = await self.between_rounds(lambda: self._algorithm.global_model()[:weights].clone())
         return self._model
 
     async def between_rounds(self, work: Callable[[], T]) -> T:
