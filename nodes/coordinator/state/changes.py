@@ -145,6 +145,13 @@ class ShardRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class BestTakenOver:
+    """The best checkpoint of the resumed run became this run's."""
+
+    scored: Scored
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointScored:
     """A checkpoint was validated."""
 
@@ -281,6 +288,7 @@ DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     SpansAdded: lambda state, change: state.add_spans(change.spans, change.id_classes),
     InputEnded: lambda state, change: state.ledger.queue.end(),  # noqa: ARG005
     ShardRestored: lambda state, change: state.ledger.owed.restore_shard(change.number, change.lacking),
+    BestTakenOver: lambda state, change: state.take_over_best(change.scored),
     CheckpointScored: lambda state, change: state.checkpoint_scored(change.scored),
     CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005
     TrainingPaused: lambda state, change: state.pause(),  # noqa: ARG005

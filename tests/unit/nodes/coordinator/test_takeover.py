@@ -19,6 +19,7 @@ from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.state.changes import (
+    BestTakenOver,
     CheckpointScored,
     CheckpointWritten,
     GroupFormed,
@@ -211,6 +212,9 @@ class Coordinator:
     async def _score(self, what: str) -> None:  # noqa: ARG002
         self.state.checkpoint_written()
         self.journal.decided(CheckpointWritten())
+        if self.state.best_before is None:
+            self.state.take_over_best(Scored(4, 0.0, 0.4))
+            self.journal.decided(BestTakenOver(Scored(4, 0.0, 0.4)))
         self.state.checkpoint_scored(Scored(5, 1.0, 0.5))
         self.journal.decided(CheckpointScored(Scored(5, 1.0, 0.5)))
 
