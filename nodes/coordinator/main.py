@@ -185,7 +185,10 @@ async def _end(
 async def make_state(
     settings: NodeSettings, plan: InputPlan, takeover: Takeover | None
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
-    """Create the job's state and ledger, or take over those of a dead coordinator."""
+    """Create the job's state and ledger.
+
+    To take over from a dead coordinator, its journal is still to be replayed.
+    """
     job = settings.job
     planned = None if _spans_in_journal(job, takeover) else plan.train
     restored = await asyncio.to_thread(RestoredRun.open, job, planned)
@@ -222,7 +225,6 @@ async def make_state(
         placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
         stored = await asyncio.to_thread(take_over_storage, job, restored)
         state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rates, stored)
-        await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
     # If the input was followed, the files of complete spans may be gone.
@@ -238,10 +240,12 @@ async def make_state(
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
-    """Start listening; return the endpoint to join."""
+    """Start listening, and replay a dead coordinator's journal; return the endpoint to join."""
     state = server.state
     if takeover is not None:
+        # First: nodes wait longer for a coordinator that is silent than for one that is gone.
         endpoint = server.listen(takeover.began.bound)
+        await asyncio.to_thread(takeover.replay, state)
         state.replace_coordinator()
         await server.journal.decided(CoordinatorReplaced())
         trained = counted(state.ledger.totals.distinct_batches, "trained batch", "trained batches")

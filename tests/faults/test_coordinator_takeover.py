@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
+from shadowsync.nodes.supervisor.network.proxy import unix_path
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
@@ -116,6 +118,27 @@ def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster])
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=3, epochs=2)
     assert own.run.report.examples.replayed == 0
+
+
+def test_it_listens_before_it_reads_a_long_journal(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes wait for one that is silent six times as long as for one that is gone."""
+    replay, listened = Takeover.replay, list[bool]()
+
+    def replay_later(self: Takeover, state: Any) -> None:
+        with socket.socket(socket.AF_UNIX) as node:
+            listened.append(node.connect_ex(unix_path(self.began.bound)) == 0)
+        replay(self, state)
+
+    monkeypatch.setattr(Takeover, "replay", replay_later)
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(20)
+    own.coordinator.kill()
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    assert listened == [True]
 
 
 @pytest.mark.matrix
