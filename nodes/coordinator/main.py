@@ -34,7 +34,7 @@ from ...pipeline.report.write import write_report
 from ...pipeline.text.format import counted
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
-from .checkpoint.claim import claim_storage, take_over_storage
+from .checkpoint.claim import claim_storage, take_over_storage, with_start_of
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
 from .label_rate import lacks_label_rates, sampled_label_rates
@@ -191,7 +191,8 @@ async def make_state(
     """
     job = settings.job
     planned = None if _spans_in_journal(job, takeover) else plan.train
-    restored = await asyncio.to_thread(RestoredRun.open, job, planned)
+    started = job if takeover is None else await asyncio.to_thread(with_start_of, job)
+    restored = await asyncio.to_thread(RestoredRun.open, started, planned)
     ledger = make_ledger(settings, plan.train, restored)
     data = job.data
     size = InputSize.unknown()
