@@ -19,6 +19,7 @@ from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.state.changes import (
+    RECORDS,
     BestTakenOver,
     CheckpointScored,
     CheckpointWritten,
@@ -28,6 +29,7 @@ from shadowsync.nodes.coordinator.state.changes import (
     NodeBegan,
     NodeDied,
     ShardRestored,
+    SpansAdded,
     SpansReadAgain,
     TrainingBegan,
 )
@@ -55,6 +57,7 @@ from shadowsync.pipeline.wire.control.messages import (
     TrainedBatch,
     TrainedBatches,
 )
+from shadowsync.pipeline.wire.control.orders import MAX_SPANS
 from shadowsync.pipeline.wire.field_checks import values_of
 
 EXAMPLES = 10
@@ -345,3 +348,10 @@ def test_what_cannot_be_taken_over(tmp_path: Path) -> None:
     LedgerStore(tmp_path / "ledger.sqlite").close()
     with pytest.raises(ClusterError, match="has no journal"):
         Takeover.open(tmp_path, "ledger.sqlite")
+
+
+def test_more_spans_are_added_at_once_than_a_message_may_have() -> None:
+    """All of a followed input, when it is resumed; each in the same transaction."""
+    spans = tuple(Span(number, "x", "offsets", number, number + 1) for number in range(MAX_SPANS + 1))
+    added = SpansAdded(spans, {"t": "text"})
+    assert RECORDS.decode_values(RECORDS.name_of(added), values_of(added)) == added
