@@ -114,11 +114,12 @@ def coordinator(
 def _begun_run(job: Job) -> Path | None:
     """Return the folder of the job's newest run if that has not ended."""
     from ..nodes.coordinator.main import LEDGER_FILE
+    from ..nodes.coordinator.recovery.takeover import has_begun
     from ..pipeline.report.run_folder import newest_run_folder
     from ..pipeline.report.write import JSON_NAME
 
     folder = newest_run_folder(Path(job.run.directory), job.run.name)
-    if folder is None or not (folder / LEDGER_FILE).is_file() or (folder / JSON_NAME).is_file():
+    if folder is None or (folder / JSON_NAME).is_file() or not has_begun(folder, LEDGER_FILE):
         return None
     return folder
 

@@ -22,6 +22,8 @@ from .state.membership import Member
 from .state.outcome import FinalModel, Outcome, Score, Stop
 
 EVAL_SECONDS = 24 * 3600.0
+# Whose paths may have a thousand characters.
+SPANS_AT_ONCE = 4096
 # More than the trainers that can die in a pass, each of which starts a new one.
 PASSES_OF_ONE = 1 << 16
 
@@ -103,19 +105,32 @@ class Evaluator:
         """
         tokens = tuple(trainer.info.token for trainer in trainers)
         calls = [
-            self._server.call(
-                reader,
-                Evaluate(self._pass, tokens, tuple(spans)),
-                EVAL_SECONDS,
-            )
-            for reader, spans in ((r, self._spans[at :: len(readers)]) for at, r in enumerate(readers))
+            self._deliver_all(reader, tokens, self._spans[at :: len(readers)])
+            for at, reader in enumerate(readers)
         ]
         died = self._server.wait_for(lambda: not all(t.alive for t in trainers))
         replies = await race(asyncio.gather(*calls), died)
-        if replies is None or None in replies:
-            return None
-        whole = [reply for reply in replies if reply is not None]
-        return EvaluateReply(sum(one.examples for one in whole), sum(one.bad_rows for one in whole))
+        return None if replies is None else _sum_replies(replies)
+
+    async def _deliver_all(
+        self, reader: Member, tokens: tuple[str, ...], spans: Sequence[Span]
+    ) -> EvaluateReply | None:
+        """Let one reader send its spans of the pass, as many at a time as fit into a message."""
+        replies: list[EvaluateReply | None] = []
+        for at in range(0, max(1, len(spans)), SPANS_AT_ONCE):
+            some = Evaluate(self._pass, tokens, tuple(spans[at : at + SPANS_AT_ONCE]))
+            replies.append(await self._server.call(reader, some, EVAL_SECONDS))
+            if replies[-1] is None:
+                break
+        return _sum_replies(replies)
+
+
+def _sum_replies(replies: Sequence[EvaluateReply | None]) -> EvaluateReply | None:
+    """Sum the replies; None if one is missing."""
+    whole = [reply for reply in replies if reply is not None]
+    if len(whole) < len(replies):
+        return None
+    return EvaluateReply(sum(one.examples for one in whole), sum(one.bad_rows for one in whole))
 
 
 def _check_all_are_scored(sums: QualitySums, delivered: int) -> None:

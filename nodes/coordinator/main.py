@@ -34,7 +34,7 @@ from ...pipeline.report.write import write_report
 from ...pipeline.text.format import counted
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
-from .checkpoint.claim import claim_storage, take_over_storage
+from .checkpoint.claim import claim_storage, take_over_storage, with_start_of
 from .checkpoint.resume import RestoredRun, known_input
 from .controller import JobController
 from .label_rate import lacks_label_rates, sampled_label_rates
@@ -185,10 +185,14 @@ async def _end(
 async def make_state(
     settings: NodeSettings, plan: InputPlan, takeover: Takeover | None
 ) -> tuple[JobState, LedgerWriter, RestoredRun | None]:
-    """Create the job's state and ledger, or take over those of a dead coordinator."""
+    """Create the job's state and ledger.
+
+    To take over from a dead coordinator, its journal is still to be replayed.
+    """
     job = settings.job
     planned = None if _spans_in_journal(job, takeover) else plan.train
-    restored = await asyncio.to_thread(RestoredRun.open, job, planned)
+    started = job if takeover is None else await asyncio.to_thread(with_start_of, job)
+    restored = await asyncio.to_thread(RestoredRun.open, started, planned)
     ledger = make_ledger(settings, plan.train, restored)
     data = job.data
     size = InputSize.unknown()
@@ -222,7 +226,6 @@ async def make_state(
         placement = TablePlacement.of_before(job, takeover.began.plan, takeover.began.how)
         stored = await asyncio.to_thread(take_over_storage, job, restored)
         state = state_in(takeover.folder, placement, takeover.clock, takeover.began.label_rates, stored)
-        await asyncio.to_thread(takeover.replay, state)
         return state, LedgerWriter(takeover.store), restored
     saved_plan = restored.plan if restored is not None else None
     # If the input was followed, the files of complete spans may be gone.
@@ -238,10 +241,12 @@ async def make_state(
 
 
 async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored: RestoredRun | None) -> str:
-    """Start listening; return the endpoint to join."""
+    """Start listening, and replay a dead coordinator's journal; return the endpoint to join."""
     state = server.state
     if takeover is not None:
+        # First: nodes wait longer for a coordinator that is silent than for one that is gone.
         endpoint = server.listen(takeover.began.bound)
+        await asyncio.to_thread(takeover.replay, state)
         state.replace_coordinator()
         await server.journal.decided(CoordinatorReplaced())
         trained = counted(state.ledger.totals.distinct_batches, "trained batch", "trained batches")

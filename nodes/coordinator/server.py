@@ -66,9 +66,6 @@ class CoordinatorServer(ControlServer):
         self.state = state
         self.store = store
         self.journal = JobJournal(state, store, self._failed)
-        if state.stop is not None:
-            # The dead coordinator was about to stop the job.
-            self._stopped.set()
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
 
@@ -84,6 +81,9 @@ class CoordinatorServer(ControlServer):
         coordinator, by token and number; its living nodes have the usual time to send a message again.
         """
         self._handle, self._died = handle, died
+        if self.state.stop is not None:
+            # The dead coordinator was about to stop the job.
+            self._stopped.set()
         loop = asyncio.get_running_loop()
         for token, before in (replies or {}).items():
             self.sessions.begin(token.encode(), self._new_session(token.encode(), token, before))

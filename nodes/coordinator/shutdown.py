@@ -192,7 +192,7 @@ class JobFinalizer:
             raise checkpoint_failed(missing, "its part", self._server.unmet)
         files = [file for reply in (written, *by_name.values()) for file in reply.files]
         files += await asyncio.to_thread(snapshot.ledger.write, part_target(directory))
-        return saver, manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
+        return saver, await manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
     async def _save_model(
         self, trainers: list[Member], part: WriteCheckpoint

@@ -65,6 +65,7 @@ class DeliveryState:
         self._lost_tokens: set[str] = set()
         self._unresolved: dict[tuple[str, BatchId], Batch] = {}
         self._trainers_of_pass: dict[int, frozenset[str]] = {}
+        self._newest_pass = TRAINING
         self._draining = False
         self.retained_bytes = 0
         self.read_examples = 0
@@ -95,15 +96,16 @@ class DeliveryState:
         return waiting + undone + (len(self._unresolved) if pass_number == TRAINING else 0)
 
     def offer(self, pass_number: int, batch: Batch) -> None:
-        """Queue a batch that is ready to be sent."""
-        if pass_number == TRAINING and self._draining:
+        """Queue a batch that is ready to be sent, unless its pass has been abandoned."""
+        if self._is_abandoned(pass_number):
             return
         self._waiting.add(pass_number, batch)
         self.retained_bytes += size_of(batch)
 
     def open_pass(self, pass_number: int, tokens: Iterable[str]) -> None:
-        """Send batches of `pass_number` to these trainers only; drop older passes."""
+        """Send batches of `pass_number` to these trainers only; abandon older passes."""
         self._trainers_of_pass[pass_number] = frozenset(tokens)
+        self._newest_pass = pass_number
         for batch in self._waiting.drop(lambda number: number not in (TRAINING, pass_number)):
             self.retained_bytes -= size_of(batch)
 
@@ -164,7 +166,8 @@ class DeliveryState:
     def lose(self, token: str) -> list[Batch]:
         """Mark a trainer as lost; return its unfinished training batches.
 
-        These wait for the coordinator's answer (`resolve_lost`); evaluation batches are queued again at once.
+        These wait for the coordinator's answer (`resolve_lost`). Batches of the newest evaluation pass are
+        queued again at once.
         """
         self._lost_tokens.add(token)
         lost: dict[BatchId, Batch] = {}
@@ -172,7 +175,10 @@ class DeliveryState:
             self._waiting.release(identity)
             for sent in self._workers.pop(identity).unfinished.values():
                 if sent.pass_number != TRAINING:
-                    self._waiting.add_again(sent.pass_number, sent.batch)
+                    if self._is_abandoned(sent.pass_number):
+                        self.retained_bytes -= size_of(sent.batch)
+                    else:
+                        self._waiting.add_again(sent.pass_number, sent.batch)
                     continue
                 first = lost.setdefault(sent.batch.id, sent.batch)
                 if first is not sent.batch:
@@ -191,6 +197,10 @@ class DeliveryState:
                 self._waiting.add_again(TRAINING, batch)
             else:
                 self.retained_bytes -= size_of(batch)
+
+    def _is_abandoned(self, pass_number: int) -> bool:
+        """Return whether nobody waits for a pass: its trainers may all be dead."""
+        return self._draining if pass_number == TRAINING else pass_number < self._newest_pass
 
     def _take_for(self, identity: bytes) -> tuple[int, Batch] | None:
         def may_have(pass_number: int) -> bool:

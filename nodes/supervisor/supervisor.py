@@ -29,6 +29,7 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.rpc_client import open_channel
 from ...pipeline.wire.tasks import background, race
 from ..runtime.process import exit_status_text, exit_when_parent_dies
+from ..runtime.role import SILENT_TIMEOUTS
 from ..runtime.settings import metrics_ports
 from .autoscaling import keep_scaled, require_scalable
 from .job_check import have_checked
@@ -227,8 +228,10 @@ class Supervisor:
         return child
 
     async def _endpoint(self, coordinator: RunningNode) -> str | None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._job.run.start_timeout_seconds
+        loop, run = asyncio.get_running_loop(), self._job.run
+        # One that takes over reads a journal first, and the nodes wait for it as long.
+        takes_over = SILENT_TIMEOUTS * run.node_timeout_seconds if self.folder is not None else 0.0
+        deadline = loop.time() + max(run.start_timeout_seconds, takes_over)
         while not coordinator.ended.is_set():
             if self._announce.exists():
                 note = json.loads(self._announce.read_text(encoding="utf-8"))

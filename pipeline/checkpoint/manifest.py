@@ -119,13 +119,14 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
 
     `partial` is a folder of `begin`. Returns RUN/checkpoint. The old checkpoint is removed once the new one
     is in place; if the process is killed in between, `open_checkpoint` finds the old one. Raises
-    CheckpointError if a file of the manifest is missing or has another size (the old checkpoint stays),
-    ResourceError if something cannot be written.
+    CheckpointError if a file of the manifest is missing or has another size, or if the manifest is too large
+    (the old checkpoint stays), ResourceError if something cannot be written.
     """
     current = partial.parent / "checkpoint"
     check_files(partial, manifest.files)
+    content = manifest_content(manifest)
     with atomic_file(partial / MANIFEST_NAME) as file:
-        file.write(manifest_content(manifest))
+        file.write(content)
     try:
         for leftover in partial.glob(f"*{UNFINISHED}*"):
             leftover.unlink()
@@ -136,9 +137,20 @@ def commit(partial: Path, manifest: CheckpointManifest) -> Path:
 
 
 def manifest_content(manifest: CheckpointManifest) -> bytes:
-    """Return what is written of a manifest: JSON, with its own SHA-256."""
+    """Return what is written of a manifest: JSON, with its own SHA-256.
+
+    Raises CheckpointError for one that nobody could read again.
+    """
     body = manifest.model_dump(mode="json")
-    return json.dumps({"sha256": _digest(body), **body}, indent=1, allow_nan=False).encode()
+    content = json.dumps({"sha256": _digest(body), **body}, indent=1, allow_nan=False).encode()
+    if len(content) > MANIFEST_LIMIT_BYTES:
+        raise CheckpointError(
+            f"its manifest would have {len(content):,} bytes, and {MANIFEST_LIMIT_BYTES:,} can be read; a"
+            " job that follows its input lists all spans so far",
+            remedy="end the input, and start a new run from the last checkpoint, with start.checkpoint and a"
+            " longer data.follow_seconds",
+        )
+    return content
 
 
 def put_in_place(folder: Path, current: Path) -> None:

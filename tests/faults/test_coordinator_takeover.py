@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
+from shadowsync.nodes.supervisor.network.proxy import unix_path
+from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.wire.control.messages import TrainedBatches
@@ -116,6 +120,27 @@ def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster])
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=3, epochs=2)
     assert own.run.report.examples.replayed == 0
+
+
+def test_it_listens_before_it_reads_a_long_journal(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes wait for one that is silent six times as long as for one that is gone."""
+    replay, listened = Takeover.replay, list[bool]()
+
+    def replay_later(self: Takeover, state: Any) -> None:
+        with socket.socket(socket.AF_UNIX) as node:
+            listened.append(node.connect_ex(unix_path(self.began.bound)) == 0)
+        replay(self, state)
+
+    monkeypatch.setattr(Takeover, "replay", replay_later)
+    own = in_process(CHANGES).start()
+    own.wait_for_batches(20)
+    own.coordinator.kill()
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    assert listened == [True]
 
 
 @pytest.mark.matrix
@@ -352,6 +377,30 @@ def test_a_resumed_job_is_taken_over(in_process: Callable[..., InProcessCluster]
     again.wait_for_batches(10)
     again.coordinator.kill()
     again.take_over()
+    assert again.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, again.coordinator.text()
+    report = again.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert before + report.examples.distinct == EPOCHS * EXAMPLES
+
+
+@pytest.mark.matrix
+def test_of_a_job_that_resumed_the_storage_that_it_writes_to(
+    in_process: Callable[..., InProcessCluster], tmp_path: Path
+) -> None:
+    """By the URL of all its checkpoints, the last of which is the job's own when it is killed."""
+    url = f"file://{tmp_path}/storage"
+    changes = _changed(run=CHANGES["run"] | {"storage": url}, checkpoint={"every_examples": 2_000})
+    own = in_process(changes).start()
+    own.wait_for_batches(30)
+    own.coordinator.interrupt()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    before, numbers = own.run.report.examples.distinct, CheckpointStorage.open(url).numbers()
+    slowed = Slowed(40)
+    again = in_process(changes | {"start": {"checkpoint": url, "resume": True}}, faults=(slowed,)).start()
+    wait_until(lambda: CheckpointStorage.open(url).numbers()[-1] > numbers[-1], "it has one of its own")
+    again.coordinator.kill()
+    again.take_over()
+    slowed.release()
     assert again.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, again.coordinator.text()
     report = again.run.report
     assert report.ledger.adds_up, report.ledger.identities

@@ -59,3 +59,28 @@ def test_a_reader(
     assert code == ExitCode.STOPPED_BY_DEATH
     assert "the last reader died, and the held-out files were not scored" in own.coordinator.text()
     assert "score the checkpoint with `shadowsync eval " in own.coordinator.text()
+
+
+def test_a_trainer_whose_replica_is_scored(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes the rest of its pass, which must not keep the readers from that of the other replica."""
+    changes = CHANGES | {"sync": {"algorithm": "none"}, "trainer": {"count": 2, "batch": 8}}
+    own = in_process(changes, supervised=True)
+    deliver, due, dead = Evaluator._deliver, threading.Event(), threading.Event()
+
+    async def lose_and_deliver(self: Evaluator, *arguments: Any) -> Any:
+        due.set()
+        await until(dead.is_set, "the trainer is dead", SECONDS)
+        return await deliver(self, *arguments)
+
+    monkeypatch.setattr(Evaluator, "_deliver", lose_and_deliver)
+    own.start()
+    wait_until(due.is_set, "the first replica is scored")
+    own.nodes["trainer"][0].kill()
+    dead.set()
+    code, report = own.wait(SECONDS), own.run.report
+    assert code == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.eval is not None
+    assert report.eval.examples == EVAL_EXAMPLES

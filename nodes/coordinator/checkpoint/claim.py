@@ -6,7 +6,9 @@ Imports no torch.
 from __future__ import annotations
 
 from ....pipeline.checkpoint.run_checkpoints import StoredCheckpoints
+from ....pipeline.checkpoint.saved import storage_of
 from ....pipeline.checkpoint.storage import CheckpointStorage, Owner, split_address
+from ....pipeline.checkpoint.store.addresses import root_of
 from ....pipeline.checkpoint.store.contract import StorageError
 from ....pipeline.config.job import Job
 from ....pipeline.errors import JobFileError, ResourceError
@@ -54,6 +56,25 @@ def take_over_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoin
         return None
     storage = CheckpointStorage.open(job.run.storage)
     return StoredCheckpoints(storage, None if restored is None else _start_in(storage, restored))
+
+
+def with_start_of(job: Job) -> Job:
+    """Return a job whose coordinator died, with the checkpoint that it resumed by its own address.
+
+    `start.checkpoint` may lead to the job's own storage, whose last checkpoint can be the job's own by now.
+    Raises as `open_saved`.
+    """
+    url = storage_of(job.start.checkpoint) if job.start.resume else ""
+    if not url or split_address(url) != (root_of(job.run.storage), None):
+        return job
+    storage = CheckpointStorage.open(url)
+    owner, numbers = storage.owner(), storage.numbers()
+    # Of those before its first one a sweep keeps the one that it resumed, and none after that.
+    before = [number for number in numbers if owner is not None and number < owner.first]
+    if not before or before == numbers:
+        return job
+    start = job.start.model_copy(update={"checkpoint": storage.address(before[-1])})
+    return job.model_copy(update={"start": start})
 
 
 def _start_in(storage: CheckpointStorage, restored: RestoredRun) -> int | None:

@@ -20,7 +20,7 @@ from ....pipeline.text.format import counted, percent
 from ....pipeline.wire.control.orders import PauseTraining
 from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
-from ..state.changes import CheckpointScored, TrainingPaused
+from ..state.changes import BestTakenOver, CheckpointScored, TrainingPaused
 from ..state.outcome import FinalModel, Scored, ValidationState
 from ..validation.scoring import CheckpointScore, CheckpointScorer
 from .running import RunningCheckpoint, input_digest
@@ -102,8 +102,10 @@ class CheckpointManager:
             self._scorer.nice = BACKGROUND_NICE
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
+        # What a coordinator that died had taken over, and scored.
+        if self._state.best_before is not None:
+            self.validation.adopt(self._state.best_before)
         for scored in self._state.scored:
-            # Scored by a coordinator that died.
             self.validation.add(scored)
         self._told_bad_rows = False
         self.ended_early = ""
@@ -163,10 +165,11 @@ class CheckpointManager:
         return bool(self._spans)
 
     async def _adopt(self) -> None:
-        """Take over the resumed run's best checkpoint; remove pins of a dead coordinator."""
+        """Take over the resumed run's best checkpoint, once; remove pins of a dead coordinator."""
         await run_in_thread_uncancellable(self._checkpoints.drop_all)
-        start = self._state.job.start
-        if not (start.resume and self._validates):
+        state, start = self._state, self._state.job.start
+        # Later it would replace a better one of this run.
+        if not (start.resume and self._validates) or state.best_before is not None or state.scored:
             return
         metric = self.validation.settings.metric
         try:
@@ -180,7 +183,10 @@ class CheckpointManager:
             )
             return
         if note is not None:
-            self.validation.adopt(Scored(note.examples, 0.0, note.value))
+            best = Scored(note.examples, 0.0, note.value)
+            self.validation.adopt(best)
+            state.take_over_best(best)
+            self._server.journal.decided(BestTakenOver(best))
 
     async def _wait(self) -> None:
         if self._scoring is not None:

@@ -48,13 +48,16 @@ class LedgerSnapshot:
         return cls(state.ledger.saved(), dict(vars(state.ledger.totals)))
 
 
-def manifest_of(
+async def manifest_of(
     state: JobState, files: list[FileEntry], model: str, snapshot: LedgerSnapshot
 ) -> CheckpointManifest:
     """Build the manifest of these files.
 
-    `model` describes the model of the dense part in words.
+    `model` describes the model of the dense part in words. Call it on the coordinator's loop; the files of
+    the input, which may be many, are looked at on a thread.
     """
+    spans, follows = state.ledger.queue.spans, state.job.data.follow
+    described = await asyncio.to_thread(_input_of, spans, follows=follows)
     return CheckpointManifest(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         run=state.folder.name,
@@ -79,16 +82,15 @@ def manifest_of(
         ledger={
             **snapshot.totals,
             "restored_examples": state.ledger.restored_examples,
-            "input": _input_of(state),
+            "input": described,
         },
     )
 
 
-def _input_of(state: JobState) -> dict[str, Any]:
-    spans = state.ledger.queue.spans
+def _input_of(spans: Sequence[Span], *, follows: bool) -> dict[str, Any]:
     described = describe_input(spans)
     # They cannot be planned again: files came while the job trained, and may be gone.
-    return described | {"known": [values_of(span) for span in spans]} if state.job.data.follow else described
+    return described | {"known": [values_of(span) for span in spans]} if follows else described
 
 
 def describe_input(spans: Sequence[Span]) -> dict[str, Any]:
@@ -280,7 +282,7 @@ class RunningCheckpoint:
         if self._model.origin in (ModelOrigin.CENTER, ModelOrigin.MEAN):
             whole = ComposeModel(part.directory, part.model, tuple(files), yields)
             files += await self._parts([(saver, whole)])
-        return manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
+        return await manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
     def _saver(self, trainers: list[Member]) -> Member:
         """Return the trainer that writes the dense part.

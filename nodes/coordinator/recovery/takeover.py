@@ -93,6 +93,18 @@ class Takeover:
         self.clock.resume(time.time() - self.began.unix_seconds)
 
 
+def has_begun(folder: Path, name: str) -> bool:
+    """Return whether the coordinator of a run had begun, so that another one can take over.
+
+    One that was killed before that is known to no node.
+    """
+    try:
+        Takeover.open(folder, name).store.close()
+    except ClusterError:
+        return False
+    return True
+
+
 def _change_of(entry: JournalEntry) -> Any:
     return RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body, strict_map_key=False))
 

@@ -26,11 +26,14 @@ from ....pipeline.wire.control.messages import (
     SpanRead,
     TrainedBatches,
 )
-from ....pipeline.wire.control.orders import MAX_SPANS, GroupView
+from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
 from ..ledger.records import LedgerTables
 from .job import JobState
 from .outcome import Scored, Stop
+
+# More than a message may have, and as many as a value of SQLite can.
+MAX_ADDED_SPANS: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,10 @@ class SpansReadAgain:
 class SpansAdded:
     """Spans of new files, with the id classes of all files so far.
 
-    A job that follows its input begins with one of these.
+    A job that follows its input begins with one of these. If it is resumed, these are all spans so far.
     """
 
-    spans: Annotated[tuple[Span, ...], Items(MAX_SPANS)]
+    spans: Annotated[tuple[Span, ...], Items(MAX_ADDED_SPANS)]
     id_classes: dict[str, IdClass]
 
 
@@ -142,6 +145,13 @@ class ShardRestored:
 
     number: Count
     lacking: Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_BATCHES)]
+
+
+@dataclass(frozen=True, slots=True)
+class BestTakenOver:
+    """The best checkpoint of the resumed run became this run's."""
+
+    scored: Scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +291,7 @@ DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     SpansAdded: lambda state, change: state.add_spans(change.spans, change.id_classes),
     InputEnded: lambda state, change: state.ledger.queue.end(),  # noqa: ARG005
     ShardRestored: lambda state, change: state.ledger.owed.restore_shard(change.number, change.lacking),
+    BestTakenOver: lambda state, change: state.take_over_best(change.scored),
     CheckpointScored: lambda state, change: state.checkpoint_scored(change.scored),
     CheckpointWritten: lambda state, change: state.checkpoint_written(),  # noqa: ARG005
     TrainingPaused: lambda state, change: state.pause(),  # noqa: ARG005

@@ -89,7 +89,9 @@ class JobState:
         self.divergence = DivergenceCurve()
         # Set with `sync.control`, once the trainers have met.
         self.control: SyncControl | None = None
-        # Checkpoints scored during training, in order, and the number written.
+        # The resumed run's best, if it is this run's first; checkpoints scored during training, in order; and
+        # the number written.
+        self.best_before: Scored | None = None
         self.scored: list[Scored] = []
         self.checkpoints_written = 0
         self.pauses = 0
@@ -314,6 +316,10 @@ class JobState:
         """Record that training waits for a validation; return the pause's number, from 1."""
         self.pauses += 1
         return self.pauses
+
+    def take_over_best(self, scored: Scored) -> None:
+        """Record the score of the resumed run's best checkpoint, which this run begins with."""
+        self.best_before = scored
 
     def checkpoint_scored(self, scored: Scored) -> None:
         """Record the score of a checkpoint."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shadowsync.pipeline.checkpoint import manifest as manifest_module
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.manifest import (
     FORMAT_VERSION,
@@ -20,6 +21,7 @@ from shadowsync.pipeline.checkpoint.manifest import (
     abandon,
     begin,
     commit,
+    manifest_content,
     open_checkpoint,
     read_checkpoint,
 )
@@ -201,6 +203,19 @@ def test_commit_refuses_files_that_are_not_there_or_not_whole(tmp_path: Path) ->
     path.unlink()
     with pytest.raises(CheckpointError, match="missing"):
         commit(partial, manifest)
+    assert _value(tmp_path) == 1.0
+
+
+def test_commit_refuses_a_manifest_that_could_not_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(tmp_path, 1.0)
+    partial = begin(tmp_path)
+    manifest = _written(partial, 2.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest_module, "MANIFEST_LIMIT_BYTES", len(manifest_content(manifest)) - 1)
+        with pytest.raises(CheckpointError, match=r"its manifest would have [\d,]+ bytes"):
+            commit(partial, manifest)
     assert _value(tmp_path) == 1.0
 
 

@@ -189,3 +189,24 @@ def test_its_counts_are_of_the_moment_of_its_ledger(tmp_path: Path) -> None:
         assert c.state.ledger.totals.distinct_examples == 20
 
     run(body())
+
+
+def test_the_files_of_the_input_are_not_looked_at_on_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be many, on a file system that takes its time."""
+    sizes, loop = list[str](), threading.current_thread()
+
+    def size(path: str) -> int:
+        assert threading.current_thread() is not loop
+        sizes.append(path)
+        return 7
+
+    monkeypatch.setattr(checkpoint_room, "_size", size)
+
+    async def body() -> None:
+        manifest = await taker(job(tmp_path)).take()
+        assert manifest.ledger["input"]["files"] == {"x": {"spans": 1, "stop": 100, "bytes": 7}}
+
+    run(body())
+    assert sizes == ["x"]

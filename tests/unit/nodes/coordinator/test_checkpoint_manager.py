@@ -7,10 +7,12 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 from shadowsync.nodes.coordinator.checkpoint.manager import MOST_WAITING, CheckpointManager
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
+from shadowsync.nodes.coordinator.state.changes import DECISIONS, RECORDS
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.checkpoint import run_checkpoints
@@ -56,11 +58,14 @@ class Clock:
         return 0.0
 
 
-def job(folder: Path, clock: Clock, *, wait: bool = False, priority: str = "low") -> FakeServer:
+def job(
+    folder: Path, clock: Clock, *, wait: bool = False, priority: str = "low", resumed: Path | None = None
+) -> FakeServer:
     members = [member("trainer", 0), member("embedding", 0)]
     validation = {"every_examples": 10, "metric": "logloss", "wait": wait}
     run = {"background_priority": priority}
-    return FakeServer(folder, members, run=run, validation=validation, clock=clock)
+    start = {} if resumed is None else {"checkpoint": str(resumed), "resume": True}
+    return FakeServer(folder, members, run=run, validation=validation, start=start, clock=clock)
 
 
 @pytest.fixture
@@ -280,3 +285,49 @@ def test_what_training_waits_for_does_not_yield(
     asked = asyncio.run(asyncio.wait_for(body(), 60.0))
     assert asked == [yields] * 2
     assert nices == [BACKGROUND_NICE if yields else 0, 0]
+
+
+@pytest.mark.parametrize("second", [BETTER, GOOD], ids=["its own is best", "the resumed is best"])
+def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: float
+) -> None:
+    """The best of the resumed run was taken over once; a second time it would replace a better one."""
+    before, folder = tmp_path / "before", tmp_path / "run"
+    folder.mkdir()
+    first = GOOD if second == BETTER else BETTER
+    coming = [score(first), replace(score(second), examples_trained=20), score(0.7)]
+
+    async def next_score(_: CheckpointScorer, __: Path, ___: list[Span]) -> CheckpointScore:
+        return coming.pop(0)
+
+    monkeypatch.setattr(CheckpointScorer, "score", next_score)
+
+    async def train(c: FakeServer, clock: Clock) -> CheckpointManager:
+        manager = manager_of(c)
+        running = await started(clock, manager)
+        await validated(c, manager, 1)
+        await ended(running)
+        await manager.cancel()
+        return manager
+
+    async def body() -> None:
+        clock = Clock()
+        await train(job(before, clock), clock)
+        dead = job(folder, clock, resumed=before)
+        await train(dead, clock)
+        c = job(folder, clock, resumed=before)
+        await dead.store.flush()
+        for entry in await dead.store.run(lambda store: list(store.entries())):
+            change = RECORDS.decode_values(entry.kind, msgpack.unpackb(entry.body))
+            DECISIONS[type(change)](c.state, change)
+        c.state.replace_coordinator()
+        best = read_note(folder / "best")
+        manager = await train(c, clock)
+        assert manager.validation.without_improvement == (1 if second == BETTER else 2)
+        assert read_note(folder / "best") == best
+        assert manager.validation.best is not None
+        assert best is not None
+        assert manager.validation.best.value == best.value
+
+    asyncio.run(asyncio.wait_for(body(), 60.0))
+    assert coming == []

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 import pytest
-from shadowsync.nodes.coordinator.checkpoint.claim import claim_storage, take_over_storage
+from shadowsync.nodes.coordinator.checkpoint.claim import claim_storage, take_over_storage, with_start_of
 from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
@@ -65,6 +65,25 @@ def test_one_with_checkpoints_is_only_for_who_resumes_them(tmp_path: Path) -> No
     owner = storage.owner()
     assert owner is not None
     assert owner.first == 2
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_who_takes_over_finds_what_the_job_had_resumed(tmp_path: Path, by_folder: bool) -> None:
+    """The last checkpoint of the storage that it resumed is its own by then."""
+    url, folder = f"file://{tmp_path}/s", tmp_path / "run"
+    folder.mkdir()
+    folder.joinpath("job.json").write_text(job_at(url).model_dump_json())
+    start = {"checkpoint": str(folder) if by_folder else url, "resume": True}
+    job = Job.model_validate(job_at(url).model_dump(mode="json") | {"start": start})
+    storage = with_checkpoint(url)
+    claim_storage(job, resumed(storage.address(1)))
+    assert with_start_of(job) == job
+    with_checkpoint(url)
+    with_checkpoint(url)
+    pinned = with_start_of(job)
+    assert pinned.start.checkpoint == storage.address(1)
+    assert with_start_of(pinned) == pinned
+    assert with_start_of(job_at(url)) == job_at(url)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.state.changes import (
+    RECORDS,
+    BestTakenOver,
     CheckpointScored,
     CheckpointWritten,
     GroupFormed,
@@ -27,6 +29,7 @@ from shadowsync.nodes.coordinator.state.changes import (
     NodeBegan,
     NodeDied,
     ShardRestored,
+    SpansAdded,
     SpansReadAgain,
     TrainingBegan,
 )
@@ -54,6 +57,7 @@ from shadowsync.pipeline.wire.control.messages import (
     TrainedBatch,
     TrainedBatches,
 )
+from shadowsync.pipeline.wire.control.orders import MAX_SPANS
 from shadowsync.pipeline.wire.field_checks import values_of
 
 EXAMPLES = 10
@@ -211,6 +215,9 @@ class Coordinator:
     async def _score(self, what: str) -> None:  # noqa: ARG002
         self.state.checkpoint_written()
         self.journal.decided(CheckpointWritten())
+        if self.state.best_before is None:
+            self.state.take_over_best(Scored(4, 0.0, 0.4))
+            self.journal.decided(BestTakenOver(Scored(4, 0.0, 0.4)))
         self.state.checkpoint_scored(Scored(5, 1.0, 0.5))
         self.journal.decided(CheckpointScored(Scored(5, 1.0, 0.5)))
 
@@ -341,3 +348,10 @@ def test_what_cannot_be_taken_over(tmp_path: Path) -> None:
     LedgerStore(tmp_path / "ledger.sqlite").close()
     with pytest.raises(ClusterError, match="has no journal"):
         Takeover.open(tmp_path, "ledger.sqlite")
+
+
+def test_more_spans_are_added_at_once_than_a_message_may_have() -> None:
+    """All of a followed input, when it is resumed; each in the same transaction."""
+    spans = tuple(Span(number, "x", "offsets", number, number + 1) for number in range(MAX_SPANS + 1))
+    added = SpansAdded(spans, {"t": "text"})
+    assert RECORDS.decode_values(RECORDS.name_of(added), values_of(added)) == added

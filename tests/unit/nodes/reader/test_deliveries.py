@@ -319,3 +319,21 @@ def test_batches_to_score_are_of_no_turn() -> None:
     assert of_workers(state.deliveries(0.0)) == {A: [0]}
     state.credit(B, credit(1))
     assert of_workers(state.deliveries(0.0)) == {B: [5]}
+
+
+def test_what_is_left_of_an_abandoned_pass_stands_in_no_way() -> None:
+    """Its only trainer is dead; its spans are still being cut, and its batches come back."""
+    state = DeliveryState(PLENTY)
+    state.open_pass(1, ["a"])
+    state.offer(1, make_batch(0))
+    state.credit(A, credit(1))
+    state.deliveries(0.0)
+    state.open_pass(2, ["b"])
+    for number in range(1, 9):
+        state.offer(1, make_batch(number))
+    assert state.lose("a") == []
+    assert (state.queued, state.outstanding(1), state.retained_bytes) == (0, 0, 0)
+    assert state.needs_more(8)
+    state.offer(2, make_batch(9))
+    state.credit(B, credit(1))
+    assert numbers(state.deliveries(0.0)) == [(B, 1, 9)]

@@ -95,6 +95,45 @@ def test_without_room_nothing_is_started() -> None:
     assert engine.asked == ["open for 1", "close"]
 
 
+class FastLoop(asyncio.SelectorEventLoop):
+    """A hundred seconds pass in one."""
+
+    def time(self) -> float:
+        return 100.0 * super().time()
+
+
+class Announcing(Engine):
+    """An engine whose coordinators say where they are after some seconds."""
+
+    seconds = 0.0
+
+    async def start(self, node: NodeStart) -> Ended:
+        started = await super().start(node)
+        started.ended.clear()
+        announce = Path(node.options[node.options.index("--announce") + 1])
+        note = json.dumps({"folder": "/run", "endpoint": "tcp://x:1"})
+        asyncio.get_running_loop().call_later(self.seconds, announce.write_text, note)
+        return started
+
+
+def test_a_coordinator_that_takes_over_has_as_long_as_its_nodes_wait_for_it() -> None:
+    """It has a journal to read first. The control: one that begins."""
+    engine, job = Announcing(), a_job(run={"start_timeout_seconds": 1.0, "node_timeout_seconds": 5.0})
+
+    async def main() -> None:
+        supervisor = Supervisor(job, lambda _: None, CheckStarter(), launcher=engine)
+        engine.seconds = 30.0
+        with pytest.raises(ClusterError, match="did not start"):
+            await supervisor._start_coordinator()
+        engine.seconds = 0.0
+        assert await supervisor._start_coordinator() == "tcp://x:1"
+        engine.seconds = 30.0
+        assert await supervisor._start_coordinator("--recover", "/run") == "tcp://x:1"
+
+    with asyncio.Runner(loop_factory=FastLoop) as runner:
+        runner.run(main())
+
+
 def test_a_device_is_looked_for_where_the_trainers_run() -> None:
     """Here there is no such GPU: an engine whose trainers run elsewhere does not mind."""
     job = a_job(trainer={"device": "cuda:77"})
