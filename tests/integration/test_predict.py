@@ -241,6 +241,9 @@ def test_what_cannot_be_scored_leaves_no_file(
             write_predictions(model, [str(file)], out, keep)
     with pytest.raises(DataError, match="matches no file"):
         write_predictions(model, [str(tmp_path / "none-*.parquet")], out)
+    pq.write_table(raw.append_column("bytes", pa.array([b"\xff"] * ROWS)), tmp_path / "bytes.parquet")
+    with pytest.raises(DataError, match=r"bytes\.parquet: a column cannot be kept .*drop it from --keep"):
+        write_predictions(model, [str(tmp_path / "bytes.parquet")], out.with_suffix(".csv"), ["bytes"])
     with pytest.raises(DataError, match="the columns: has no column 'I1'"):
         model.predict({"C1": ["a"]})
     original = type(model).logits
