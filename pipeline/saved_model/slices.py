@@ -98,7 +98,10 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
 
 
 def _as_text(values: pa.Array) -> pl.Series:
-    """Return values as texts; bytes that are not UTF-8 as escapes, so that different ones stay apart."""
+    """Return values as texts.
+
+    Bytes that are not UTF-8 become escapes, so that different ones stay apart.
+    """
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if isinstance(values, pa.ExtensionArray):
