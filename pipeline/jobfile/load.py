@@ -294,7 +294,8 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
         if isinstance(value, list):
             data[key] = [_absolute(base, item) if isinstance(item, str) else item for item in value]
     if isinstance(kafka := data.get("kafka"), dict):
-        kafka |= {key: str(base / kafka[key]) for key in PATH_SETTINGS if kafka.get(key)}
+        paths = {key: value for key, value in kafka.items() if key in PATH_SETTINGS and value}
+        kafka |= {key: str(base / value) for key, value in paths.items() if isinstance(value, str)}
 
 
 def _absolute(base: Path, path: str) -> str:
