@@ -12,6 +12,7 @@ from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
+from shadowsync.pipeline.embedding.growing import row_directory
 from shadowsync.pipeline.embedding.growing.id_index import ABSENT
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
@@ -217,6 +218,27 @@ def test_changes_have_what_rows_became(tmp_path: Path) -> None:
     other.stores[0].restore(saved)
     assert directories(cluster) == directories(other)
     assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
+
+
+def test_changes_have_every_row_once_batches_are_numbered_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rows that no batch used since would be the newest of all after a restore."""
+    monkeypatch.setattr(row_directory, "LAST_BATCH", 4)
+    tables = (make_table("user", 200, 4, optimizer="adagrad", growth=Growth()),)
+    cluster = EmbeddingCluster(tables, 1)
+    (store,) = cluster.stores
+    train(cluster, range(4), tables=tables)
+    files = list(ShardPart.of(store, AppliedBatches()).write(tmp_path))
+    store.end_change_epoch()
+    train(cluster, range(4, 6), tables=tables)
+    changed = store.changed_since(store.end_change_epoch() - 1)
+    files += ShardPart.of_changes(store, AppliedBatches(), changed, 1).write(tmp_path)
+    other = EmbeddingCluster(tables, 1)
+    other.stores[0].restore(SavedTables(tmp_path, manifest_of_files(files)))
+    found = directories(cluster)
+    assert set(found["user"].values()) == {1, 2, 3, 4}
+    assert directories(other) == found
 
 
 @pytest.mark.parametrize("read_bytes", [100, 1 << 20])
