@@ -333,7 +333,9 @@ def _explain(detail: ErrorDetails) -> str:
     if kind == "model_type":
         return f"{key}: {given!r} given; it is a section, write [{key}] and its keys below"
     if kind == "value_error":
-        return detail["msg"].removeprefix("Value error, ")
+        said = detail["msg"].removeprefix("Value error, ")
+        # A table's section does not know its name.
+        return f"{key}.{said}" if len(names) == 2 and names[0] == "tables" else said
     if kind == "invalid-json-value":
         return f"{key}: {given} given; write it as text, in quotes"
     return f"{key}: {given!r} given; {_lower_first(detail['msg'])}"
