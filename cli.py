@@ -31,6 +31,7 @@ from .commands.options.job_arguments import (
     web_override,
 )
 from .commands.options.network_options import network_options, network_overrides
+from .commands.options.values import NumberRange
 from .commands.plan import plan
 from .commands.predict import predict
 from .commands.prepare import prepare
@@ -133,7 +134,7 @@ def run(
     "--seconds",
     default=20.0,
     show_default=True,
-    type=click.FloatRange(min=5.0, max=3600.0),
+    type=NumberRange(min=5.0, max=3600.0),
     help="Seconds to measure once all trainers train.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on the terminal.")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .options.values import NumberRange, OutPath
+
 if TYPE_CHECKING:
     from ..lab.chaos.run import ChaosResult
 
@@ -39,14 +41,14 @@ if TYPE_CHECKING:
 @click.option(
     "--longest-stop",
     "longest_seconds",
-    type=click.FloatRange(0, 3600),
+    type=NumberRange(0, 3600),
     default=5.0,
     show_default=True,
     help="Longest duration of a fault, in seconds; below 1 only kill and reset come.",
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=OutPath("folder"),
     default=Path("chaos"),
     show_default=True,
     help="Folder for the results; it must be empty or not exist.",

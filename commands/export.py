@@ -9,6 +9,7 @@ import click
 
 from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.values import OutPath
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Write only the rows that changed since this earlier export of the model: an increment.",
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to create.")
+@click.option("--out", required=True, type=OutPath(), help="The folder to create.")
 @checkpoint_option("--which")
 def export(
     run: str,

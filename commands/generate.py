@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from .options.values import NumberRange, OutPath
+
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=OutPath())
 @click.option("--examples", default=1_000_000, show_default=True, type=click.IntRange(1))
 @click.option("--eval-examples", default=100_000, show_default=True, type=click.IntRange(0))
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
@@ -20,7 +22,7 @@ import click
     "--click-rate",
     default=0.25,
     show_default=True,
-    type=click.FloatRange(0.0001, 0.5),
+    type=NumberRange(0.0001, 0.5),
     help="Mean of the true click probabilities.",
 )
 @click.option("--reuse", is_flag=True, help="Write nothing if the same log exists already.")

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
+from .options.values import NumberRange
+
 
 @click.command()
 @click.argument("path", metavar="[PATH]", envvar="SHADOWSYNC_HEALTH", type=click.Path(path_type=Path))
-@click.option("--timeout", default=5.0, show_default=True, type=click.FloatRange(min=0, min_open=True))
+@click.option("--timeout", default=5.0, show_default=True, type=NumberRange(min=0, min_open=True))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the node's figures.")
 def health(path: Path, timeout: float, as_json: bool) -> None:
     """Ask the node at the Unix socket PATH whether it is healthy.

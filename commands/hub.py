@@ -11,6 +11,7 @@ import click
 
 from .key import security_options
 from .options.job_arguments import web_option, web_override
+from .options.values import NumberRange, OutPath
 
 if TYPE_CHECKING:
     from ..nodes.runtime.settings import NodeSettings
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 @click.option(
     "--checkpoint-every",
     "checkpoint_seconds",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=0.0,
     metavar="SECONDS",
     help="Write the one model of all loops, and the tables, into the hub's folder so often, and at the"
@@ -76,9 +77,7 @@ if TYPE_CHECKING:
     help="Port for Prometheus metrics, on the host of --bind; 0 for none. [default: 0]",
 )
 @click.option("--until-empty", is_flag=True, help="End when the last loop has left.")
-@click.option(
-    "--book", type=click.Path(path_type=Path, dir_okay=False), help="Write the book of steps there, as JSON."
-)
+@click.option("--book", type=OutPath("file"), help="Write the book of steps there, as JSON.")
 @click.option("--announce", type=click.Path(path_type=Path), hidden=True)
 def hub(
     bind: str | None,
@@ -130,6 +129,8 @@ def hub(
         settings, resume = saved_settings(recover)
     else:
         settings = _settings(given, (*overrides, *web_override(web)), bind, advertise, metrics_port or None)
+    if book is not None and not book.absolute().parent.is_dir():
+        raise JobFileError("has no folder", where=f"--book {book}", remedy="make it, or give another path")
     # Before there is a folder: an address may need a key that was not given.
     settings.listen_at()
     if resume is not None and recover is None:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from .options.values import OutPath
+
 
 @click.command()
 @click.argument(
     "exports", metavar="EXPORT INCREMENT...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to create.")
+@click.option("--out", required=True, type=OutPath(), help="The folder to create.")
 def merge(exports: tuple[Path, ...], out: Path) -> None:
     """Apply increments to a whole export.
 

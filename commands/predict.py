@@ -9,6 +9,7 @@ import click
 
 from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.values import OutPath
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="File, glob or URL to score, in the job's format; the label may be absent. May be repeated.",
 )
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="The file to write: .csv, or Parquet."
-)
+@click.option("--out", required=True, type=OutPath("file"), help="The file to write: .csv, or Parquet.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
 @checkpoint_option("--which")
 def predict(run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which) -> None:

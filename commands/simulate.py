@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from .options.job_arguments import job_of, job_options, profile_option
+from .options.values import OutPath
 
 
 @click.command()
@@ -33,7 +34,7 @@ from .options.job_arguments import job_of, job_options, profile_option
     default=Path("simulation"),
     show_default=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=OutPath("folder"),
     help="Folder for simulation.json and simulation.png.",
 )
 def simulate(

@@ -22,7 +22,7 @@ Parameters: TypeAlias = Mapping[str, Any]
 # Others would change what is measured, or where it is written.
 SECTIONS: Final = ("codecs", "embedding", "model", "sync", "tables", "trainer")
 _EXAMPLE: Final = "write sync.algorithm=easgd,ma or sync.gap=1..64 or trainer.lr=1e-4..1e-1:log"
-_NUMBER: Final = r"[+-]?[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_NUMBER: Final = r"[+-]?[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _RANGE: Final = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 
 
@@ -94,11 +94,11 @@ def _dimension(text: str, key: str, values: str) -> Dimension:
         matched = _RANGE.fullmatch(values)
         if matched is None:
             raise JobFileError(f"--search: {text!r} has no range LOW..HIGH", remedy=_EXAMPLE)
-        low, high = (override_value(matched[at]) for at in (1, 2))
+        low, high = _end(matched[1]), _end(matched[2])
         log = matched[3] is not None
         if type(low) is not type(high):
             low, high = float(low), float(high)
-        if not low < high or not math.isfinite(high) or (log and low <= 0):
+        if not -math.inf < low < high < math.inf or (log and low <= 0):
             above = "a logarithmic range begins above 0" if log and low <= 0 else "LOW must be below HIGH"
             raise JobFileError(f"--search: {text!r}: {above}", remedy=_EXAMPLE)
         return Range(key, low, high, log)
@@ -108,6 +108,15 @@ def _dimension(text: str, key: str, values: str) -> Dimension:
     if len(chosen) != len({repr(value) for value in chosen}):
         raise JobFileError(f"--search: {text!r} has a value twice", remedy=_EXAMPLE)
     return Choice(key, chosen)
+
+
+def _end(text: str) -> int | float:
+    """Return an end of a range: a whole number without a point or exponent.
+
+    It is infinite if it is too large.
+    """
+    number = float(text)
+    return int(text) if math.isfinite(number) and text.lstrip("+-").replace("_", "").isdigit() else number
 
 
 def check_space(space: Sequence[Dimension], base: Job) -> None:

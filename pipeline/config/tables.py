@@ -58,7 +58,8 @@ class TableSection(BaseModel):
         default=1,
         description="growing: an id gets a row once so many batches have had it. Before that it has its first"
         " value, and its gradients are left out. Counts may be too high because of other ids (a count-min"
-        " sketch), and begin again at 0 where a node starts.",
+        " sketch), begin again at 0 where a node starts, and are halved from time to time: rare ids of a long"
+        " log may never get a row.",
     )
     evict: Eviction = Field(
         default="least_recent",

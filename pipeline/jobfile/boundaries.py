@@ -94,6 +94,9 @@ def _sample(job: Job, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[
     source, spans = JobInput(job), plan_input(job).train
     some = list(dict.fromkeys(len(spans) * at // _SAMPLED_SPANS for at in range(_SAMPLED_SPANS)))
     limit = SAMPLED_ROWS // len(some)
+    if not spans:
+        # Such as those of a topic without a message.
+        some = []
     parts: list[NDArray[np.float32]] = []
     for at in some:
         rows = 0

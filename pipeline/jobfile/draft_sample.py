@@ -134,9 +134,14 @@ def _of_parquet(pattern: str, paths: list[str], sizes: list[int]) -> InputSample
         frame = pl.DataFrame() if batch is None else pl.DataFrame(pl.from_arrow(batch))
     if frame.is_empty():
         raise DataError("has no rows", where=paths[0], remedy="give a file with rows")
-    rows = round(in_file * sum(sizes) / max(1, sizes[0]))
+    rows = round(in_file * _files_of_first(sizes))
     whole = len(paths) == 1 and in_file == len(frame)
     return InputSample(pattern, "parquet", "", True, "utf-8", frame, rows, whole, sum(sizes))
+
+
+def _files_of_first(sizes: list[int]) -> float:
+    """Return how many files as large as the first one all files are; their number if sizes are unknown."""
+    return sum(sizes) / sizes[0] if sizes[0] else len(sizes)
 
 
 def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
@@ -196,7 +201,7 @@ def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
     rows = (
         len(frame)
         if whole
-        else round(len(lines) * max(1.0, bytes_of_file / len(raw)) * sum(sizes) / sizes[0])
+        else round(len(lines) * max(1.0, bytes_of_file / len(raw)) * _files_of_first(sizes))
     )
     kind: Literal["csv", "tsv"] = "tsv" if delimiter == "\t" else "csv"
     own = delimiter in (",", "\t")

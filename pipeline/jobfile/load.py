@@ -294,7 +294,8 @@ def _absolute_paths(tree: dict[str, Any], base: Path) -> None:
         if isinstance(value, list):
             data[key] = [_absolute(base, item) if isinstance(item, str) else item for item in value]
     if isinstance(kafka := data.get("kafka"), dict):
-        kafka |= {key: str(base / kafka[key]) for key in PATH_SETTINGS if kafka.get(key)}
+        paths = {key: value for key, value in kafka.items() if key in PATH_SETTINGS and value}
+        kafka |= {key: str(base / value) for key, value in paths.items() if isinstance(value, str)}
 
 
 def _absolute(base: Path, path: str) -> str:
@@ -332,7 +333,9 @@ def _explain(detail: ErrorDetails) -> str:
     if kind == "model_type":
         return f"{key}: {given!r} given; it is a section, write [{key}] and its keys below"
     if kind == "value_error":
-        return detail["msg"].removeprefix("Value error, ")
+        said = detail["msg"].removeprefix("Value error, ")
+        # A table's section does not know its name.
+        return f"{key}.{said}" if len(names) == 2 and names[0] == "tables" else said
     if kind == "invalid-json-value":
         return f"{key}: {given} given; write it as text, in quotes"
     return f"{key}: {given!r} given; {_lower_first(detail['msg'])}"

@@ -183,10 +183,13 @@ class QualitySums:
         1.0 is no better than always predicting the mean. Returns None if all labels are the same; raises
         DataError without examples. Source: He et al., ADKDD 2014.
         """
-        rate = self.positives / self._counted()
-        if rate in (0.0, 1.0):
+        self._counted()
+        negatives, positives = float(self._counts[: self.bins].sum()), self.positives
+        # Both are sums of bins, so none is negative, as the weight of all less one of them may be.
+        rarer = min(negatives, positives) / (negatives + positives)
+        if not rarer:
             return None
-        return self.logloss / -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
+        return self.logloss / -(rarer * math.log(rarer) + (1.0 - rarer) * math.log1p(-rarer))
 
     @property
     def calibration(self) -> float | None:
@@ -208,7 +211,8 @@ class QualitySums:
         if not pairs > 0.0:
             return None
         below = np.cumsum(negatives) - negatives
-        return float(np.dot(positives, below + 0.5 * negatives)) / pairs
+        # The rounding of sums of weights must not make it more than 1.
+        return min(1.0, float(np.dot(positives, below + 0.5 * negatives)) / pairs)
 
     @property
     def auc_error(self) -> float | None:

@@ -90,7 +90,7 @@ def ranking_metrics(sums: QualitySums) -> RankingMetrics:
         return RankingMetrics(None, None, error, curve)
     above = np.cumsum(positives[::-1])
     precision = above / np.cumsum((negatives + positives)[::-1])
-    pr_auc = float(np.dot(positives[::-1] / above[-1], precision))
+    pr_auc = min(1.0, float(np.dot(positives[::-1] / above[-1], precision)))
     return RankingMetrics(pr_auc, _lift(negatives, positives), error, curve)
 
 

@@ -94,7 +94,8 @@ def worker_time(measured: ProfileMeasurements) -> WorkerTime:
     of_steps = min(compute, (core + gil) * in_steps)
     of_handling = min(handling, core + gil - of_steps)
     return WorkerTime(
-        compute=(compute - (core + gil - of_handling)) * scale,
+        # Rounding must not make it negative where every step waited.
+        compute=max(0.0, compute - (core + gil - of_handling)) * scale,
         core=core * scale,
         gil=gil * scale,
         handling=(handling - of_handling) * scale,

@@ -79,9 +79,11 @@ def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
     """Plan the spans of all files that match the patterns.
 
     Files have the format of the model's job, or are parts of the prepared folder that it was trained on.
-    Raises DataError for files that cannot be used.
+    Raises DataError for files that cannot be used, such as those with texts where training read integers.
     """
-    return JobInput(model.job).plan_raw(patterns)
+    source = JobInput(model.job)
+    source.ids.add_known(model.id_classes, str(model.folder))
+    return source.plan_raw(patterns)
 
 
 def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:

@@ -174,8 +174,11 @@ def _criteo_columns(data: DataSection) -> DataSection:
     columns = {LABEL: ColumnSection(kind="label")}
     columns |= {f"I{at + 1}": ColumnSection(kind="dense") for at in range(data.dense_features)}
     columns |= {f"C{at + 1}": ColumnSection(kind="categorical") for at in range(data.categorical_features)}
-    text = {"format": "tsv", "header": False, "quote": "", "missing": [""], "strip": False, "delimiter": ""}
-    return data.model_copy(update={"columns": columns} | (text if data.format == "criteo_tsv" else {}))
+    # Training on Criteo's files uses none of these settings, whatever the job has.
+    plain = {"missing": [""], "strip": False, "decimal": "."}
+    text = {"format": "tsv", "header": False, "quote": "", "delimiter": ""}
+    own = plain | (text if data.format == "criteo_tsv" else {})
+    return data.model_copy(update={"columns": columns} | own)
 
 
 def _parquet_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[InputRows]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -189,7 +190,8 @@ def write_predictions(
                 if writer is None:
                     schema = chunk.schema
                     writer = _open_writer(file, out, schema)
-                writer.write_table(chunk)
+                with _kept_errors(rows):
+                    writer.write_table(chunk)
             if writer is None:
                 raise DataError("the files have no rows", where=", ".join(patterns))
             writer.close()
@@ -305,12 +307,19 @@ def _table(job: Job, logits: Float32Array, rows: InputRows, schema: pa.Schema | 
         **scores,
         **rows.kept,
     }
-    try:
+    with _kept_errors(rows):
         for column in rows.kept.values():
             # Texts that are not valid UTF-8 would make the output unreadable.
             column.validate(full=True)
         table = pa.table(columns)
         return table if schema is None else table.cast(schema)
+
+
+@contextmanager
+def _kept_errors(rows: InputRows) -> Iterator[None]:
+    """Report Arrow's errors as DataError: they come from the kept columns."""
+    try:
+        yield
     except pa.ArrowException as error:
         raise DataError(
             f"a column cannot be kept ({error})", where=rows.path, remedy="drop it from --keep"

@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from ..config.columns import suggest
+from ..data.fields import is_text
 from ..errors import DataError
 from .prediction import ScoringModel, score_files
 
@@ -82,7 +83,7 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
             )
         chunk = pl.DataFrame(
             {
-                "value": pl.Series(rows.kept[column].to_pylist(), dtype=pl.String, strict=False),
+                "value": _as_text(rows.kept[column]),
                 "label": rows.labels[at],
                 "logit": logits if logits.ndim == 1 else logits[:, at],
             }
@@ -94,6 +95,22 @@ def score_slices(model: ScoringModel, patterns: Sequence[str], column: str, labe
             "no row has a label and a score", where=", ".join(patterns), remedy="give files with labels"
         )
     return _slices(column, frame)
+
+
+def _as_text(values: pa.Array) -> pl.Series:
+    """Return values as texts.
+
+    Bytes that are not UTF-8 become escapes, so that different ones stay apart.
+    """
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if is_text(values.type) or pa.types.is_fixed_size_binary(values.type):
+        raw = values.cast(pa.large_binary()).to_pylist()
+        texts = [None if one is None else one.decode(errors="backslashreplace") for one in raw]
+        return pl.Series(texts, dtype=pl.String)
+    return pl.Series(values.to_pylist(), dtype=pl.String, strict=False)
 
 
 def _slices(column: str, frame: pl.DataFrame) -> Slices:

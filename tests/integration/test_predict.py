@@ -206,6 +206,18 @@ def test_integers_are_hashed_as_they_stood_in_the_text_of_training(model: SavedM
         on_integers.predict(columns)
 
 
+def test_files_whose_ids_would_get_other_rows_are_not_evaluated(
+    model: SavedModel, raw: pa.Table, tmp_path: Path
+) -> None:
+    ids = pa.array(np.arange(ROWS))
+    file = tmp_path / "integers.parquet"
+    pq.write_table(raw.set_column(raw.column_names.index("C3"), "C3", ids), file)
+    with pytest.raises(DataError, match=r"column C3 has integer ids, but text ids in .*small"):
+        spans_of(model, [str(file)])
+    unknown = dataclasses.replace(model, id_classes={})
+    assert spans_of(unknown, [str(file)]), "the control"
+
+
 def test_a_file_behind_a_url(model: SavedModel, raw: pa.Table, logits: NDArray[np.float32]) -> None:
     url = "memory://predict/rows.parquet"
     with fsspec.open(url, "wb") as file:
@@ -229,6 +241,9 @@ def test_what_cannot_be_scored_leaves_no_file(
             write_predictions(model, [str(file)], out, keep)
     with pytest.raises(DataError, match="matches no file"):
         write_predictions(model, [str(tmp_path / "none-*.parquet")], out)
+    pq.write_table(raw.append_column("bytes", pa.array([b"\xff"] * ROWS)), tmp_path / "bytes.parquet")
+    with pytest.raises(DataError, match=r"bytes\.parquet: a column cannot be kept .*drop it from --keep"):
+        write_predictions(model, [str(tmp_path / "bytes.parquet")], out.with_suffix(".csv"), ["bytes"])
     with pytest.raises(DataError, match="the columns: has no column 'I1'"):
         model.predict({"C1": ["a"]})
     original = type(model).logits

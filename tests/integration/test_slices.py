@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
@@ -78,6 +80,26 @@ def test_every_slice_has_the_figures_of_its_rows(slices: Slices, predicted: pl.D
         excess.append(len(own) * (loss - entropy))
     # The worst come first.
     assert excess == sorted(excess, reverse=True)
+
+
+def test_bytes_are_values_too(model: SavedModel, files: str, slices: Slices, tmp_path: Path) -> None:
+    """Columns of bytes, which some writers make of texts, and texts that are not UTF-8."""
+    frame = pq.read_table(files)
+    at, raw = frame.column_names.index("site"), frame["site"].cast(pa.binary()).to_pylist()
+    file = tmp_path / "bytes.parquet"
+    pq.write_table(frame.set_column(at, "site", pa.array(raw, pa.binary())), file)
+    assert score_slices(model, [str(file)], "site") == slices
+    fixed = pa.array([b"%-16s" % (one or b"none") for one in raw], pa.binary(16))
+    for column in (fixed, pa.ExtensionArray.from_storage(pa.uuid(), fixed)):
+        pq.write_table(frame.set_column(at, "site", column), file)
+        found = score_slices(model, [str(file)], "site")
+        assert found.gauc == pytest.approx(slices.gauc, rel=1e-12)
+    other = pa.array([{b"a": b"\xff", b"b": b"\xfe"}.get(one, one) for one in raw], pa.binary())
+    for column in (other, other.cast(pa.string(), safe=False), other.dictionary_encode()):
+        pq.write_table(frame.set_column(at, "site", column), file)
+        found = score_slices(model, [str(file)], "site")
+        assert found.gauc == pytest.approx(slices.gauc, rel=1e-12)
+        assert {one.value for one in found.slices} == {r"\xff", r"\xfe", "c", None, "rare", "clicked"}
 
 
 def test_gauc_is_the_mean_of_those_with_both_labels(slices: Slices, predicted: pl.DataFrame) -> None:

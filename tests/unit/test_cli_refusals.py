@@ -135,6 +135,14 @@ def test_generate_where_nothing_can_be_written(refuse: Callable[..., str]) -> No
         (["generate", "log", "--examples", "0"], "0 is not in the range x>=1"),
         (["generate", "log", "--click-rate", "0"], "0.0 is not in the range 0.0001<=x<=0.5"),
         (["generate", "log", "--format", "csv"], "'csv' is not one of 'parquet', 'criteo_tsv'"),
+        (["generate", "s3://bucket/log"], "s3://bucket/log is a URL; give a path on this machine"),
+        (["export", "runs/latest", "--out", "s3://bucket/x"], "is a URL; give a path on this machine"),
+        (["merge", "a", "b", "--out", "s3://bucket/x"], "is a URL; give a path on this machine"),
+        (["predict", "runs/latest", "--data", "x", "--out", "."], "File '.' is a directory"),
+        (["simulate", "x.json", "--bandwidth", "1gbit", "--out", "job.toml"], "'job.toml' is a file"),
+        (["chaos", "job.toml", "--out", "job.toml"], "'job.toml' is a file"),
+        (["chaos", "job.toml", "--longest-stop", "nan"], "nan is not a number"),
+        (["profile", "job.toml", "--seconds", "nan"], "nan is not a number"),
     ],
 )
 def test_command_lines_that_cannot_be_used(job_file: str, arguments: list[str], said: str) -> None:
@@ -145,6 +153,13 @@ def test_command_lines_that_cannot_be_used(job_file: str, arguments: list[str], 
     assert last.startswith("Error: ")
     assert said in last.replace("option:", "option")
     assert not Path("log").exists()
+    assert not Path("s3:").exists()
+
+
+def test_a_hub_whose_book_has_no_folder_does_not_begin(refuse: Callable[..., str]) -> None:
+    assert refuse(2, "hub", "--book", "absent/book.json") == (
+        "--book absent/book.json: has no folder; make it, or give another path"
+    )
 
 
 def test_the_real_process_ends_with_the_code(job_file: str) -> None:

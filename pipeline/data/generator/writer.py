@@ -79,7 +79,8 @@ def open_writer(path: Path, data_format: DataFormat, compression: LogCompression
     """
     if data_format == "parquet":
         codec = _PARQUET_CODEC[compression]
-        with pq.ParquetWriter(path, SCHEMA, compression=codec) as writer:
+        # A name with a colon would be taken for a URL.
+        with path.open("wb") as file, pq.ParquetWriter(file, SCHEMA, compression=codec) as writer:
             yield _ParquetLog(writer)
     elif compression == "zst":
         with path.open("wb") as file, pa.CompressedOutputStream(file, "zstd") as stream:

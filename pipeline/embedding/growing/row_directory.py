@@ -27,6 +27,9 @@ DIRECTORY_ARRAYS: Final[dict[str, np.dtype[np.signedinteger]]] = {
     USED_AT: np.dtype(np.int32),
 }
 
+LAST_BATCH: Final = 2**31 - 1
+"""The largest number that `used_at` can hold; a node that trains for months gets there."""
+
 # When a table's rows run out, this fraction of them is freed at once: each eviction reads all of them.
 _EVICTED_AT_ONCE: Final = 1 / 16
 # How often in the time of `evict_after_batches` rows are looked through for old ones.
@@ -42,11 +45,13 @@ class RowUse:
         rows: int32 [N], the row of each key; ABSENT for a key without one.
         new: int32 [M], the rows that got a new key.
         evicted: int32 [E], the rows that lost theirs; some of them may be in `new`.
+        renumbered: whether the times of use of all rows changed.
     """
 
     rows: Int32Array
     new: Int32Array
     evicted: Int32Array
+    renumbered: bool = False
 
 
 class _TableRows:
@@ -89,7 +94,7 @@ class RowDirectory:
     Attributes:
         ids: int64 [rows], the bits of each row's key; 0 where the row is free.
         used_at: int32 [rows], the batch of the last use, from 1; 0 where the row is free.
-        batches: number of batches.
+        batches: number of batches; past LAST_BATCH only the last half of them.
     """
 
     def __init__(self, tables: Sequence[tuple[int, Growth]]) -> None:
@@ -137,6 +142,9 @@ class RowDirectory:
         `counts` says how many of them are of each table, in order. Keys without a row get one if they are due
         and a row of their table is free or can be freed.
         """
+        renumbered = self.batches == LAST_BATCH
+        if renumbered:
+            self._forget_half()
         self.batches += 1
         evicted = [self._evict_old(table) for table in self._tables]
         rows = self._index.find(keys)
@@ -149,7 +157,8 @@ class RowDirectory:
             rows[own], added, freed = self._admit(self._tables[number], keys[own])
             new.append(added)
             evicted.append(freed)
-        return RowUse(rows, np.concatenate([_NO_ROWS, *new]), np.concatenate([_NO_ROWS, *evicted]))
+        new_rows, evicted_rows = (np.concatenate([_NO_ROWS, *found]) for found in (new, evicted))
+        return RowUse(rows, new_rows, evicted_rows, renumbered)
 
     def restore(self, table: int, keys: Uint64Array, used_at: Int32Array, wanted: Int32Array) -> Int32Array:
         """Give saved keys a row in a table without any.
@@ -186,6 +195,14 @@ class RowDirectory:
         self._index.add(placed)
         self.batches = max(self.batches, int(used_at.max(initial=0)))
         return rows
+
+    def _forget_half(self) -> None:
+        """Number the batches anew, from the middle on; uses before it become equally old."""
+        earlier = self.batches // 2
+        self.used_at[:] = np.where(self.used_at > 0, np.maximum(self.used_at - np.int32(earlier), 1), 0)
+        self.batches -= earlier
+        for table in self._tables:
+            table.age_checked_at = max(0, table.age_checked_at - earlier)
 
     def _admit(self, table: _TableRows, keys: Uint64Array) -> tuple[Int32Array, Int32Array, Int32Array]:
         """Give keys of a table rows, if they are due.

@@ -113,6 +113,8 @@ class GrowingBank(RowBank):
         """
         use = self.directory.use(keys, self._of_own(counts))
         self.changed_at[use.evicted] = self.change_epoch
+        if use.renumbered:
+            self.changed_at[self.directory.used_at > 0] = self.change_epoch
         first = None
         if len(use.new):
             new: IndexArray = use.new.astype(np.int64)

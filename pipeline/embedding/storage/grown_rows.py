@@ -96,10 +96,13 @@ class GrownRows:
         """Return the place of each key in `self.keys`, int32 [N]; ABSENT without one."""
         found = self._index.find(keys)
         known = found != ABSENT
-        if self._place_of is None:
-            self._place_of = np.full(len(self._key_of), ABSENT, np.int32)
-            self._place_of[self._order()] = np.arange(len(self), dtype=np.int32)
-        found[known] = self._place_of[found[known]]
+        place_of = self._place_of
+        if place_of is None:
+            place_of = np.full(len(self._key_of), ABSENT, np.int32)
+            place_of[self._order()] = np.arange(len(self), dtype=np.int32)
+            # Only now: other threads may ask meanwhile.
+            self._place_of = place_of
+        found[known] = place_of[found[known]]
         return found
 
     def _order(self) -> IndexArray:

@@ -18,6 +18,7 @@ from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.errors import DataError, JobFileError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.draft import draft_job
+from shadowsync.pipeline.jobfile.draft_sample import read_sample
 from shadowsync.pipeline.jobfile.load import load_job
 
 ROWS = 2000
@@ -214,6 +215,20 @@ def test_parquet_with_types(tmp_path: Path) -> None:
     assert "# later is left out: another time; a job has one" in text
     assert "# s is left out: of type Struct" in text
     assert read(job) == 100
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_files_whose_size_a_server_does_not_tell(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = clicks()
+    for number in range(2):
+        write(tmp_path / f"part-{number}.csv", columns)
+        pl.DataFrame(columns, strict=False).write_parquet(tmp_path / f"part-{number}.parquet")
+    monkeypatch.setattr("shadowsync.pipeline.jobfile.draft_sample.file_size_bytes", lambda _: None)
+    sample = read_sample(str(tmp_path / f"part-*.{kind}"))
+    rows = len(next(iter(columns.values())))
+    assert sample.rows == pytest.approx(2 * rows, rel=0.01)
 
 
 def test_a_folder_of_one_kind(tmp_path: Path) -> None:

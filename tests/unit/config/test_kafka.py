@@ -57,6 +57,7 @@ def test_files_are_relative_to_the_job_file_and_stay_where_they_are(tmp_path: Pa
         ('security_protocol="tls"', "data.kafka.security_protocol: 'tls' given; input should be 'plaintext'"),
         ('sasl_mechanism="GSSAPI"', "data.kafka.sasl_mechanism: 'GSSAPI' given; input should be '', 'PLAIN'"),
         ('ssl_ca_location="ca.pem"', 'data.kafka.ssl_ca_location: given; security_protocol = "plaintext"'),
+        ('ssl_ca_location=5', "data.kafka.ssl_ca_location: 5 given"),
         (f'security_protocol="ssl", {USER}', 'not use it: give "sasl_ssl" or "sasl_plaintext"'),
         (
             'security_protocol="ssl", ssl_key_location="k.pem"',

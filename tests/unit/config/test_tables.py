@@ -122,7 +122,9 @@ def test_tables_that_cannot_grow_are_refused(columns: dict[str, object], what: s
 @pytest.mark.parametrize("key", ["max_bytes", "admit_after", "evict", "evict_after_batches"])
 def test_a_hashed_table_has_no_settings_of_growth(key: str) -> None:
     value = {"max_bytes": 1000, "admit_after": 2, "evict": "never", "evict_after_batches": 9}[key]
-    with pytest.raises(JobFileError, match=rf"{key}: given; it is for kind = .growing., .* .hashed."):
+    with pytest.raises(
+        JobFileError, match=rf"tables\.C1\.{key}: given; it is for kind = .growing., .* .hashed."
+    ):
         job_of(C1={key: value})
     job_of(C1={"kind": "growing", key: value})
 
@@ -141,5 +143,5 @@ def test_a_growing_table_may_be_bounded_by_its_bytes() -> None:
     assert job_of(C1=narrow).tables[0].rows == 74_000 // (8 + 16 + 42)
     with pytest.raises(JobFileError, match=r"tables\.C1\.max_bytes: 73 given; a row takes 74"):
         job_of(C1={"kind": "growing", "max_bytes": 73})
-    with pytest.raises(JobFileError, match=r"max_bytes: given, and rows too; give one of them"):
+    with pytest.raises(JobFileError, match=r"tables\.C1\.max_bytes: given, and rows too; give one of them"):
         job_of(C1={"kind": "growing", "max_bytes": 7400, "rows": 7})

@@ -263,3 +263,9 @@ def test_the_click_rate_is_stated_and_changes_labels_alone(tmp_path: Path) -> No
     assert not generate(tmp_path / "b", reuse=True).reused, "another rate is another log"
     with pytest.raises(JobFileError, match=r"click_rate: 0\.9 given; give 0\.0001 to 0\.5"):
         generate(tmp_path / "c", click_rate=0.9)
+
+
+def test_a_folder_whose_name_looks_like_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    generate(Path("a:b"), examples=10)
+    assert len(list((tmp_path / "a:b").glob("train-*.parquet"))) == 1

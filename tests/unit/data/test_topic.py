@@ -17,6 +17,7 @@ from shadowsync.pipeline.data.text import line_blocks
 from shadowsync.pipeline.data.topic import offset_spans, offsets_of, partitions_of
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.tests.support.broker import Broker, running_broker
 
 
@@ -87,6 +88,17 @@ def test_a_job_reads_its_messages_and_names_a_bad_one_by_its_offset(broker: Brok
     assert sum(len(chunk.examples) for chunk in found) == 18, "an empty message is no row"
     assert bad.count == 1
     assert str(bad.first[0]).startswith(f"{span.path}:10: ")
+
+
+def test_a_topic_without_a_message_has_no_quantiles(broker: Broker) -> None:
+    broker.write("partly", rows(0, 3), partition=1)
+    url = broker.url("partly") + "/0"
+    assert offsets_of(url) == (0, 0)
+    age = {"kind": "bucket", "quantiles": 4}
+    columns = {"clicked": {"kind": "label"}, "age": age}
+    data = {"format": "csv", "header": False, "path": [url], "columns": columns}
+    with pytest.raises(DataError, match="column age has no value in the sample of the training part"):
+        job_of_tree({"data": data})
 
 
 def test_messages_that_are_gone_are_counted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,17 @@ from shadowsync.nodes.embedding.shard_part import ShardPart
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
+from shadowsync.pipeline.embedding.growing import row_directory
 from shadowsync.pipeline.embedding.growing.id_index import ABSENT
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
 from shadowsync.pipeline.embedding.storage.first_values import row_values
+from shadowsync.pipeline.embedding.storage.grown_rows import GrownRows
 from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
 from shadowsync.pipeline.embedding.storage.saved_tables import SavedTables
 from shadowsync.pipeline.embedding.storage.store import ShardStore
 from shadowsync.pipeline.errors import CheckpointError
-from shadowsync.pipeline.types import Float32Array, Int32Array, Uint64Array
+from shadowsync.pipeline.types import Float32Array, IndexArray, Int32Array, Uint64Array
 from shadowsync.tests.support.embedding_cluster import SEED, DrawnRows, EmbeddingCluster
 from shadowsync.tests.support.saved_shards import manifest_of_files, save_shards
 from shadowsync.tests.support.tables import make_table
@@ -219,6 +221,27 @@ def test_changes_have_what_rows_became(tmp_path: Path) -> None:
     assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
 
 
+def test_changes_have_every_row_once_batches_are_numbered_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rows that no batch used since would be the newest of all after a restore."""
+    monkeypatch.setattr(row_directory, "LAST_BATCH", 4)
+    tables = (make_table("user", 200, 4, optimizer="adagrad", growth=Growth()),)
+    cluster = EmbeddingCluster(tables, 1)
+    (store,) = cluster.stores
+    train(cluster, range(4), tables=tables)
+    files = list(ShardPart.of(store, AppliedBatches()).write(tmp_path))
+    store.end_change_epoch()
+    train(cluster, range(4, 6), tables=tables)
+    changed = store.changed_since(store.end_change_epoch() - 1)
+    files += ShardPart.of_changes(store, AppliedBatches(), changed, 1).write(tmp_path)
+    other = EmbeddingCluster(tables, 1)
+    other.stores[0].restore(SavedTables(tmp_path, manifest_of_files(files)))
+    found = directories(cluster)
+    assert set(found["user"].values()) == {1, 2, 3, 4}
+    assert directories(other) == found
+
+
 @pytest.mark.parametrize("read_bytes", [100, 1 << 20])
 def test_one_process_loads_what_nodes_have(
     tmp_path: Path, read_bytes: int, monkeypatch: pytest.MonkeyPatch
@@ -238,6 +261,24 @@ def test_one_process_loads_what_nodes_have(
     other_seed = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED + 1)
     others = other_seed.embeddings(drawn).embeddings
     assert not np.array_equal(others[1].numpy(), got[1])
+
+
+def test_a_place_is_found_while_another_thread_asks_for_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = EmbeddingCluster(TABLES, 1)
+    train(cluster, range(4))
+    rows = LoadedTables(save_shards(tmp_path, cluster.stores), TABLES, SEED).grown["user"]
+    keys, order, seen = rows.keys, GrownRows._order, list[Int32Array]()
+
+    def interrupted(own: GrownRows) -> IndexArray:
+        monkeypatch.setattr(GrownRows, "_order", order)
+        seen.append(own.find(keys))
+        return order(own)
+
+    monkeypatch.setattr(GrownRows, "_order", interrupted)
+    seen.append(rows.find(keys))
+    assert [places.tolist() for places in seen] == [[*range(len(keys))]] * 2
 
 
 def test_a_table_without_a_row_is_loaded_with_first_values(tmp_path: Path) -> None:

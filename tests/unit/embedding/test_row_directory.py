@@ -12,7 +12,7 @@ from shadowsync.pipeline.config.tables import Growth
 from shadowsync.pipeline.data.hashing import mix
 from shadowsync.pipeline.embedding.growing.count_sketch import LARGEST_COUNT, CountSketch
 from shadowsync.pipeline.embedding.growing.id_index import ABSENT, IdIndex
-from shadowsync.pipeline.embedding.growing.row_directory import RowDirectory, RowUse
+from shadowsync.pipeline.embedding.growing.row_directory import LAST_BATCH, RowDirectory, RowUse
 from shadowsync.pipeline.types import Uint64Array
 
 
@@ -143,6 +143,19 @@ def test_old_rows_go_by_age() -> None:
     kept = directory_of(100, Growth())
     kept.use_one(keys_of(1))
     assert all(not len(kept.use_one(keys_of(2)).evicted) for _ in range(20))
+
+
+def test_more_batches_than_a_number_can_count_keep_the_order_of_use() -> None:
+    directory = directory_of(3, Growth())
+    directory.use_one(keys_of(1))
+    directory.batches = LAST_BATCH - 2
+    assert not any(directory.use_one(keys_of(key)).renumbered for key in (2, 3))
+    use = directory.use_one(keys_of(2))
+    assert use.renumbered
+    assert use.rows.tolist() == [1]
+    assert directory.used_at.tolist() == [1, 2**30 + 1, 2**30]
+    assert [directory.use_one(keys_of(key)).evicted.tolist() for key in (4, 5)] == [[0], [2]]
+    assert directory.find(keys_of(2, 4, 5)).tolist() == [1, 0, 2]
 
 
 @settings(max_examples=60, deadline=None)

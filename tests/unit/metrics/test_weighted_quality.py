@@ -96,3 +96,19 @@ def test_examples_without_any_weight_have_no_score() -> None:
     sums.add(np.ones(2, np.float32), np.ones(2, np.float32), np.zeros(2, np.float32))
     with pytest.raises(DataError, match="weight 0"):
         _ = sums.ne
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_class_has_no_entropy_however_weights_are_rounded(seed: int) -> None:
+    """The sum of all weights and that of the bins differ by rounding, either of them being larger."""
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(0.0, 3.0, 200).astype(np.float32)
+    weights = (generator.random(200) * 1000.0).astype(np.float32)
+    for label in (0.0, 1.0):
+        labels = np.full(200, label, np.float32)
+        assert _sums(logits, labels, weights, parts=5).ne is None
+    ranked = np.where(logits > np.median(logits), np.float32(1.0), np.float32(0.0))
+    sums = _sums(logits, ranked, weights)
+    assert sums.ne is not None, "the control"
+    assert sums.auc is not None
+    assert 0.999 < sums.auc <= 1.0

@@ -12,6 +12,7 @@ from shadowsync.pipeline.performance.document import WAITS, judge
 from shadowsync.pipeline.performance.measurements import ProfileMeasurements
 from shadowsync.pipeline.performance.reasons import ADVICE, MORE_CORES, PREPARE
 from shadowsync.pipeline.performance.render import HEADLINES
+from shadowsync.pipeline.performance.worker_time import worker_time
 from shadowsync.tests.support.profile_measurements import measured, node, threads
 
 WAITING = {"compute_seconds": 8.0, "compute_cpu_seconds": 8.0}
@@ -176,3 +177,12 @@ def test_a_slow_reader_of_raw_files_is_told_how_to_prepare_them() -> None:
 
 def test_every_verdict_has_advice_and_a_headline() -> None:
     assert set(ADVICE) == set(HEADLINES) == {"compute", "balanced", *WAITS}
+
+
+@pytest.mark.parametrize("compute", [index / 97 for index in range(1, 97)])
+def test_steps_that_never_ran_have_no_negative_share(compute: float) -> None:
+    times = threads(worker_0=(0.0, 20.0), worker_1=(0.0, 20.0))
+    counts = {"compute_seconds": compute, "compute_cpu_seconds": compute, "wait_for_reader_seconds": 1.4}
+    found = worker_time(measured(counts, trainer_more={"threads": times}))
+    assert found.compute == pytest.approx(0.0, abs=1e-9)
+    assert sum(found.model_dump().values()) == pytest.approx(1.0)

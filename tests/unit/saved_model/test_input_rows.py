@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from shadowsync.pipeline.data.bad_rows import BadRows
 from shadowsync.pipeline.data.parquet import IdClass
 from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree
 from shadowsync.pipeline.saved_model.input_rows import (
     InputRows,
@@ -221,3 +224,29 @@ def test_several_labels(tmp_path: Path) -> None:
         assert np.isfinite(rows.labels).all() == known
     file.write_text("1,u1,x,3,1,1\n")
     assert "6 columns, not 7" in read(file, schema)[0].why[0], "one of two labels is not enough"
+
+
+@pytest.mark.parametrize("setting", [{"decimal": ","}, {"missing": ["a", "7"]}, {"strip": True}])
+@pytest.mark.parametrize("form", ["criteo_tsv", "parquet"])
+def test_rows_of_criteo_mean_what_they_mean_in_training(
+    form: str, setting: dict[str, object], tmp_path: Path
+) -> None:
+    """Training on them has no use for these settings."""
+    data = {"format": form, "path": str(tmp_path / "x"), "dense_features": 2, "categorical_features": 2}
+    job = job_of_tree({"data": data | setting, "model": {"table_rows": 1000}})
+    ids = [["a", " b ", "7", "a"], ["c", "b", " 7", ""]]
+    if form == "parquet":
+        columns: dict[str, list[Any]] = {"label": [0, 1, 1, 0], "I1": [1, 2, 3, 4], "I2": [7, 7, None, 7]}
+        pq.write_table(pa.table(columns | {"C1": ids[0], "C2": ids[1]}), tmp_path / "x")
+    else:
+        numbers = ["0\t1.5\t7", "1\t2\t7", "1\t3\t", "0\t4.25\t7"]
+        lines = ["\t".join(fields) + "\n" for fields in zip(numbers, *ids, strict=True)]
+        (tmp_path / "x").write_text("".join(lines))
+    spans = plan_spans([str(tmp_path / "x")], form, 1 << 20)
+    source, bad_rows = JobInput(job), BadRows(0)
+    (batch,) = source.batches(spans[0], epoch=0, seed=0, batch=9, shuffle_window=0, bad_rows=bad_rows)
+    (rows,) = read_input(spans[0], input_schema(job, {}))
+    assert rows.scored.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(rows.examples.rows, batch.rows)
+    np.testing.assert_array_equal(rows.examples.dense, batch.dense)
+    np.testing.assert_array_equal(rows.labels[0], batch.labels)

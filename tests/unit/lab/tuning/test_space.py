@@ -24,6 +24,7 @@ def test_searches_are_parsed() -> None:
     )
     (mixed,) = parse_space(["trainer.lr=0.5..2"])
     assert mixed == Range("trainer.lr", 0.5, 2.0, log=False)
+    assert parse_space(["sync.gap=01..1_0"]) == (Range("sync.gap", 1, 10, log=False),)
     assert parse_space(["trainer.workers=1,2,4"]) == (Choice("trainer.workers", (1, 2, 4)),)
 
 
@@ -39,6 +40,9 @@ def test_searches_are_parsed() -> None:
         (["sync.gap=1,2", "sync.gap=1..9"], "sync.gap is given twice"),
         (["sync.gap=9..1"], "LOW must be below HIGH"),
         (["sync.gap=0..8:log"], "a logarithmic range begins above 0"),
+        (["sync.gap=-1e400..1"], "LOW must be below HIGH"),
+        ([f"sync.gap=1..1{'0' * 400}"], "LOW must be below HIGH"),
+        (["sync.gap=1__0..20"], "has no range LOW..HIGH"),
         (["sync.gap=a..b"], "'sync.gap=a..b' has no range LOW..HIGH"),
         (["sync.algorithm=ma,,easgd"], "has an empty value or a list"),
         (["sync.algorithm=ma,ma"], "has a value twice"),
