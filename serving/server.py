@@ -88,7 +88,10 @@ class ModelServer:
     async def _describe(self, _: web.Request) -> web.Response:
         served = self._model.current
         columns = served.schema.kinds_in_file
-        of_model = _version(served.model.manifest) | {"description": served.model.description}
+        of_model = _version(served.model.manifest) | {
+            "description": served.model.description,
+            "precision": served.model.precision,
+        }
         return web.json_response(of_model | {"columns": columns})
 
     async def _stats(self, _: web.Request) -> web.Response:
