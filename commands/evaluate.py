@@ -8,9 +8,11 @@ import click
 
 from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.precision_option import precision_option
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
+    from ..pipeline.models.precision import Precision
     from ..pipeline.saved_model.slices import Slices
 
 
@@ -34,8 +36,16 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
+@precision_option
 def evaluate(
-    run: str, data: tuple[str, ...], by: str, label: str, slices: int, as_json: bool, which: Which
+    run: str,
+    data: tuple[str, ...],
+    by: str,
+    label: str,
+    slices: int,
+    as_json: bool,
+    which: Which,
+    precision: Precision,
 ) -> None:
     """Score the model that RUN saved on data files, without a cluster.
 
@@ -55,7 +65,7 @@ def evaluate(
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
     patterns = [absolute_path(pattern) for pattern in data]
-    model = SavedModel.open(run, which)
+    model = SavedModel.open(run, which, precision)
     scores = evaluate_model(model, patterns)
     found = score_slices(model, patterns, by, label) if by else None
     if as_json:

@@ -9,10 +9,12 @@ import click
 
 from .options.beside_training import yield_to_training
 from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.precision_option import precision_option
 from .options.values import OutPath
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
+    from ..pipeline.models.precision import Precision
 
 
 @click.command()
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, type=OutPath("file"), help="The file to write: .csv, or Parquet.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
 @checkpoint_option("--which")
-def predict(run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which) -> None:
+@precision_option
+def predict(
+    run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which, precision: Precision
+) -> None:
     """Score files with the model that RUN saved.
 
     The output has one row per input row, in order, with the columns file, row (from 1: a line of text, a row
@@ -40,7 +45,7 @@ def predict(run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], w
     from ..pipeline.saved_model.prediction import write_predictions
     from ..pipeline.text.format import counted
 
-    model = SavedModel.open(run, which)
+    model = SavedModel.open(run, which, precision)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
         click.echo(f"no score for {line}", err=True)

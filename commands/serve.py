@@ -8,9 +8,11 @@ import click
 
 from .key import security_options
 from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.precision_option import precision_option
 
 if TYPE_CHECKING:
     from ..pipeline.checkpoint.manifest import Which
+    from ..pipeline.models.precision import Precision
 
 
 LOOK_SECONDS = 2.0
@@ -27,8 +29,11 @@ LOOK_SECONDS = 2.0
     "--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads that compute a score."
 )
 @checkpoint_option("--which")
+@precision_option
 @security_options
-def serve(run: str, host: str, port: int, follow: bool, threads: int, which: Which) -> None:
+def serve(
+    run: str, host: str, port: int, follow: bool, threads: int, which: Which, precision: Precision
+) -> None:
     """Score rows with the model that RUN saved, over HTTP.
 
     POST /score takes {"rows": [{"user": "u1", "price": 3.5}, ...]} with the columns of the job's files, and
@@ -39,6 +44,7 @@ def serve(run: str, host: str, port: int, follow: bool, threads: int, which: Whi
     require_extra("shadowsync serve", "web")
     import asyncio
     import contextlib
+    import gc
 
     import torch
 
@@ -46,7 +52,11 @@ def serve(run: str, host: str, port: int, follow: bool, threads: int, which: Whi
     from ..serving.server import serve_model
 
     torch.set_num_threads(threads)
-    model = FollowedModel(run, which, click.echo)
+    model = FollowedModel(run, which, click.echo, precision)
+
+    # All that is there now stays. A full collection would look at it, 0.1 s in which nothing is answered.
+    gc.collect()
+    gc.freeze()
 
     def started(port: int) -> None:
         click.echo(f"{model.current.model.description}, of {model.manifest.run}")

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from ..pipeline.checkpoint.manifest import CheckpointManifest, Which
 from ..pipeline.checkpoint.saved import Location, open_saved
 from ..pipeline.errors import CheckpointError, ShadowSyncError
+from ..pipeline.models.precision import Precision
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.text.format import data_size, duration
 from .scores import ServedModel
@@ -26,13 +27,19 @@ class FollowedModel:
 
     Where a checkpoint says which rows changed, only those are read, and replaced in the memory of the served
     model, between two batches of requests. Otherwise the new model is opened beside the old one, which is
-    served until then: memory for two models is needed. `announce` gets a line for each new model. Belongs to
-    one loop. Raises as `SavedModel.open`.
+    served until then: memory for two models is needed. `announce` gets a line for each new model. `precision`
+    is that of the matrix products. Belongs to one loop. Raises as `SavedModel.open`.
     """
 
-    def __init__(self, path: Location, which: Which, announce: Callable[[str], None] = log.info) -> None:
+    def __init__(
+        self,
+        path: Location,
+        which: Which,
+        announce: Callable[[str], None] = log.info,
+        precision: Precision = "float32",
+    ) -> None:
         self._path, self._which, self._announce = path, which, announce
-        self.current = ServedModel(SavedModel.open(path, which))
+        self.current = ServedModel(SavedModel.open(path, which, precision))
         self.opened = 1
         self.fault = ""
         self._damaged: CheckpointManifest | None = None

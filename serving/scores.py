@@ -21,9 +21,12 @@ from ..pipeline.saved_model.prediction import (
     probability_of,
 )
 from ..pipeline.types import Float32Array, IndexArray
+from .body import BodyReader
 from .joined import joined_columns
 from .rows import BadRequest, RowColumns
 
+MOST_ROWS: Final = 10_000
+"""Limit for a request's rows."""
 _WHERE: Final = "the request"
 
 
@@ -53,11 +56,15 @@ class ServedModel:
     Args:
         model: the model.
         schema: the schema, if another model of the same job has it.
+
+    Attributes:
+        bodies: reads requests, on the thread of the server's loop.
     """
 
     def __init__(self, model: SavedModel, schema: InputSchema | None = None) -> None:
         self.model = model
         self.schema: InputSchema = schema or input_schema(model.job, model.id_classes)
+        self.bodies = BodyReader(self.schema, MOST_ROWS)
         dense = {name for name, own in self.schema.inputs.data.columns.items() if own.kind == "dense"}
         self._dense = frozenset(map(self.schema.inputs.source_of, dense))
         # The types of the columns that were checked last; most requests have the same ones.

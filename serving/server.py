@@ -19,10 +19,9 @@ from ..watch.token_guard import TokenGuard
 from .batcher import Batcher
 from .follower import FollowedModel
 from .latency import RequestCounts
-from .rows import BadRequest, columns_of_request
-from .scores import Scores
+from .rows import BadRequest
+from .scores import MOST_ROWS, Scores
 
-MOST_ROWS: Final = 10_000
 BODY_LIMIT_BYTES: Final = 32 << 20
 IDLE_SECONDS: Final = 75.0
 SHUTDOWN_SECONDS: Final = 5.0
@@ -75,20 +74,21 @@ class ModelServer:
     async def _score(self, request: web.Request) -> web.Response:
         since = time.perf_counter()
         try:
-            body = orjson.loads(await request.read())
-            rows = columns_of_request(body, self._model.current.schema, MOST_ROWS)
+            rows = self._model.current.bodies.read(await request.read())
             scores = await self._batcher.score(rows)
-        except (BadRequest, orjson.JSONDecodeError) as error:
+        except BadRequest as error:
             self.counts.refuse()
-            why = str(error) if isinstance(error, BadRequest) else f"the body is not JSON ({error})"
-            return web.json_response({"error": why}, status=400)
+            return web.json_response({"error": str(error)}, status=400)
         self.counts.scored(rows.count, len(scores.why), time.perf_counter() - since)
         return web.Response(body=_reply(scores), content_type="application/json")
 
     async def _describe(self, _: web.Request) -> web.Response:
         served = self._model.current
         columns = served.schema.kinds_in_file
-        of_model = _version(served.model.manifest) | {"description": served.model.description}
+        of_model = _version(served.model.manifest) | {
+            "description": served.model.description,
+            "precision": served.model.precision,
+        }
         return web.json_response(of_model | {"columns": columns})
 
     async def _stats(self, _: web.Request) -> web.Response:

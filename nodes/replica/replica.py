@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import JobFileError
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.models.optimizers import STATE_NAMES, SharedOptimizer
+from ...pipeline.models.precision import Precision, find_precision
 from ...pipeline.models.registry import build_model
 from ...pipeline.types import Int64Array
 from .buffer import FlatReplica, PrivateMemory, ReplicaMemory
@@ -69,27 +69,6 @@ class ExampleCount:
         """Return all trainers' examples when this trainer's workers have trained `trained`."""
         ahead = int(self._state[_RATIO]) * max(0, trained - int(self._state[_OWN_EXAMPLES])) // _RATIO_UNIT
         return trained + int(self._state[_OTHER_EXAMPLES]) + ahead
-
-
-Precision: TypeAlias = Literal["float32", "bfloat16"]
-
-# Names of `torch.cpu.get_capabilities` for native bfloat16 products, without a detour by float32.
-_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
-
-
-def find_precision(setting: Literal["auto", "float32", "bfloat16"], device: torch.device) -> Precision:
-    """Return the precision that `trainer.precision` means on this device.
-
-    "auto" is bfloat16 if the device has native bfloat16 products. Elsewhere it is float32, as bfloat16 would
-    only be slower.
-    """
-    if setting != "auto":
-        return setting
-    if device.type == "cuda":
-        return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
-    # Older versions of torch do not have the function.
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return "bfloat16" if any(capabilities.get(name) for name in _CPU_BFLOAT16) else "float32"
 
 
 @dataclass(frozen=True)

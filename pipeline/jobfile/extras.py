@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # Modules by the extra that installs them. A test compares this with pyproject.toml.
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
-    "web": ("aiohttp", "orjson"),
+    "web": ("aiohttp", "msgspec", "orjson"),
     "plots": ("matplotlib",),
     "metrics": ("aiohttp", "prometheus_client"),
     "lab": ("jinja2", "matplotlib", "scipy", "simpy"),

@@ -115,7 +115,7 @@ class BFloat16Weights:
         self._others: list[torch.Tensor] = []
         layout.attach(module, flat, gradient)
         parameters = dict(module.named_parameters())
-        rounded = set(_roundable_weights(module))
+        rounded = set(roundable_weights(module))
         for (span, value), (_, slope) in zip(layout.views(self._values), layout.views(gradient), strict=True):
             parameter = parameters[span.name]
             if parameter in rounded:
@@ -154,7 +154,7 @@ class BFloat16Weights:
                 to.zero_()
 
 
-def _roundable_weights(module: nn.Module) -> Iterator[nn.Parameter]:
+def roundable_weights(module: nn.Module) -> Iterator[nn.Parameter]:
     """Yield weights of matrix layers that belong to one module only."""
     owners = Counter(p for own in module.modules() for p in own.parameters(recurse=False))
     for own in module.modules():

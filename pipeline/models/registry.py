@@ -160,6 +160,18 @@ def find_model(name: str) -> Callable[..., nn.Module]:
     return found
 
 
+def zero_inputs(job: Job) -> tuple[torch.Tensor, Embeddings]:
+    """Return the arguments of `forward` for 2 examples of zeros, the second with empty lists."""
+    zeros: Embeddings = []
+    for entry in model_inputs_of(job.tables, job.data.columns):
+        if entry.longest is None:
+            zeros.append(torch.zeros(2, entry.dim))
+        else:
+            length = min(2, entry.longest)
+            zeros.append(EmbeddedSequence(torch.zeros(2, length, entry.dim), torch.tensor([length, 0])))
+    return torch.zeros(2, job.data.dense_width), zeros
+
+
 def log_odds(rate: float) -> float:
     """Return the logit of a probability strictly between 0 and 1."""
     return math.log(rate) - math.log1p(-rate)
@@ -195,18 +207,6 @@ def _inputs(job: Job, maker: Callable[..., nn.Module]) -> dict[str, Any]:
                 " takes_sequences = True",
             )
     return {}
-
-
-def _zeros(job: Job) -> Embeddings:
-    """Return the embeddings of 2 examples, the second with empty lists."""
-    zeros: Embeddings = []
-    for entry in model_inputs_of(job.tables, job.data.columns):
-        if entry.longest is None:
-            zeros.append(torch.zeros(2, entry.dim))
-        else:
-            length = min(2, entry.longest)
-            zeros.append(EmbeddedSequence(torch.zeros(2, length, entry.dim), torch.tensor([length, 0])))
-    return zeros
 
 
 def _set_output_bias(job: Job, module: nn.Module, label_rates: Sequence[float]) -> None:
@@ -250,7 +250,7 @@ def _check_contract(job: Job, module: nn.Module) -> None:
         )
     names = job.data.label_names
     shape = "[B]" if len(names) == 1 else f"[B, {len(names)}], a column for each of {', '.join(names)}"
-    dense, embeddings = torch.zeros(2, job.data.dense_width), _zeros(job)
+    dense, embeddings = zero_inputs(job)
     try:
         with torch.no_grad():
             logits = module(dense, embeddings)

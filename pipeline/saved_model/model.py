@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,7 @@ from ..embedding.storage.row_changes import RowChanges
 from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
+from ..models.precision import DenseScorer, Precision, check_precision
 from ..models.registry import build_model
 from ..models.sequences import with_lengths
 from ..text.format import counted
@@ -80,11 +82,14 @@ class SavedModel:
     dense: nn.Module
     tables: Mapping[str, Table]
     id_classes: Mapping[str, IdClass]
+    _scorer: DenseScorer
     _loaded: LoadedTables
     _saved: SavedTables
 
     @classmethod
-    def open(cls, path: str | PathLike[str], which: Which = "auto") -> SavedModel:
+    def open(
+        cls, path: str | PathLike[str], which: Which = "auto", precision: Precision = "float32"
+    ) -> SavedModel:
         """Open the model in a run's or a checkpoint's folder, or in a storage.
 
         Args:
@@ -92,12 +97,16 @@ class SavedModel:
                 of a checkpoint in it, whose files are fetched for as long as this takes.
             which: the "last" checkpoint of the run, or the "best" one by validation; "auto" is the best one
                 if there is one, otherwise the last.
+            precision: of the matrix products of all scores: "float32", or "bfloat16" as in training, which
+                takes about half the time.
 
         Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
         its job; StorageError if a storage does not answer; ResourceError if its tables do not fit into
-        memory; JobFileError if its model's code cannot be imported, or a URL cannot be used.
+        memory; JobFileError if its model's code cannot be imported, a URL cannot be used, or this CPU or the
+        model has no products in bfloat16.
         """
-        return read_saved(path, cls._read, which=which)
+        check_precision(precision)
+        return read_saved(path, partial(cls._read, precision=precision), which=which)
 
     def update(self, path: str | PathLike[str], which: Which = "auto") -> ModelUpdate:
         """Read a later checkpoint of this model's run.
@@ -109,15 +118,17 @@ class SavedModel:
         return read_saved(path, self._read_update, which=which)
 
     @classmethod
-    def _read(cls, folder: Place, manifest: CheckpointManifest) -> SavedModel:
+    def _read(cls, folder: Place, manifest: CheckpointManifest, precision: Precision) -> SavedModel:
         check_files(folder, manifest.files, verify=True)
         job = validate_saved_job(manifest.job, where=str(folder))
         dense = load_dense(folder, manifest, job)
+        scorer = DenseScorer(dense, job, precision)
         saved = SavedTables(folder, manifest)
         loaded = LoadedTables(saved, job.tables, job.run.seed)
         classes = _id_classes(manifest, job)
         _release(folder)
-        return cls(folder, manifest, job, dense, _tables_of(job, loaded, classes), classes, loaded, saved)
+        tables = _tables_of(job, loaded, classes)
+        return cls(folder, manifest, job, dense, tables, classes, scorer, loaded, saved)
 
     def _read_update(self, folder: Place, manifest: CheckpointManifest) -> ModelUpdate:
         check_files(folder, manifest.files)
@@ -126,14 +137,16 @@ class SavedModel:
         if (manifest.job, manifest.plan) == (self.manifest.job, self.manifest.plan):
             since = saved.changes_since(self._saved)
         if since is None:
-            return ModelUpdate(self._read(folder, manifest), None)
+            return ModelUpdate(self._read(folder, manifest, self.precision), None)
         dense_files = [entry for entry in manifest.files if entry.role == "dense"]
         check_files(folder, [*dense_files, *since.files], verify=True)
+        dense = load_dense(folder, manifest, self.job)
         model = replace(
             self,
             folder=folder,
             manifest=manifest,
-            dense=load_dense(folder, manifest, self.job),
+            dense=dense,
+            _scorer=DenseScorer(dense, self.job, self.precision),
             _saved=saved,
         )
         changes = self._loaded.read(since.changes)
@@ -151,13 +164,17 @@ class SavedModel:
         return self.job.data.label_names
 
     @property
+    def precision(self) -> Precision:
+        """Precision of the matrix products of all scores."""
+        return self._scorer.precision
+
+    @property
     def description(self) -> str:
         """Describe which model this is: the best by validation, or the last."""
-        trained = f"after {self.manifest.examples_trained:,} examples"
-        note = note_of(self.folder)
-        if note is None:
-            return f"{self.manifest.model}, {trained}"
-        return f"{self.manifest.model}, {trained}, the best by validation ({note.metric} {note.value:.4f})"
+        found = f"{self.manifest.model}, after {self.manifest.examples_trained:,} examples"
+        if (note := note_of(self.folder)) is not None:
+            found += f", the best by validation ({note.metric} {note.value:.4f})"
+        return found if self.precision == "float32" else f"{found}, with products in {self.precision}"
 
     def logits(self, batch: Batch, owner: IndexArray | None = None) -> Float32Array:
         """Compute the logits of a batch, float32 [B], without its labels.
@@ -170,12 +187,12 @@ class SavedModel:
             vectors = self._loaded.embeddings(batch)
             lengths = {table: torch.from_numpy(own) for table, own in vectors.lengths.items()}
             embeddings = with_lengths(vectors.embeddings, lengths)
-            shared = None if owner is None else getattr(self.dense, "forward_shared", None)
-            if owner is None or shared is None:
-                logits = self.dense(torch.from_numpy(batch.dense), embeddings)
+            if owner is None or not self._scorer.shares:
+                logits = self._scorer.logits(torch.from_numpy(batch.dense), embeddings)
             else:
                 _, first, own = np.unique(owner, return_index=True, return_inverse=True)
-                logits = shared(torch.from_numpy(batch.dense[first]), torch.from_numpy(own), embeddings)
+                dense = torch.from_numpy(batch.dense[first])
+                logits = self._scorer.logits(dense, embeddings, torch.from_numpy(own))
         found: Float32Array = logits.numpy()
         return found + np.float32(self.job.logit_offset)
 
@@ -235,9 +252,9 @@ class ModelUpdate:
         return self._model
 
 
-def load(path: str | PathLike[str], which: Which = "auto") -> SavedModel:
+def load(path: str | PathLike[str], which: Which = "auto", precision: Precision = "float32") -> SavedModel:
     """Open the model that a run saved, as `SavedModel.open`: `shadowsync.load("runs/latest")`."""
-    return SavedModel.open(path, which)
+    return SavedModel.open(path, which, precision)
 
 
 def _release(place: Place) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from shadowsync.pipeline.checkpoint import manifest as manifest_module
 from shadowsync.pipeline.checkpoint import run_checkpoints
 from shadowsync.pipeline.checkpoint.manifest import (
@@ -102,6 +103,7 @@ def test_a_followed_model_is_the_one_that_is_opened(
     users, items = pq.read_table(log).columns[:2]
     rows = {"user": users.to_pylist()[:3000], "item": items.to_pylist()[:3000]}
     follow_by_hand(copies(), rows)
+    follow_in_bfloat16(copies(), rows)
     followed = need_of(copies(), lambda model, copy: model.update(copy).apply())
     opened = need_of(copies(), lambda _, copy: SavedModel.open(copy))
     # A second copy, of the table that does not grow alone, is 1.28 MB.
@@ -137,6 +139,19 @@ def follow_by_hand(copies: list[Path], rows: Mapping[str, list[int]]) -> None:
     assert not back.in_place
     np.testing.assert_array_equal(back.apply().predict(rows), before)
     np.testing.assert_array_equal(model.predict(rows), last)
+
+
+def follow_in_bfloat16(copies: list[Path], rows: Mapping[str, list[int]]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+        model = SavedModel.open(copies[0], precision="bfloat16")
+        before, whole = model.predict(rows), SavedModel.open(copies[1], precision="bfloat16")
+        update = model.update(copies[1])
+        assert update.in_place
+        found = update.apply()
+        assert found.precision == found.update(copies[0]).apply().precision == "bfloat16"
+        np.testing.assert_array_equal(found.predict(rows), whole.predict(rows))
+        assert (found.predict(rows) != before).any(), "the control"
 
 
 def need_of(copies: list[Path], newer: Callable[[SavedModel, Path], SavedModel]) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from shadowsync.nodes.replica.replica import find_precision
+from shadowsync.pipeline.models.precision import find_precision
 
 CPU = torch.device("cpu")
 
