@@ -116,6 +116,7 @@ class AllReduceTransport:
         self._context, self._token = context, token
         self._peers: dict[bytes, int] = {}
         self._senders: dict[int, PeerSender] = {}
+        self._listener.admit(())
         for member in members:
             if member.index != index:
                 self._connect(member)
@@ -128,6 +129,7 @@ class AllReduceTransport:
 
     def _connect(self, member: MemberInfo) -> PeerSender:
         self._peers[(member.token + IDENTITY_SUFFIX).encode()] = member.index
+        self._listener.admit_also(member.token)
         sender = self._senders[member.index] = PeerSender(self._context, member, self._token)
         return sender
 
