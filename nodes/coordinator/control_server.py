@@ -21,7 +21,7 @@ from ...pipeline.wire.control.orders import JobEnded
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.keys.arrivals import Arrivals
+from ...pipeline.wire.keys.arrivals import LEAST_OF_STRANGERS, Arrivals
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
 from ...pipeline.wire.messages import Failure, Heartbeat, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
@@ -64,7 +64,8 @@ class ControlServer(JobWaits, ABC):
         self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
         self._authenticator: ZapAuthenticator | None = None
-        self._arrivals = Arrivals(LARGEST_HEADER_BYTES, of_place=HELD_BYTES)
+        # Who joins or watches says little.
+        self._arrivals = Arrivals(LARGEST_HEADER_BYTES, HELD_BYTES, LEAST_OF_STRANGERS)
 
     @abstractmethod
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:
@@ -80,7 +81,7 @@ class ControlServer(JobWaits, ABC):
 
     @abstractmethod
     def count_refused_connection(self) -> None:
-        """Count a connection without the job's key."""
+        """Count a connection without the job's key, or with too much unfinished."""
 
     @abstractmethod
     def has_place(self, token: str) -> bool:

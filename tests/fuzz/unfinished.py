@@ -1,10 +1,10 @@
 """Sends messages that never end to a job: `python -m shadowsync.tests.fuzz.unfinished SEED MOST`.
 
-It reads endpoints from its standard input, a line each, until that ends, and connects to each MOST times with
+It reads endpoints from its standard input, a line each, until that ends. To each it connects MOST times with
 the job's key and as often without, one after the other, each as a new peer that offers far more than 300 MB.
-Beside each CROWD connections without the key leave most of a frame unfinished. Then it prints for each endpoint
-how many megabytes connections without the key took, how often it attacked, and how many of the first two kinds
-were shut down.
+Beside them CROWD connections without the key leave most of a frame unfinished. Then it prints for each
+endpoint how many megabytes it sent without the key, how often it attacked, and how many of the first two
+kinds of connections were shut down.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from typing import Any, Final
 import zmq
 
 # Room for a message's header, and for messages beside the largest one.
-HEADER_ROOM: Final = 1 << 20
-LEAST_OF_STRANGERS: Final = 8 << 20
+HEADER_ROOM: Final = 1 << 18
+LEAST_OF_STRANGERS: Final = 4 << 20
 # Strangers may hold so many of the largest messages in all: peers that connect again send at once.
 MESSAGES_OF_STRANGERS: Final = 2
 MOST_STRANGERS: Final = 512
-# A stranger on a fast link sends 8 MB within this time.
-STRANGER_SECONDS: Final = 0.02
+# A stranger on a fast link sends some megabytes within this time.
+STRANGER_SECONDS: Final = 0.01
 # Looking at one connection takes 2 us, so many strangers cost a few percent of one core.
 SECONDS_PER_STRANGER: Final = 1e-4
 PLACE_SECONDS: Final = 0.25
@@ -82,16 +82,18 @@ class Arrivals:
     Args:
         largest: bytes of the largest message that peers send.
         of_place: bytes that a connection with a place in the job may hold.
+        of_strangers: bytes that all others together may hold; by default a few of the largest messages.
 
     Attributes:
         is_watched: whether a watch looks at the connections; otherwise `take` does nothing.
     """
 
-    def __init__(self, largest: int, of_place: int) -> None:
+    def __init__(self, largest: int, of_place: int, of_strangers: int | None = None) -> None:
         self.largest = largest
         self.is_watched = False
         self._of_place = of_place
-        self._of_strangers = max(LEAST_OF_STRANGERS, MESSAGES_OF_STRANGERS * largest)
+        few = max(LEAST_OF_STRANGERS, MESSAGES_OF_STRANGERS * largest)
+        self._of_strangers = few if of_strangers is None else of_strangers
         self._connections: dict[int, Accepted] = {}
         # By cookie.
         self._taken: dict[int, int] = {}
