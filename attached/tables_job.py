@@ -17,6 +17,8 @@ from .errors import AttachError
 # What a module may say about a table; the rest is the hub's [embedding].
 TABLE_KEYS: Final = ("rows", "dim", "optimizer", "lr", "init_scale", "storage")
 MAX_TABLES: Final = 512
+# Of any length: a module may ask for as many rows at once as it likes.
+_LISTS: Final = {"kind": "multi_hot", "pooling": "none", "max_ids": 100_000}
 # Characters of patterns of column names.
 _PATTERN: Final = frozenset("*?[")
 
@@ -59,7 +61,7 @@ def tables_job(
         "data": {
             "format": "csv",
             "path": ["-"],
-            "columns": {label: "label"} | {name: {"kind": "multi_hot", "pooling": "none"} for name in wanted},
+            "columns": {label: "label"} | {name: dict(_LISTS) for name in wanted},
         },
         "trainer": {"workers": 1},
         "sync": {"algorithm": "none"},

@@ -36,7 +36,11 @@ COMMON = (
     _gauge("memory_bytes", "memory_bytes", "resident memory of the process"),
     _gauge("peak_memory_bytes", "peak_memory_bytes", "the most resident memory so far"),
     _counter("refused_messages", "refused_messages", "messages refused as malformed"),
-    _counter("refused_connections", "refused_connections", "connections refused for a wrong or missing key"),
+    _counter(
+        "refused_connections",
+        "refused_connections",
+        "connections refused for a wrong or missing key, or for what they left unfinished",
+    ),
 )
 _LISTENER = (
     _counter("unsent_messages", "unsent_messages", "messages not sent: a queue was full or a peer lost"),

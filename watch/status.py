@@ -154,8 +154,9 @@ class NodeStatus(StatusPart):
 
     `cpu` is cores in use over the last seconds; `wait` the share of a trainer's worker time spent waiting for
     batches and vectors; `queued` a reader's batches that no trainer has credit for. `refused_messages` were
-    malformed, `refused_connections` had a wrong key or none. `steps`, `synchronized` (of the steps),
-    `steps_per_second` and the bytes of synchronization so far are of attached loops.
+    malformed, `refused_connections` had a wrong key or none, or left too much unfinished. `steps`,
+    `synchronized` (of the steps), `steps_per_second` and the bytes of synchronization so far are of attached
+    loops.
     """
 
     name: str

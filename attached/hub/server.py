@@ -225,6 +225,10 @@ class HubServer(ControlServer):
         """See `ControlServer`."""
         self.state.refused_messages += 1
 
+    def has_place(self, token: str) -> bool:
+        """See `ControlServer`."""
+        return self.state.members.find(token) is not None
+
     def count_refused_connection(self) -> None:
         """See `ControlServer`."""
         self.state.refused_connections += 1

@@ -14,6 +14,7 @@ from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener, configure_socket, connect
+from ..runtime.largest_messages import LARGEST_CHUNK_BYTES, largest_of_chunks
 from ..runtime.members import Traffic
 from ..runtime.process import tune_malloc
 
@@ -29,13 +30,21 @@ class PeerListener:
     The node binds the socket, then gives it to the thread that makes the `AllReduceTransport`, which owns it
     from then on.
 
+    Args:
+        chunk_bytes: size of the largest chunk of parameters that they send.
+
     Raises:
         ClusterError: the address cannot be listened on.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        chunk_bytes: int = LARGEST_CHUNK_BYTES,
+    ) -> None:
         tune_malloc()
-        self.listener = Listener(context, address)
+        self.listener = Listener(context, address, largest_of_chunks(chunk_bytes))
         self.endpoint = self.listener.endpoint
 
     def close(self) -> None:

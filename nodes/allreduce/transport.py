@@ -119,6 +119,7 @@ class AllReduceTransport:
         self._traffic = Traffic()
         # Of trainers that are gone.
         self._former_refusals = 0
+        self._listener.admit(())
         for member in members:
             if member.index != index:
                 self._connect(member)
@@ -131,6 +132,7 @@ class AllReduceTransport:
 
     def _connect(self, member: MemberInfo) -> PeerSender:
         self._peers[_identity(member.token)] = member.index
+        self._listener.admit_also(member.token)
         sender = self._senders[member.index] = PeerSender(self._context, member, self._token, self._traffic)
         return sender
 

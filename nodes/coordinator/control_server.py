@@ -10,7 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import zmq
 import zmq.asyncio
@@ -21,6 +21,7 @@ from ...pipeline.wire.control.orders import JobEnded
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
+from ...pipeline.wire.keys.arrivals import LEAST_OF_STRANGERS, Arrivals
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
 from ...pipeline.wire.messages import Failure, Heartbeat, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
@@ -28,11 +29,15 @@ from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
 from ...pipeline.wire.tasks import TaskSet
+from ..runtime.largest_messages import LARGEST_HEADER_BYTES
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
 from ..runtime.tracing import TRACER
 from .sessions import END_NOTICE_SECONDS, JobWaits, SessionRegistry
 from .state.membership import Member
+
+# Of one node: what it sends while the loop does other work.
+HELD_BYTES: Final = 64 << 20
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +64,8 @@ class ControlServer(JobWaits, ABC):
         self.bound = ""
         self._socket: zmq.asyncio.Socket | None = None
         self._authenticator: ZapAuthenticator | None = None
+        # Who joins or watches says little.
+        self._arrivals = Arrivals(LARGEST_HEADER_BYTES, HELD_BYTES, LEAST_OF_STRANGERS)
 
     @abstractmethod
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:
@@ -74,7 +81,11 @@ class ControlServer(JobWaits, ABC):
 
     @abstractmethod
     def count_refused_connection(self) -> None:
-        """Count a connection without the job's key."""
+        """Count a connection without the job's key, or with too much unfinished."""
+
+    @abstractmethod
+    def has_place(self, token: str) -> bool:
+        """Return whether a sender is a node of the job."""
 
     @abstractmethod
     def _failed(self, error: BaseException) -> None:
@@ -96,7 +107,7 @@ class ControlServer(JobWaits, ABC):
         configure_socket(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.bound = bound = bind(socket, bound or self.settings.listen_at())
+        self.bound = bound = bind(socket, bound or self.settings.listen_at(), self._arrivals)
         host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
         return advertised(bound, self.settings.bind, host)
 
@@ -166,8 +177,11 @@ class ControlServer(JobWaits, ABC):
             parts = await self._socket.recv_multipart(copy=False)
             identity = parts[0].bytes
             token = identity.decode("ascii", "replace")
+            buffers = [part.buffer for part in parts[1:]]
+            sizes = [buffer.nbytes for buffer in buffers]
+            self._arrivals.take(parts, sizes, has_place=self.has_place(token))
             try:
-                message = decode([part.buffer for part in parts[1:]])
+                message = decode(buffers)
             except ProtocolError as error:
                 self._refuse(token, str(error))
                 self._send(identity, Failure(request=0, what=str(error)))

@@ -369,7 +369,8 @@ def _refused(state: JobState) -> list[Event]:
 
 
 def _refused_connections(count: int) -> str:
-    return f"refused {counted(count, 'connection')} with a wrong key or none; see its log"
+    why = "with a wrong key or none, or with too much unfinished"
+    return f"refused {counted(count, 'connection')} {why}; see its log"
 
 
 def _nodes(state: JobState, outcome: Outcome) -> list[NodeRecord]:

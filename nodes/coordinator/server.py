@@ -120,6 +120,10 @@ class CoordinatorServer(ControlServer):
         """See `ControlServer`."""
         self.state.count_refused(token)
 
+    def has_place(self, token: str) -> bool:
+        """See `ControlServer`."""
+        return self.state.members.find(token) is not None
+
     def count_refused_connection(self) -> None:
         """See `ControlServer`."""
         self.state.count_refused_connection()

@@ -32,6 +32,7 @@ from ...pipeline.wire.control.orders import (
     WriteCheckpoint,
     WriteCheckpointReply,
 )
+from ..runtime.largest_messages import largest_of_rows
 from ..runtime.role import NodeContext, ServingRole, admit_trainers, unexpected_request
 from .server import ShardService
 from .shard_checkpoints import ShardCheckpoints
@@ -48,6 +49,10 @@ class EmbeddingRole(ServingRole[ShardService]):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self._job = job
+
+    def largest_message(self) -> int:
+        """See `ServingRole`."""
+        return largest_of_rows(self._job)
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
         """Allocate and fill the shard, and restore the checkpoint that the job starts from.

@@ -28,6 +28,7 @@ from ...pipeline.wire.control.orders import (
 )
 from ...pipeline.wire.sockets import Listener
 from ...pipeline.wire.tasks import TaskSet, post
+from ..runtime.largest_messages import LARGEST_HEADER_BYTES
 from ..runtime.role import NodeContext, Role, admit_trainers, listener_of_trainers, unexpected_request
 from .deliveries import DeliveryState
 from .parser import Parser, ReadSpan, SpanTotals
@@ -61,7 +62,7 @@ class ReaderRole(Role):
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that workers connect to."""
-        self._listener = listener_of_trainers(context, address)
+        self._listener = listener_of_trainers(context, address, LARGEST_HEADER_BYTES)
         return self._listener.endpoint
 
     async def prepare(self, node: NodeContext) -> NodeFacts:

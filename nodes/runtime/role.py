@@ -112,9 +112,12 @@ def unexpected_request(role: str, request: Request[Any]) -> ProtocolError:
     return ProtocolError(f"a {role} does not answer {CONTROL_VERBS.name_of(request)!r}")
 
 
-def listener_of_trainers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> Listener:
-    """Bind a listener that accepts nothing before `admit_trainers`; raises ClusterError."""
-    listener = Listener(context, address)
+def listener_of_trainers(context: zmq.Context[zmq.Socket[bytes]], address: str, largest: int) -> Listener:
+    """Bind a listener that accepts nothing before `admit_trainers`; raises ClusterError.
+
+    `largest` is the bytes of the largest message, see `Listener`.
+    """
+    listener = Listener(context, address, largest)
     listener.admit(())
     return listener
 
@@ -152,9 +155,13 @@ class ServingRole(Role, Generic[S]):
         self._listener: Listener | None = None
         self._service: S | None = None
 
+    @abstractmethod
+    def largest_message(self) -> int:
+        """Return the bytes of the largest message that trainers send it."""
+
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that others connect to."""
-        self._listener = listener_of_trainers(context, address)
+        self._listener = listener_of_trainers(context, address, self.largest_message())
         return self._listener.endpoint
 
     def metrics(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from ...pipeline.wire.control.orders import (
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import Listener
 from ...sync_algos.base import Algorithm
+from ..runtime.largest_messages import largest_of_chunks
 from ..runtime.loops import ListeningLoop, LoopThread
 from ..runtime.role import NodeContext, ServingRole, admit_trainers, unexpected_request
 from .center import CenterState
@@ -92,6 +93,10 @@ class SyncRole(ServingRole[CenterService]):
         self._index = 0
         self._orphaned_slices = 0
         self._is_late = False
+
+    def largest_message(self) -> int:
+        """See `ServingRole`."""
+        return largest_of_chunks(self._job.sync.chunk_bytes)
 
     async def prepare(self, node: NodeContext) -> NodeFacts:
         """Start the service; trainer 0 sends the slice's size and first value."""

@@ -102,7 +102,7 @@ class TrainerRole(SynchronizedRole):
         """
         if not self._algorithm.needs_peers:
             return ""
-        self._socket = PeerListener(context, address)
+        self._socket = PeerListener(context, address, self._job.sync.chunk_bytes)
         return self._socket.endpoint
 
     @property

@@ -172,7 +172,7 @@ class NodeRecord(ResultModel):
     Attributes:
         exit: how the process ended, such as "0" or "killed by signal 9"; None if it never ended.
         refused_messages: number of messages refused for their form.
-        refused_connections: number of connections refused for their key.
+        refused_connections: number of connections refused for their key, or for what they left unfinished.
     """
 
     name: str

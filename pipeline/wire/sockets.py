@@ -18,11 +18,14 @@ import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
 from .frames import MAX_TENSOR_BYTES, decode, encode
+from .keys.arrivals import Arrivals
 from .keys.curve import close_listening, connect_with_key, listen_with_key
 from .messages import Failure
 from .refusals import Refusals
 from .schema import Message
 
+# Two tensors of the largest size; no message has more that are large.
+MAX_MESSAGE_BYTES = 2 * MAX_TENSOR_BYTES
 HIGH_WATER_MESSAGES = 4096
 LINGER_MILLISECONDS = 500
 # A host that is gone answers nothing, and the system's own limit is two minutes.
@@ -47,12 +50,12 @@ def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
 
 
-def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
+def bind(socket: zmq.Socket[bytes] | Any, address: str, arrivals: Arrivals | None = None) -> str:
     """Bind to `tcp://HOST:PORT` or `ipc://NAME`; return the actual endpoint.
 
     Port `*` or 0 means any free port. If the job has a key, only peers with the key can connect over TCP.
     Only processes of this user and root can connect to `ipc`; this is checked because a name in Linux's
-    abstract namespace has no permissions.
+    abstract namespace has no permissions. `arrivals` bounds what connections over TCP with a key may hold.
 
     Raises:
         ClusterError: the address is in use, is not of this host, or is invalid.
@@ -61,7 +64,10 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str) -> str:
         if sys.platform == "linux" and address.startswith("ipc://"):
             for user in (os.getuid(), ROOT):
                 socket.setsockopt(zmq.IPC_FILTER_UID, user)
-        listen_with_key(socket, address)
+        listen_with_key(socket, address, arrivals)
+        if arrivals is not None and arrivals.is_watched:
+            # Of a frame ZeroMQ makes room for at once, also before it knows who sends it.
+            socket.setsockopt(zmq.MAXMSGSIZE, min(arrivals.largest, MAX_TENSOR_BYTES))
         socket.bind(address[:-2] + ":*" if address.endswith(":0") else address)
     except zmq.ZMQError as error:
         raise ClusterError(
@@ -164,17 +170,24 @@ class Listener:
 
     Only the thread that made the listener may use it, except for `admit`.
 
+    Args:
+        largest: bytes of the largest message that peers send. With a key over TCP, larger frames are refused,
+            and peers that are not admitted may leave little more unfinished.
+
     Attributes:
         refusals: messages refused by this socket or by its handler.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, largest: int = MAX_MESSAGE_BYTES
+    ) -> None:
         self.socket = context.socket(zmq.ROUTER)
         configure_socket(self.socket)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         try:
-            self.endpoint = bind(self.socket, address)
+            self._arrivals = Arrivals(largest, of_place=MAX_MESSAGE_BYTES)
+            self.endpoint = bind(self.socket, address, self._arrivals)
         except ClusterError:
             close_listening(self.socket)
             raise
@@ -223,18 +236,21 @@ class Listener:
             return None
         identity = parts[0].bytes
         buffers = [part.buffer for part in parts[1:]]
-        self.received_bytes += sum(buffer.nbytes for buffer in buffers)
+        sizes = [buffer.nbytes for buffer in buffers]
+        self.received_bytes += sum(sizes)
+        is_admitted = self._is_admitted(identity)
+        self._arrivals.take(parts, sizes, has_place=is_admitted)
         try:
-            self._require_admitted(identity)
+            if not is_admitted:
+                raise ProtocolError("the sender is not one of this job's trainers")
             return identity, decode(buffers)
         except ProtocolError as error:
             self.refusals.add("refused a message from %r: %s", identity, error)
             self.send(identity, Failure(request=0, what=str(error)))
             return None
 
-    def _require_admitted(self, identity: bytes) -> None:
-        if self._admitted is not None and identity.partition(b"/")[0] not in self._admitted:
-            raise ProtocolError("the sender is not one of this job's trainers")
+    def _is_admitted(self, identity: bytes) -> bool:
+        return self._admitted is None or identity.partition(b"/")[0] in self._admitted
 
     def serve(
         self, handle: Callable[[bytes, Message], None], takes_more: Callable[[], bool] = lambda: True

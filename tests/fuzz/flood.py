@@ -1,8 +1,9 @@
 """A job of processes under a flood of hostile messages: `python -m shadowsync.tests.fuzz.flood --out FILE`.
 
 The deterministic job runs twice with a key over TCP: undisturbed, then with attackers of every socket that it
-listens on: one has the key but no place in the job, the other has no key. It fails unless the job ends well,
-its ledger adds up, and both models are equal bit by bit.
+listens on: one has the key but no place in the job, another has no key, and a third one sends messages that
+never end, with the key and without. It fails unless the job ends well, its ledger adds up, both models are
+equal bit by bit, and all messages without an end were cut.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Watched:
         self._process = process
         self._began = time.monotonic()
         self.bytes: dict[str, list[tuple[float, int]]] = {}
+        self.peaks: dict[str, int] = {}
 
     def nodes(self) -> Iterator[tuple[str, psutil.Process]]:
         """Each node's process, by role."""
@@ -76,17 +78,33 @@ class Watched:
         for role, node in self.nodes():
             try:
                 found = self.bytes.setdefault(f"{role} {node.pid}", [])
-                found.append((time.monotonic() - self._began, node.memory_info().rss))
-            except psutil.NoSuchProcess:
+                seconds = time.monotonic() - self._began
+                found.append((seconds, node.memory_info().rss))
+                if seconds > WARM_SECONDS:
+                    self._note_peak(f"{role} {node.pid}", Path(f"/proc/{node.pid}"))
+            except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 continue
 
+    def _note_peak(self, name: str, process: Path) -> None:
+        """Note the most resident bytes since the first call for this process, also between two looks."""
+        if name not in self.peaks:
+            # Sets VmHWM back to what is resident (proc_pid_clear_refs(5)).
+            (process / "clear_refs").write_text("5", encoding="ascii")
+        lines = (process / "status").read_text(encoding="ascii").splitlines()
+        peak = next((line for line in lines if line.startswith("VmHWM:")), "VmHWM: 0")
+        self.peaks[name] = max(self.peaks.get(name, 0), int(peak.split()[1]) * 1024)
+
     def growth(self) -> dict[str, dict[str, float]]:
-        """Of each node the resident bytes after WARM_SECONDS, their maximum, and at the end, in MB."""
+        """Of each node the resident bytes after WARM_SECONDS, their maximum, and at the end, in MB.
+
+        `peak` is the maximum since then as the kernel saw it, so also between two looks.
+        """
         found = {}
         for name, looks in self.bytes.items():
             warm = [resident for seconds, resident in looks if seconds > WARM_SECONDS]
             if warm:
-                values = {"warm": warm[0], "most": max(warm), "last": warm[-1]}
+                peak = self.peaks.get(name, 0)
+                values = {"warm": warm[0], "most": max(warm), "last": warm[-1], "peak": peak}
                 found[name] = {key: round(value / 1e6, 1) for key, value in values.items()}
         return found
 
@@ -100,12 +118,15 @@ def run_job(job: Path, key: Path, stack: ExitStack) -> tuple[subprocess.Popen[by
 
 @contextmanager
 def attackers(
-    modules: Sequence[str], key: Path, endpoints: list[str], seed: int, most: int
+    attacks: Mapping[str, int], key: Path, endpoints: list[str], seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Attack while the block lasts; the counts of each attacker are in the dictionary after it."""
+    """Attack while the block lasts; the counts of each attacker are in the dictionary after it.
+
+    `attacks` has the most that each module's attacker does.
+    """
     counts: dict[str, Any] = {}
     running = []
-    for module in modules:
+    for module, most in attacks.items():
         command = [sys.executable, "-m", f"shadowsync.tests.fuzz.{module}", str(seed), str(most)]
         process = subprocess.Popen(
             command,
@@ -127,14 +148,16 @@ def attackers(
             counts[module] = [[int(number) for number in line.split()] for line in lines]
 
 
-def attacked(job: Path, key: Path, seed: int, most: int) -> tuple[int, Watched, dict[str, Any]]:
+def attacked(
+    job: Path, key: Path, seed: int, attacks: Mapping[str, int]
+) -> tuple[int, Watched, dict[str, Any]]:
     """Run the job under attack; return its exit code, its memory and what was sent."""
     with ExitStack() as stack:
         process, watched = run_job(job, key, stack)
         while watched.runs_on() and len(watched.endpoints()) < 4:
             pass
         endpoints = watched.endpoints()
-        with attackers(("attack", "keyless"), key, endpoints, seed, most) as counts:
+        with attackers(attacks, key, endpoints, seed) as counts:
             watched.look_until_end()
         return process.returncode, watched, {"endpoints": endpoints, **counts}
 
@@ -175,6 +198,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--messages", type=int, default=sys.maxsize, help="most of each attacker")
+    parser.add_argument(
+        "--unfinished", type=int, default=20, help="endless messages of each kind to a socket"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
@@ -184,7 +210,8 @@ def main() -> None:
         subprocess.run(python(CLI, "key", "new", str(key)), check=True, stdout=subprocess.DEVNULL)
         first, second = make_jobs(folder, given.epochs)
         code, before = calm(first, key)
-        attacked_code, during, sent = attacked(second, key, given.seed, given.messages)
+        attacks = {"attack": given.messages, "keyless": given.messages, "unfinished": given.unfinished}
+        attacked_code, during, sent = attacked(second, key, given.seed, attacks)
         one, other = RunFolder(folder / "runs" / "calm"), RunFolder(folder / "runs" / "attacked")
         result = {
             "exit_codes": [code, attacked_code],
@@ -197,7 +224,8 @@ def main() -> None:
         }
     given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))
-    if result["exit_codes"] != [0, 0] or result["problems"] or not result["equal"]:
+    all_cut = all(2 * connections == cut for _, connections, cut in sent["unfinished"])
+    if result["exit_codes"] != [0, 0] or result["problems"] or not (result["equal"] and all_cut):
         sys.exit(1)
 
 

@@ -116,7 +116,7 @@ class JobState:
         self.left_counts: dict[str, Counts] = {}  # Counts of trainers that left, by name.
         # Malformed messages by node; those of unknown senders together, under STRANGERS.
         self.refused_messages: dict[str, int] = {}
-        self.refused_connections = 0  # Refused by the coordinator for their key.
+        self.refused_connections = 0  # Refused by the coordinator.
         self._synced_iterations: dict[str, int] = {}
         self._clock = clock
         self._started_at = clock()
@@ -168,7 +168,7 @@ class JobState:
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
 
     def count_refused_connection(self) -> None:
-        """Count a connection refused for its key."""
+        """Count a connection that was refused."""
         self.refused_connections += 1
 
     def add_event(self, node: str, what: str, seconds: float | None = None) -> float:

@@ -23,6 +23,7 @@ from ..endpoints import host_of, is_loopback_host
 from ..refusals import Refusals
 from ..socket_events import SocketTurns
 from ..tasks import post
+from .arrivals import Arrivals, ArrivalWatch, Excess, can_watch
 from .job_key import HOW_TO_MAKE, JobKey, is_insecure, job_key
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
@@ -38,8 +39,11 @@ _AUTHENTICATORS: Final[dict[int, ZapAuthenticator]] = {}
 log = logging.getLogger(__name__)
 
 
-def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
-    """Restrict a listening socket to peers with the job's key, if there is one."""
+def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str, arrivals: Arrivals | None = None) -> None:
+    """Restrict a listening socket to peers with the job's key, if there is one.
+
+    `arrivals` bounds what its connections may hold, if there is an authenticator.
+    """
     if address.startswith("tcp://") and (key := job_key()) is not None:
         socket.setsockopt(zmq.CURVE_SECRETKEY, key.server.secret)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -47,7 +51,7 @@ def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str) -> None:
         # So that without an authenticator nobody is admitted, not everybody who knows the public key.
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         if (authenticator := _AUTHENTICATORS.get(socket.context.underlying)) is not None:
-            authenticator.watch(socket)
+            authenticator.watch(socket, arrivals)
 
 
 def close_listening(socket: zmq.Socket[bytes] | Any) -> None:
@@ -105,8 +109,9 @@ class ZapAuthenticator:
     """ZAP authenticator for the sockets of one context.
 
     A handshake waits for the authenticator, so a stranger's messages are never stored. The authenticator also
-    counts handshakes that fail before it is asked, for example without any key. It must be made before any
-    socket listens, on its loop; only the loop's thread may call, except for `watch`.
+    counts handshakes that fail before it is asked, for example without any key, and shuts down connections
+    that hold too much. It must be made before any socket listens, on its loop; only the loop's thread may
+    call, except for `watch`.
 
     Args:
         context: the context of the sockets.
@@ -133,11 +138,12 @@ class ZapAuthenticator:
         # Sockets with the events of failed handshakes, one for each listening socket.
         self._events: list[zmq.Socket[bytes]] = []
         self._turns = [SocketTurns(self._reply, self._socket)]
+        self._arrivals = ArrivalWatch(self._cut)
         self.refusals = Refusals(log)
         _AUTHENTICATORS[context.underlying] = self
 
-    def watch(self, socket: zmq.Socket[bytes] | Any) -> None:
-        """Count a socket's failed handshakes.
+    def watch(self, socket: zmq.Socket[bytes] | Any, arrivals: Arrivals | None = None) -> None:
+        """Count a socket's failed handshakes, and look at what its connections hold.
 
         The socket's thread calls this before it binds. It must call `close_listening` before `close` of the
         authenticator.
@@ -148,9 +154,13 @@ class ZapAuthenticator:
         events.setsockopt(zmq.RCVHWM, 0)
         events.setsockopt(zmq.LINGER, 0)
         self._events.append(events)
-        socket.monitor(address, int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
+        wanted = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        if arrivals is not None and can_watch():
+            arrivals.is_watched = True
+            wanted |= zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+        socket.monitor(address, int(wanted))
         events.connect(address)
-        post(self._loop, partial(self._follow, events))
+        post(self._loop, partial(self._follow, events, arrivals))
 
     def close(self) -> None:
         """Close the authenticator, after all listening sockets.
@@ -159,6 +169,7 @@ class ZapAuthenticator:
         """
         if _AUTHENTICATORS.get(self._context.underlying) is self:
             del _AUTHENTICATORS[self._context.underlying]
+        self._arrivals.close()
         for turns in self._turns:
             turns.close()
         for socket in (self._socket, *self._events):
@@ -173,15 +184,24 @@ class ZapAuthenticator:
             status = (b"200", b"OK") if admitted else (b"400", b"another key")
             self._socket.send_multipart([version, request, *status, b"", b""])
 
-    def _follow(self, events: zmq.Socket[bytes]) -> None:
+    def _follow(self, events: zmq.Socket[bytes], arrivals: Arrivals | None) -> None:
         if not events.closed:
-            self._turns.append(SocketTurns(partial(self._take, events), events))
+            self._turns.append(SocketTurns(partial(self._take, events, arrivals), events))
 
-    def _take(self, events: zmq.Socket[bytes]) -> None:
+    def _take(self, events: zmq.Socket[bytes], arrivals: Arrivals | None) -> None:
         while int(events.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             event = parse_monitor_message(events.recv_multipart())
-            why = _FAILURES.get(event["value"], "its handshake is not one of CURVE")
-            self._refuse("refused a connection to %s: %s", event["endpoint"].decode(), why)
+            kind, value, endpoint = event["event"], int(event["value"]), event["endpoint"].decode()
+            if arrivals is not None and kind == zmq.EVENT_ACCEPTED:
+                self._arrivals.accept(arrivals, value, endpoint)
+            elif arrivals is not None and kind == zmq.EVENT_DISCONNECTED:
+                arrivals.forget(value)
+            else:
+                why = _FAILURES.get(value, "its handshake is not one of CURVE")
+                self._refuse("refused a connection to %s: %s", endpoint, why)
+
+    def _cut(self, excess: Excess) -> None:
+        self._refuse("shut down a connection from %s: %s", excess.peer, excess.why)
 
     def _refuse(self, text: str, *values: str) -> None:
         self.refusals.add(text, *values)

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -20,10 +19,11 @@ from shadowsync.pipeline.wire.keys.curve import (
     require_key,
     socket_warnings,
 )
-from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey
+from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, JobKey
 from shadowsync.pipeline.wire.messages import Pushed
 from shadowsync.pipeline.wire.refusals import LOGGED_REFUSALS
 from shadowsync.pipeline.wire.sockets import Connection, Listener
+from shadowsync.tests.support.gate import gated
 from shadowsync.tests.support.keyless_client import connect_without_key
 from shadowsync.tests.support.processes import wait_until
 from zmq.utils.monitor import parse_monitor_message
@@ -34,51 +34,6 @@ LONG_ENOUGH_MILLISECONDS = 500
 MESSAGE = Pushed(1, repeated=False)
 # More than the 1,000 at each end that ZeroMQ queues by default.
 MANY = 2_500
-
-
-@pytest.fixture
-def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[JobKey | None], None]:
-    """Sets the key of what is made from now on."""
-
-    def set_key(key: JobKey | None) -> None:
-        if key is None:
-            monkeypatch.delenv(KEY_VARIABLE, raising=False)
-            return
-        path = tmp_path / f"{key.server.public.hex()}.key"
-        if not path.exists():
-            key.write(path)
-        monkeypatch.setenv(KEY_VARIABLE, str(path))
-
-    return set_key
-
-
-@contextmanager
-def gated(
-    context: Context, key: JobKey, refused: Callable[[], None] = lambda: None
-) -> Iterator[ZapAuthenticator]:
-    """A gate on a loop of its own."""
-    loop = asyncio.new_event_loop()
-    made: list[ZapAuthenticator] = []
-
-    async def serve() -> None:
-        made.append(ZapAuthenticator(context, key, refused))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            made[0].close()
-
-    task = loop.create_task(serve())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    wait_until(lambda: bool(made), "the gate is there")
-    try:
-        yield made[0]
-    finally:
-        loop.call_soon_threadsafe(task.cancel)
-        wait_until(task.done, "the gate is closed")
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(60.0)
-        loop.close()
 
 
 @contextmanager

@@ -1,0 +1,42 @@
+"""Bytes of the largest messages that a node of a job is sent.
+
+They bound what a peer without a place in the job can have a node hold, see `wire.keys.arrivals`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...pipeline.config.job import Job
+from ...pipeline.wire.frames import MAX_HEADER_BYTES
+from ...pipeline.wire.keys.arrivals import HEADER_ROOM
+from ...pipeline.wire.sockets import MAX_MESSAGE_BYTES
+
+# Of a message without tensors.
+LARGEST_HEADER_BYTES: Final = MAX_HEADER_BYTES + HEADER_ROOM
+# Of an id: its row or key, and what the codecs of one-float rows add to it.
+_ID_BYTES: Final = 4 + 8 + 8
+_LENGTH_BYTES: Final = 4
+_FLOAT_BYTES: Final = 4
+# A codec may take more bytes than float32 does, where its values leave it nothing to save.
+_CODEC_FACTOR: Final = 2
+# Of `sync.chunk_bytes`.
+LARGEST_CHUNK_BYTES: Final = 64 << 20
+
+
+def largest_of_chunks(chunk_bytes: int) -> int:
+    """Return the largest message with a chunk of parameters, whatever its codec."""
+    return _CODEC_FACTOR * chunk_bytes + HEADER_ROOM
+
+
+def largest_of_rows(job: Job) -> int:
+    """Return the largest push of a batch's gradients to an embedding node that has all tables.
+
+    Bags are counted as full: `max_ids` ids for each example.
+    """
+    example_bytes = 0
+    for table in job.tables:
+        ids = job.data.columns[table.name].max_ids if table.pooling else 1
+        vectors = 1 if table.pooled_by_nodes else ids
+        example_bytes += _LENGTH_BYTES + _ID_BYTES * ids + _FLOAT_BYTES * table.dim * vectors
+    return min(MAX_MESSAGE_BYTES, job.trainer.batch * example_bytes + HEADER_ROOM)
