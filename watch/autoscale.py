@@ -45,38 +45,59 @@ class Decision:
         present, wanted: numbers of trainers; equal if the job keeps them.
         rates: examples/s of each number that was measured.
         expected: examples/s of each number, measured or extrapolated.
-        target: examples/s that suffice, if any were given.
+        rules: what is wanted of the number.
     """
 
     present: int
     wanted: int
     rates: dict[int, float]
     expected: dict[int, float]
-    target: float | None = None
+    rules: CountRules
 
     @property
     def text(self) -> str:
-        """One line with the decision and its figures."""
+        """One line with the decision, its figures, and what speaks for it."""
         if self.wanted == self.present:
             what = f"autoscale keeps {counted(self.present, 'trainer')}"
         else:
             what = f"autoscale goes from {self.present} to {counted(self.wanted, 'trainer')}"
-        measured = ", ".join(f"{count(rate)} with {number}" for number, rate in sorted(self.rates.items()))
-        parts = [f"{what}: {measured} examples/s measured"]
-        compared = self.wanted if self.wanted != self.present else self.present + 1
+        measured = " and ".join(f"{count(rate)} with {number}" for number, rate in sorted(self.rates.items()))
+        parts = [f"{what}: examples/s measured {measured}"]
+        compared = self._compared
         if compared in self.expected and compared not in self.rates:
-            parts.append(f"{count(self.expected[compared])} expected with {compared}")
-        if self.target is not None:
-            parts.append(f"target {count(self.target)}")
-        parts.append(f"scaling efficiency {percent(self.efficiency)} with {self.present}")
+            parts[0] += f", expected {count(self.expected[compared])} with {compared}"
+        if self.rules.target is not None:
+            parts.append(f"the target is {count(self.rules.target)}")
+        if (margin := self.margin) is not None:
+            least = self.rules.least
+            whose = "one alone trains" if least == 1 else f"one of {least} trains"
+            wanted = "" if self.rules.target is not None else f"; {percent(self.rules.worth)} is worth it"
+            parts.append(f"the {self._further} {percent(margin)} of what {whose}{wanted}")
         return "; ".join(parts)
 
     @property
-    def efficiency(self) -> float:
-        """Speed of a present trainer over that of one of the fewest."""
-        least = min(self.expected)
-        alone = self.expected[least] / least
-        return self.rates[self.present] / (self.present * alone)
+    def margin(self) -> float | None:
+        """Speed that a trainer of the change adds, over that of one of the fewest; None without figures."""
+        other = self._compared
+        if other not in self.expected or self.present not in self.expected or other == self.present:
+            return None
+        least = self.rules.least
+        added = (self.expected[other] - self.expected[self.present]) / (other - self.present)
+        return added / (self.expected[least] / least)
+
+    @property
+    def _compared(self) -> int:
+        """The number that the present one is held against."""
+        if self.wanted != self.present:
+            return self.wanted
+        return self.present + 1 if self.present < self.rules.most else self.present - 1
+
+    @property
+    def _further(self) -> str:
+        more = abs(self._compared - self.present)
+        if self._compared < self.present:
+            return "last one adds" if more == 1 else f"last {more} each add"
+        return "next one adds" if more == 1 else f"next {more} each add"
 
 
 @dataclass
@@ -138,7 +159,7 @@ class TrainerCounts:
             self._pause -= 1
             return None
         window.kept = True
-        return Decision(trainers, wanted, self.rates, self._law.expected(), self._rules.target)
+        return Decision(trainers, wanted, self.rates, self._law.expected(), self._rules)
 
     def answered(self, *, refused: bool) -> None:
         """Take the answer to a change.

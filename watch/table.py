@@ -31,7 +31,7 @@ def table_of(status: Status) -> RenderableType:
     unit = "examples/s" if status.loops is None else "steps/s"
     parts.append(_nodes(rows, "node" if len(nodes) <= MOST_NODES else "role", unit))
     parts += [
-        Text(f"{duration(round(entry.seconds))}  {entry.node}: {entry.what}", "yellow", no_wrap=True)
+        Text(f"{duration(round(entry.seconds))}  {entry.node}: {entry.what}", "yellow")
         for entry in status.incidents[-SHOWN_INCIDENTS:]
     ]
     if status.page:

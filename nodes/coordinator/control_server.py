@@ -139,7 +139,8 @@ class ControlServer(JobWaits, ABC):
         try:
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
-            log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, error)
+            what = _without_token(error, session)
+            log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, what)
             if isinstance(error, RemoteError):
                 self.unmet[member.info.name] = error
             return None
@@ -155,7 +156,7 @@ class ControlServer(JobWaits, ABC):
         try:
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
-            unmet = ClusterError(f"{member.info.name}: {error}")
+            unmet = ClusterError(f"{member.info.name}: {_without_token(error, session)}")
             unmet.exit_code = error.exit_code if isinstance(error, RemoteError) else unmet.exit_code
             raise unmet from error
 
@@ -228,3 +229,8 @@ class ControlServer(JobWaits, ABC):
         assert self._socket is not None
         if not send_now(self._socket, [identity, *encode(message)]):
             self._unsent.add(UNSENT, message.KIND, identity)
+
+
+def _without_token(error: ConnectionLost | RemoteError, session: RpcChannel) -> str:
+    """Return the text of an error, without the token of the node, by which its session is known."""
+    return error.what if error.where == session.peer else str(error)

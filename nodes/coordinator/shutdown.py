@@ -124,6 +124,10 @@ class JobFinalizer:
         seconds = min(DRAIN_SECONDS, self._reply_seconds)
         replies = await self._server.call_all(syncs, Drain({}), seconds)
         self._outcome.syncs_drained({name: reply.counts for name, reply in replies.items()})
+        trainers = self._state.members.everyone("trainer")
+        if all(trainer.alive or trainer.left for trainer in trainers):
+            # One that left had all its answers.
+            return
         for name, counts in self._outcome.syncs.items():
             if orphaned := int(counts.get("orphaned_slices", 0)):
                 # Rule "Whole or not at all": whether the trainer had the answer before it died is unknown.

@@ -97,4 +97,7 @@ async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:
         for one in ours:
             one.cancel()
         await asyncio.gather(*ours, return_exceptions=True)
-    return None if task.cancelled() else task.result()
+    # A gather that is cancelled has that as its exception, and is not `cancelled`.
+    if task.cancelled() or isinstance(task.exception(), asyncio.CancelledError):
+        return None
+    return task.result()

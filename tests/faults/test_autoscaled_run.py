@@ -89,8 +89,8 @@ def test_trainers_that_are_not_needed_leave_and_the_job_ends_as_usual(
     report = job.run.report
     first = _decisions(job)[0]
     assert first.startswith("autoscale goes from 2 to 1 trainer: ")
-    assert "with 2 examples/s measured" in first
-    assert "target 1" in first
+    assert "examples/s measured " in first
+    assert "the target is 1;" in first
     assert [event.node for event in report.events if event.what == "left the job as requested"] == [
         "trainer-1"
     ]
@@ -107,7 +107,7 @@ def test_trainers_join_while_they_are_needed(run: Callable[..., Supervised]) -> 
     job.process.signal(signal.SIGINT)
     assert job.process.wait(SECONDS) == ExitCode.INTERRUPTED, job.process.text()
     assert _decisions(job)[0].startswith("autoscale goes from 2 to 3 trainers: ")
-    assert "expected with 3" in _decisions(job)[0]
+    assert ", expected " in _decisions(job)[0]
     assert job.run.report.ledger.adds_up, job.run.report.ledger.identities
 
 

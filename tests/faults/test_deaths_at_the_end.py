@@ -1,4 +1,4 @@
-"""A reader dies after training: nothing is lost, and another one has the held-out files scored."""
+"""A reader or a trainer dies after training: nothing is lost, and the held-out files are scored."""
 
 from __future__ import annotations
 
@@ -26,27 +26,48 @@ PHASES: dict[str, tuple[type, str]] = {
 }
 
 
+def ends_without(
+    own: InProcessCluster, patch: pytest.MonkeyPatch, phase: str, role: str, dead: int
+) -> ExitCode:
+    """Starts the job, and kills so many nodes of a role as a phase of its end begins; gives how it ended."""
+    owner, name = PHASES[phase]
+    work, due, done = getattr(owner, name), threading.Event(), threading.Event()
+
+    async def lose_and_work(self: Any, *arguments: Any, **options: Any) -> Any:
+        due.set()
+        await until(done.is_set, "they are dead", SECONDS)
+        return await work(self, *arguments, **options)
+
+    patch.setattr(owner, name, lose_and_work)
+    own.start()
+    wait_until(due.is_set, "the job ends")
+    for node in own.nodes[role][:dead]:
+        node.kill()
+    done.set()
+    return ExitCode(own.wait(SECONDS))
+
+
+def test_a_trainer_while_the_held_out_files_are_scored(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = in_process(CHANGES, supervised=True)
+    code = ends_without(own, monkeypatch, "evaluation", "trainer", 1)
+    assert code == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+    assert report.eval is not None
+    assert report.eval.examples == EVAL_EXAMPLES
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("dead", [1, 2])
 def test_a_reader(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, dead: int
 ) -> None:
     own = in_process(CHANGES, supervised=True)
-    owner, name = PHASES[phase]
-    work, due, done = getattr(owner, name), threading.Event(), threading.Event()
-
-    async def lose_and_work(self: Any, *arguments: Any, **options: Any) -> Any:
-        due.set()
-        await until(done.is_set, "readers are dead", SECONDS)
-        return await work(self, *arguments, **options)
-
-    monkeypatch.setattr(owner, name, lose_and_work)
-    own.start()
-    wait_until(due.is_set, "the job ends")
-    for reader in own.nodes["reader"][:dead]:
-        reader.kill()
-    done.set()
-    code, report = own.wait(SECONDS), own.run.report
+    code = ends_without(own, monkeypatch, phase, "reader", dead)
+    report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EXAMPLES
     open_checkpoint(own.run.folder, verify=True)

@@ -60,6 +60,8 @@ def test_a_trainer_leaves(in_process: Callable[..., InProcessCluster], algorithm
     assert trained > 0
     if algorithm == "easgd":
         assert own.run.report.ledger.lost_dense_updates == 0, "its last round took them all to the center"
+        events = [event.what for event in own.run.report.events]
+        assert not any("then died" in what for what in events), "it left"
 
 
 def test_a_reader_leaves(in_process: Callable[..., InProcessCluster]) -> None:

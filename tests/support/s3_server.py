@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -86,11 +86,18 @@ class S3Process:
 
     PORTS = 9
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, address: str = "127.0.0.1", into: Sequence[str] = ()) -> None:
+        """Begin nothing yet.
+
+        Args:
+            folder: of its objects and its log.
+            address: at which it listens.
+            into: what runs a command where that address is.
+        """
+        self._folder, self._address, self._into = folder, address, into
         self._first = free_ports(self.PORTS)
         self._popen: subprocess.Popen[bytes] | None = None
-        self.endpoint = f"http://127.0.0.1:{self._first}"
+        self.endpoint = f"http://{address}:{self._first}"
         self.environment = {**ENVIRONMENT, "AWS_ENDPOINT_URL": self.endpoint}
 
     @staticmethod
@@ -117,16 +124,17 @@ class S3Process:
             "filer.port": filer,
             "filer.port.grpc": filer_grpc,
         }
-        self._filer = f"http://127.0.0.1:{filer}"
+        self._filer = f"http://{self._address}:{filer}"
         (self._folder / "data").mkdir(parents=True, exist_ok=True)
         with (self._folder / "log").open("ab") as log:
             self._popen = subprocess.Popen(
                 [
+                    *self._into,
                     program,
                     "server",
-                    f"-dir={self._folder}/data",
-                    "-ip=127.0.0.1",
-                    "-ip.bind=127.0.0.1",
+                    "-dir=data",
+                    f"-ip={self._address}",
+                    f"-ip.bind={self._address}",
                     "-filer",
                     "-s3",
                     "-volume.max=40",

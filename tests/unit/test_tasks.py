@@ -103,6 +103,13 @@ def test_a_race_gives_the_work_or_ends_it() -> None:
         assert not stop.done()
         stop.set_result(None)
         assert await race(forever(ended), stop) is None
+        del ended[:]
+        assert await race(asyncio.gather(forever(ended), asyncio.sleep(0)), stop) is None
+        assert ended == ["ended"]
+        assert await race(asyncio.gather(asyncio.sleep(0, "a"), asyncio.sleep(0, "b")), forever(ended)) == [
+            "a",
+            "b",
+        ]
         with pytest.raises(ZeroDivisionError, match="a mistake"):
             await race(fails(), forever(ended))
 

@@ -22,10 +22,10 @@ from shadowsync.nodes.coordinator.requests import RequestHandler
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import STRANGERS, JobState
 from shadowsync.nodes.runtime.settings import NodeSettings
-from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control.base import Request, encode_body
 from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, NodeFailed
-from shadowsync.pipeline.wire.control.orders import FinishReply
+from shadowsync.pipeline.wire.control.orders import Begin, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply, ReplyMessage, RequestMessage
@@ -219,6 +219,20 @@ def test_a_node_that_leaves_is_told_to_end_and_not_that_it_is_dead(tmp_path: Pat
     state = served(tmp_path, work)
     assert [member.info.index for member in state.members.alive("trainer")] == [1]
     assert state.stop is None
+
+
+def test_a_node_that_dies_before_it_answers_is_named_without_its_token(tmp_path: Path) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        await client.call(RequestMessage(1, "status", encode_body(GetStatus({}, 0, False))))
+        node = server.state.members.require(TOKEN)
+        asked = server.spawn(server.call_or_raise(node, Begin(), 60.0))
+        assert (await client.receive()).verb == "begin"
+        server.mark_dead(TOKEN, "was silent for 15 s")
+        with pytest.raises(ClusterError) as failed:
+            await asked
+        assert str(failed.value) == "trainer-0: was silent for 15 s"
+
+    served(tmp_path, work)
 
 
 def test_those_who_are_no_nodes_are_counted_together(tmp_path: Path) -> None:

@@ -123,15 +123,35 @@ def test_an_idle_window_is_not_measured() -> None:
 
 def test_the_text_of_a_decision_has_its_figures() -> None:
     rates = {1: 1000.0, 2: 1800.0}
-    up = Decision(2, 3, rates, rates | {3: 2500.0})
-    assert up.text == (
-        "autoscale goes from 2 to 3 trainers: 1,000 with 1, 1,800 with 2 examples/s measured;"
-        " 2,500 expected with 3; scaling efficiency 90% with 2"
+    assert Decision(2, 3, rates, rates | {3: 2500.0}, RULES).text == (
+        "autoscale goes from 2 to 3 trainers: examples/s measured 1,000 with 1 and 1,800 with 2,"
+        " expected 2,500 with 3; the next one adds 70% of what one alone trains; 50% is worth it"
     )
-    stays = Decision(2, 2, rates, rates | {3: 1900.0}, target=5e4)
-    assert stays.text.startswith("autoscale keeps 2 trainers: ")
-    assert "1,900 expected with 3; target 50,000" in stays.text
-    assert "goes from 2 to 1 trainer: " in Decision(2, 1, rates, rates).text
+    assert Decision(2, 1, {2: 1200.0}, {1: 1000.0, 2: 1200.0}, RULES).text == (
+        "autoscale goes from 2 to 1 trainer: examples/s measured 1,200 with 2, expected 1,000 with 1;"
+        " the last one adds 20% of what one alone trains; 50% is worth it"
+    )
+    of_two = {2: 2000.0, 4: 2400.0}
+    assert Decision(4, 2, of_two, of_two, CountRules(2, 4)).text == (
+        "autoscale goes from 4 to 2 trainers: examples/s measured 2,000 with 2 and 2,400 with 4;"
+        " the last 2 each add 20% of what one of 2 trains; 50% is worth it"
+    )
+
+
+def test_the_text_of_a_decision_to_stay() -> None:
+    rates = {1: 1000.0, 2: 1800.0}
+    stays = Decision(2, 2, rates, rates | {3: 1900.0}, CountRules(1, 16, target=5e4))
+    assert stays.text == (
+        "autoscale keeps 2 trainers: examples/s measured 1,000 with 1 and 1,800 with 2,"
+        " expected 1,900 with 3; the target is 50,000; the next one adds 10% of what one alone trains"
+    )
+    # The most, so that it is the last one that is held against what it costs; and the only number there is.
+    assert (
+        "; the last one adds 80% of what one alone trains"
+        in Decision(2, 2, rates, rates, CountRules(1, 2)).text
+    )
+    only = Decision(2, 2, {2: 1800.0}, {2: 1800.0}, CountRules(2, 2))
+    assert only.text == "autoscale keeps 2 trainers: examples/s measured 1,800 with 2"
 
 
 def test_nothing_joins_that_cannot_pay_before_the_end() -> None:
