@@ -209,7 +209,7 @@ class InputFollower:
             self._server.request_stop(Stop("failed", why, ExitCode.DATA))
 
     async def _elsewhere(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns; brokers that do not answer delay no end of the job."""
+        """Return what `work` returns; silent brokers delay no end of the job."""
         return await on_daemon_thread(work, "input")
 
     async def _add(self, found: FoundSpans) -> None:

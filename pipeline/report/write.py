@@ -70,7 +70,7 @@ def read_report(path: Path) -> Report:
 
 
 def absent_pictures(directory: Path, report: Report) -> tuple[str, ...]:
-    """Return the names of the pictures that the report should have, but that are not in its folder."""
+    """Return the names of wanted pictures that are not in the folder."""
     if not report.pictures or missing_modules("plots"):
         return ()
     return tuple(name for name in _PICTURES if not (directory / name).exists())

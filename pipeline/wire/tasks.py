@@ -86,7 +86,7 @@ def post(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
 
 
 async def on_daemon_thread(work: Callable[[], T], name: str) -> T:
-    """Return what `work` returns on a thread of its own, for which no end waits.
+    """Return what `work` returns, on a thread for which no end waits.
 
     `asyncio.to_thread` is joined when the loop ends, so a call that waits for another host would delay the
     end of the process. If this is cancelled, the thread goes on, and its result is dropped. Raises what
