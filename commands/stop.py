@@ -16,7 +16,7 @@ from .key import key_option
 def stop(run_folder: Path | None, join: str | None) -> None:
     """End the input of a job that follows it (data.follow).
 
-    The job looks for no more files, trains those it has, and ends as any other job: with a last round, a
+    The job looks for no more input, trains what it has, and ends as any other job: with a last round, a
     checkpoint, an evaluation and a report. The command does not wait for that. Ctrl-C in the job's terminal
     ends it at once instead, and `shadowsync resume` continues it.
     """
@@ -26,4 +26,4 @@ def stop(run_folder: Path | None, join: str | None) -> None:
 
     address = address_of(run_folder, join)
     run_interruptible(lambda: end_input(address))
-    click.echo("the job looks for no more files; it ends when it has trained those it has")
+    click.echo("the job looks for no more input; it ends when it has trained what it has")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import KafkaRefused, is_topic
@@ -17,6 +18,7 @@ from ...pipeline.data.topic import offset_spans, offsets_of
 from ...pipeline.errors import DataError, ExitCode, ShadowSyncError
 from ...pipeline.input.job_input import JobInput
 from ...pipeline.text.format import counted
+from ...pipeline.wire.tasks import on_daemon_thread
 from .recovery.deaths import offer_spans
 from .server import CoordinatorServer
 from .state.changes import SpansAdded
@@ -24,6 +26,10 @@ from .state.job import JobState
 from .state.outcome import Stop
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# Failed looks in a row after which the job says so.
+_TOLD_AFTER: Final = 2
 
 Version = tuple[int | None, int]
 """Size of a file, None if unknown, and its time of change in ns, 0 if unknown."""
@@ -96,6 +102,8 @@ class GrowingInput:
         # Of each partition of a topic, the offset after the last planned one.
         self._planned: dict[str, int] = {}
         self._shorter: set[str] = set()
+        # Looks in a row that failed.
+        self._failures = 0
         for span in spans:
             if span.kind == "offsets":
                 self._planned[span.path] = max(span.stop, self._planned.get(span.path, 0))
@@ -117,11 +125,13 @@ class GrowingInput:
                 notes += lost
             now = {file: _version(path) for file, path in paths.items() if not is_topic(path)}
             whole, changed = self._new.look(now)
+            notes += self._found_again()
         except KafkaRefused:
             raise
         except DataError as error:
             # What went away, or does not answer, may be there at the next look.
             log.warning("new files could not be looked for: %s", error)
+            notes += self._not_found(error)
             whole, changed = [], []
         for file in changed:
             notes.append(f"{file} has changed since it was planned: rows that were added are not trained on")
@@ -131,6 +141,18 @@ class GrowingInput:
                 spans.append(replace(span, number=self._count + len(spans)))
         self._count += len(spans)
         return FoundSpans(files, tuple(spans), self._source.ids.by_column, tuple(notes))
+
+    def _not_found(self, error: DataError) -> list[str]:
+        self._failures += 1
+        # One alone may be a file that went away between two calls.
+        if self._failures != _TOLD_AFTER:
+            return []
+        return [f"new input cannot be looked for, and the job goes on trying: {error}"]
+
+    def _found_again(self) -> list[str]:
+        told = self._failures >= _TOLD_AFTER
+        self._failures = 0
+        return ["new input can be looked for again"] if told else []
 
     def _messages(self, path: str, number: int) -> tuple[list[Span], list[str]]:
         """Return the spans of a partition's new messages, and notes of lost ones."""
@@ -172,11 +194,10 @@ class InputFollower:
         if not state.ledger.queue.follows:
             return
         try:
-            growing = await asyncio.to_thread(
-                GrowingInput, state.job, state.ledger.queue.spans, state.input.id_classes
-            )
+            queue, classes = state.ledger.queue, state.input.id_classes
+            growing = await self._elsewhere(lambda: GrowingInput(state.job, queue.spans, classes))
             while state.ledger.queue.follows:
-                found = await asyncio.to_thread(growing.look)
+                found = await self._elsewhere(growing.look)
                 for note in found.notes:
                     self._server.event("coordinator", note)
                 if found.spans and state.ledger.queue.follows:
@@ -186,6 +207,10 @@ class InputFollower:
             what = "the topic" if isinstance(error, KafkaRefused) else "a new file of data.path"
             why = f"{what} cannot be trained on: {error}"
             self._server.request_stop(Stop("failed", why, ExitCode.DATA))
+
+    async def _elsewhere(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns; silent brokers delay no end of the job."""
+        return await on_daemon_thread(work, "input")
 
     async def _add(self, found: FoundSpans) -> None:
         self._state.add_spans(found.spans, found.id_classes)

@@ -124,13 +124,22 @@ class ForkServer:
                 if descriptor != self._control.fileno():
                     self._reap(descriptor)
                     continue
-                message, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 3)
+                message, streams = self._receive()
                 if not message:
                     self._end_children()
                     return None
                 request = self._fork(json.loads(message), streams)
                 if request is not None:
                     return request
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        """Return the next message and its descriptors; nothing at the end."""
+        try:
+            message, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 3)
+        except ConnectionResetError:
+            # The client was killed before it had read all replies.
+            return b"", []
+        return message, streams
 
     def _fork(self, request: dict[str, Any], streams: list[int]) -> ForkRequest | None:
         number = int(request["request"])

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import resume_hint
-from ...pipeline.report.write import read_report, rewrite_texts
+from ...pipeline.report.write import absent_pictures, read_report, rewrite_texts
 from ..runtime.process import exit_status_text
 from .launcher import RunningNode
 from .network.emulation import Emulation
@@ -42,7 +42,8 @@ def _of_a_death(code: int, folder: Path | None, report: Report | None, *, interr
     if report is not None and folder is not None:
         # The job had ended, and nothing was left to do but to draw it.
         rewrite_texts(folder, report)
-        text += "; the report was written, but some pictures are missing"
+        absent = absent_pictures(folder, report)
+        text += "; the report was written" + (f", but without {', '.join(absent)}" if absent else "")
         return ExitCode(report.exit_code), text, report
     if folder is not None:
         text += resume_hint(folder) or (

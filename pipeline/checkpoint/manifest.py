@@ -247,10 +247,19 @@ def _locate(path: Path, which: Which) -> Path:
         if (folder / MANIFEST_NAME).is_file():
             return folder
     what = "there is no checkpoint" if path.is_dir() else "there is no such folder"
-    remedy = "give the folder of a run that has written a checkpoint"
+    remedy = _instead_of(path)
     if which == "best" and path.is_dir():
         what, remedy = "no best checkpoint was kept", 'only runs with [validation] have one; take "last"'
     raise CheckpointError(what, where=str(path), remedy=remedy)
+
+
+def _instead_of(path: Path) -> str:
+    """Say what to give in place of a folder without a checkpoint."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        start = json.loads((path / "job.json").read_bytes())["start"]
+        if start["resume"] and start["checkpoint"]:
+            return f"it was stopped before its first one, and had resumed {start['checkpoint']}: give that"
+    return "give the folder of a run that has written a checkpoint"
 
 
 def _parse(path: Path) -> CheckpointManifest:

@@ -259,9 +259,14 @@ class DataSection(BaseModel):
                 "give data.validation_path and eval_path: a part of later files would not be scored",
             ),
         }
-        for key, (given, remedy) in unlike.items():
-            if self.follow and given:
-                raise ValueError(f"{key}: does not go with data.follow; {remedy}")
+        wrong = [
+            f"{key}: does not go with data.follow; {remedy}"
+            for key, (given, remedy) in unlike.items()
+            if self.follow and given
+        ]
+        if wrong:
+            # All at once: a draft of `shadowsync init` may have several of them.
+            raise ValueError("; ".join(wrong))
 
     def _check_parts(self) -> None:
         split = self.split

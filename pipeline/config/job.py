@@ -116,6 +116,16 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
+    def _endless(self) -> Job:
+        """Raise ValueError for what never comes in a job that follows its input."""
+        if self.data.follow and self.validation.every_epochs:
+            raise ValueError(
+                f"validation.every_epochs: {self.validation.every_epochs} given; with data.follow no epoch "
+                "ends, so set every_examples or every_seconds"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _several_labels(self) -> Job:
         """Raise ValueError for what has a meaning for one label only."""
         names = self.data.label_names

@@ -7,7 +7,7 @@ A partition of a topic has the path `kafka://SERVERS/TOPIC/NUMBER`. Its spans ar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,7 +15,7 @@ from ..config.kafka import KafkaSection
 from ..errors import DataError
 from ..text.format import duration
 from ..types import TOPIC_PREFIX
-from .kafka_client import PLAINTEXT, REMEDY, REPLY_SECONDS, KafkaClient, open_client
+from .kafka_client import PLAINTEXT, REMEDY, REPLY_SECONDS, KafkaClient, is_topic, open_client
 from .span import Span
 
 SPAN_MESSAGES: Final = 100_000
@@ -51,6 +51,36 @@ def partitions_of(url: str, kafka: KafkaSection = PLAINTEXT) -> list[str]:
             f"cannot be read ({found.error.str()})", where=url, remedy="check the name of the topic"
         )
     return [f"{url}/{number}" for number in sorted(found.partitions)]
+
+
+def moved_topics(known: Iterable[str], patterns: Iterable[str]) -> dict[str, str]:
+    """Return the present paths of those known partitions whose topic is reached at other brokers now.
+
+    `known` may have other paths, too. A topic has moved if `known` and `patterns` name it at one address
+    each, and these differ: brokers move, and a list of them may change, while the offsets stay the same.
+    """
+    partitions = [path for path in known if is_topic(path)]
+    before, now = _addresses(partitions), _addresses(filter(is_topic, patterns))
+    moved = {
+        topic: one
+        for topic, (one, *more) in now.items()
+        if not more and len(before.get(topic, ())) == 1 and one not in before[topic]
+    }
+    found = {}
+    for path in partitions:
+        _, topic, number = path.removeprefix(TOPIC_PREFIX).split("/")
+        if topic in moved:
+            found[path] = f"{TOPIC_PREFIX}{moved[topic]}/{topic}/{number}"
+    return found
+
+
+def _addresses(paths: Iterable[str]) -> dict[str, set[str]]:
+    """Return the addresses at which each topic is named."""
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        address, topic = path.removeprefix(TOPIC_PREFIX).split("/")[:2]
+        found.setdefault(topic, set()).add(address)
+    return found
 
 
 def offsets_of(path: str, kafka: KafkaSection = PLAINTEXT) -> tuple[int, int]:

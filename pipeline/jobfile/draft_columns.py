@@ -224,8 +224,10 @@ def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -
         return _categorical(name, distinct, sample)
     mean, spread = float(values.mean()), float(values.std())
     seen = f"{low:g} to {high:g}, median {middle:g}"
-    # A rare count in units of its deviation would be far larger than all other inputs.
-    if low >= 0 and (high > 20 * (middle + 1) or (whole and distinct <= _FEW)):
+    # A rare count in units of its deviation would be far larger than all other inputs. The logarithm keeps
+    # the sign, so a few small codes below 0, such as -1, are no obstacle.
+    heavy = -low <= abs(middle) + 1 and high > 20 * (abs(middle) + 1)
+    if heavy or (low >= 0 and whole and distinct <= _FEW):
         return DraftColumn(name, "dense", '"dense"', f"{seen}: in logarithms")
     text = f'{{ kind = "dense", transform = "none", shift = {mean:.4g}, scale = {max(spread, 1e-6):.4g} }}'
     return DraftColumn(name, "dense", text, seen)

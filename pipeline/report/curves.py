@@ -20,6 +20,12 @@ _INCHES: Final = (8.0, 4.5)
 _DOTS_PER_INCH: Final = 110
 _LEGEND_ENTRIES: Final = 12
 _MARKED_POINTS: Final = 40
+# The first tenth of a curve; how many times the span of the others is far above them; how many others say
+# where a curve is.
+_EARLY: Final = 0.1
+_FAR: Final = 3.0
+_ENOUGH: Final = 8
+_MARGIN: Final = 0.05
 
 
 def draw_curves(report: Report, directory: Path) -> list[Path]:
@@ -55,7 +61,11 @@ def _ne(report: Report) -> Figure:
     points = report.curves.ne
     if not points:
         return _empty(axes, figure, "no normalized entropy was measured")
-    _line(axes, points, "in training, since the last point")
+    label, highest = "in training, since the last point", max(value for _, value in points)
+    lines = [value for value in _held_out(report) if value is not None]
+    if (top := readable_top(points, lines)) < highest:
+        label += f"; the first ones reach {highest:.3g}"
+    _line(axes, points, label)
     validation = report.validation
     if validation is not None and validation.metric == "ne" and report.curves.validation:
         scored = list(zip(*report.curves.validation, strict=True))
@@ -67,8 +77,35 @@ def _ne(report: Report) -> Figure:
     if report.eval is not None and report.eval.teacher_ne is not None:
         label = f"held-out, of the teacher: {report.eval.teacher_ne:.4f}"
         axes.axhline(report.eval.teacher_ne, color="tab:red", linestyle=":", label=label)
+    if top < highest:
+        least = min([*lines, *(value for _, value in points)])
+        axes.set_ylim(least - _MARGIN * (top - least), top)
     _legend(axes)
     return figure
+
+
+def readable_top(points: Sequence[Point], others: Sequence[float] = ()) -> float:
+    """Return the highest value that an axis needs for `points` and `others`.
+
+    First points far above all others would squash the curve. The page does the same, watch/page/charts.js.
+    """
+    (first, _), (last, _), highest = points[0], points[-1], max(value for _, value in points)
+    later = [value for place, value in points if place > first + _EARLY * (last - first)]
+    if len(later) < _ENOUGH or min(later) == max(later):
+        return highest
+    most = max(*later, *others)
+    span = most - min(*later, *others)
+    return most + span if highest > most + _FAR * span else highest
+
+
+def _held_out(report: Report) -> list[float | None]:
+    """Return the values of NE in the picture besides those of training."""
+    scored = report.validation is not None and report.validation.metric == "ne"
+    return [
+        report.headline.ne if report.headline is not None else None,
+        report.eval.teacher_ne if report.eval is not None else None,
+        *(value for _, value in (report.curves.validation if scored else ())),
+    ]
 
 
 def _by_trainer(title: str, unit: str, curves: Mapping[str, Sequence[Point]], missing: str) -> Figure:

@@ -99,7 +99,9 @@ def _quality(report: Report) -> list[str]:
             ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),
             ("gain ratio: (1 - NE) / (1 - NE of the teacher)", wording.number(report.eval.gain_ratio)),
         ]
-    progressive = [plain(wording.progressive(report)), ""] if report.train.progressive is not None else []
+    # Without held-out data it is the headline.
+    second = report.headline is not None and report.train.progressive is not None
+    progressive = [plain(wording.progressive(report)), ""] if second else []
     note = "NE is the logloss over that of always predicting the mean label: 1 is useless, lower is better."
     picture = f"![NE over examples]({NE_PICTURE})"
     return [

@@ -37,7 +37,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(Text(wording.quality(report), style="bold"))
     if text := labels_in_words(report):
         console.print(Text(text))
-    if report.train.progressive is not None:
+    if report.headline is not None and report.train.progressive is not None:
         console.print(Text(wording.progressive(report)))
     console.print(Text(wording.saved(report)))
     for text in wording.checkpoints(report):

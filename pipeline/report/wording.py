@@ -65,10 +65,11 @@ def auc(evaluation: Evaluation) -> str:
 
 
 def quality(report: Report) -> str:
-    """Describe the quality of the model."""
+    """Describe the quality of the model; without held-out data, that on the progressive part."""
     evaluation = report.headline
     if evaluation is None:
-        return "The model was not evaluated: no held-out data was scored in this run."
+        unscored = "The model was not evaluated: no held-out data was scored in this run."
+        return progressive(report) or unscored
     if evaluation.ne is None:
         score = f"logloss {number(evaluation.logloss)} (all labels are the same, so there is no NE)"
     else:

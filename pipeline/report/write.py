@@ -19,6 +19,7 @@ from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Hardware, R
 
 JSON_NAME: Final = "report.json"
 MARKDOWN_NAME: Final = "report.md"
+_PICTURES: Final = (NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE)
 
 
 def load_pictures() -> None:
@@ -68,6 +69,13 @@ def read_report(path: Path) -> Report:
     return Report.model_validate_json(path.read_bytes())
 
 
+def absent_pictures(directory: Path, report: Report) -> tuple[str, ...]:
+    """Return the names of wanted pictures that are not in the folder."""
+    if not report.pictures or missing_modules("plots"):
+        return ()
+    return tuple(name for name in _PICTURES if not (directory / name).exists())
+
+
 def _write_json(directory: Path, report: Report) -> None:
     with atomic_file(directory / JSON_NAME) as file:
         file.write(report.model_dump_json(indent=1).encode() + b"\n")
@@ -75,8 +83,7 @@ def _write_json(directory: Path, report: Report) -> None:
 
 def _write_markdown(directory: Path, report: Report) -> None:
     # Without links to pictures that are not in the folder.
-    links = (NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE)
-    absent = tuple(f"({name})" for name in links if not (directory / name).exists())
+    absent = tuple(f"({name})" for name in _PICTURES if not (directory / name).exists())
     lines = render_markdown(report).splitlines(keepends=True)
     text = "".join(line for line in lines if not (absent and line.rstrip().endswith(absent)))
     with atomic_file(directory / MARKDOWN_NAME) as file:

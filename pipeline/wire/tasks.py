@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -81,6 +83,36 @@ def post(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
     """
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(work)
+
+
+async def on_daemon_thread(work: Callable[[], T], name: str) -> T:
+    """Return what `work` returns, on a thread for which no end waits.
+
+    `asyncio.to_thread` is joined when the loop ends, so a call that waits for another host would delay the
+    end of the process. If this is cancelled, the thread goes on, and its result is dropped. Raises what
+    `work` raises.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(T, result))
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits gets it
+            post(loop, partial(settle, None, error))
+        else:
+            post(loop, partial(settle, result, None))
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done
 
 
 async def race(work: Awaitable[T], end: Awaitable[Any]) -> T | None:

@@ -71,7 +71,7 @@ def test_files_are_trained_on_as_they_come(
     arrive(click_log, incoming, "z.parquet")
     wait_for(own, 3 * OF_A_FILE)
     assert own.status()["progress"]["total"] is None
-    assert "looks for no more files" in stop(own)
+    assert "looks for no more input" in stop(own)
     assert own.wait(SECONDS) == ExitCode.OK, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -114,6 +114,19 @@ def test_an_interrupted_one_is_resumed_and_trains_what_has_come(
     assert report.examples.distinct == OF_A_FILE
     assert report.restored_examples == 2 * OF_A_FILE
     assert [Path(path).name for (path,) in second.run.query("SELECT path FROM spans")] == ["a.parquet"]
+
+
+def test_one_is_resumed_although_a_file_is_still_empty(
+    in_process: Callable[..., InProcessCluster], click_log: Path, incoming: Path
+) -> None:
+    first = interrupted(in_process, click_log, incoming)
+    (incoming / "b.parquet").touch()
+    second = in_process(going_on(changes(incoming), first.run)).start()
+    arrive(click_log, incoming, "a.parquet")
+    wait_for(second, OF_A_FILE)
+    stop(second)
+    assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
+    assert second.run.report.examples.distinct == OF_A_FILE
 
 
 def test_one_is_resumed_with_the_files_of_now_and_then_ends(

@@ -86,6 +86,28 @@ def test_messages_are_trained_on_as_they_come_and_a_resumed_run_goes_on(
     assert [start for start, _ in read["2"]] == ends[:-1]
 
 
+def test_a_resumed_run_goes_on_where_it_was_at_other_brokers(
+    in_process: Callable[..., InProcessCluster], broker: Broker
+) -> None:
+    broker.write("clicks", rows(1, 1_000), partition=1)
+    first = in_process(changes(broker)).start()
+    wait_for(first, 1_000)
+    first.coordinator.interrupt()
+    assert first.wait(SECONDS) == ExitCode.INTERRUPTED, first.coordinator.text()
+    with running_broker() as other:
+        other.write("clicks", [*rows(1, 1_000), *rows(2, 300)], partition=1)
+        moved = going_on(changes(broker), first.run, {"data": {"path": other.url("clicks")}})
+        second = in_process(moved).start()
+        wait_for(second, 300)
+        stop(second)
+        assert second.wait(SECONDS) == ExitCode.OK, second.coordinator.text()
+    report = second.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert (report.examples.distinct, report.restored_examples) == (300, 1_000)
+    said = f"{other.url('clicks')} goes on where {broker.url('clicks')} was read to"
+    assert any(said in event.what for event in report.events), report.events
+
+
 def test_a_schema_that_changes_in_mid_stream_stops_the_job_and_is_named(
     in_process: Callable[..., InProcessCluster], broker: Broker
 ) -> None:

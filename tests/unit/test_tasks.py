@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from shadowsync.pipeline.errors import ClusterError
-from shadowsync.pipeline.wire.tasks import TaskSet, background, race
+from shadowsync.pipeline.wire.tasks import TaskSet, background, on_daemon_thread, race
 
 
 async def fails() -> None:
@@ -114,3 +115,34 @@ def test_a_race_gives_the_work_or_ends_it() -> None:
             await race(fails(), forever(ended))
 
     asyncio.run(run())
+
+
+def test_a_daemon_thread_returns_and_raises_what_its_work_does() -> None:
+    async def run() -> int:
+        with pytest.raises(ZeroDivisionError):
+            await on_daemon_thread(lambda: 1 // 0, "fails")
+        return await on_daemon_thread(lambda: 7, "works")
+
+    assert asyncio.run(run()) == 7
+
+
+def test_the_end_of_a_loop_does_not_wait_for_a_daemon_thread() -> None:
+    """As `asyncio.to_thread` does: with it this would hang."""
+    held = threading.Event()
+
+    async def run() -> None:
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
+
+        def work() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            held.wait()
+
+        task = asyncio.ensure_future(on_daemon_thread(work, "held"))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert not held.is_set()
+    held.set()

@@ -3,6 +3,8 @@
 import { count, mark, number } from "./words.js";
 
 const HEIGHT = 210;
+// The first tenth of a curve; how many times the span of the others is far above them; how many say where they are.
+const [EARLY, FAR, ENOUGH] = [0.1, 3, 8];
 const CHARTS = {
   ne: { curves: (name) => name === "ne" || isValidation(name), x: "examples", digits: 4, zero: false },
   throughput: { curves: (name) => name.startsWith("throughput/"), x: "s", digits: 0, zero: true },
@@ -38,6 +40,20 @@ function begun(points) {
   return first < 1 ? points : points.slice(first - 1);
 }
 
+// The highest value that an axis needs: first points far above all others would squash the curve. As
+// `readable_top` in pipeline/report/curves.py.
+export function readableTop([places, ...curves], high) {
+  const early = places[0] + EARLY * (places[places.length - 1] - places[0]);
+  const later = curves.flatMap((values) => values.filter((value, at) => value != null && places[at] > early));
+  const [least, most] = [Math.min(...later), Math.max(...later)];
+  return later.length >= ENOUGH && most > least && high > most + FAR * (most - least) ? 2 * most - least : high;
+}
+
+const yRange = (chart) =>
+  chart.zero
+    ? (_, low, high) => [0, high > 0 ? high * 1.08 : 1]
+    : ({ data }, low, high) => (low == null ? [null, null] : uPlot.rangeNum(low, readableTop(data, high), 0.1, true));
+
 function options(chart, names, width) {
   const axis = {
     stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
@@ -53,7 +69,7 @@ function options(chart, names, width) {
   }));
   return {
     width, height: HEIGHT,
-    scales: { x: { time: false }, y: chart.zero ? { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } : {} },
+    scales: { x: { time: false }, y: { range: yRange(chart) } },
     axes: [{ ...axis, size: 28 }, { ...axis, size: 48 }],
     series: [{ label: chart.x, value: (_, value) => count(value) }, ...series],
     legend: { show: true, live: true },

@@ -6,7 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ....pipeline.checkpoint.manifest import CheckpointManifest
@@ -14,6 +14,7 @@ from ....pipeline.checkpoint.saved import Place, open_saved
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.config.job import Job
 from ....pipeline.data.span import Span
+from ....pipeline.data.topic import moved_topics
 from ....pipeline.embedding.placement.plan import TablePlan
 from ....pipeline.embedding.placement.ranges import Range, find_split_fault
 from ....pipeline.embedding.storage.saved_tables import SavedTables
@@ -47,6 +48,7 @@ class RestoredRun:
         plan: the plan of its tables if the job has as many nodes; None if they are split anew.
         applied_again: if tables are split anew, number of batches that will be applied a second time to rows
             whose shard had them before.
+        moved: of partitions of topics that are at other brokers now, where they were and where they are.
     """
 
     folder: Place
@@ -55,6 +57,7 @@ class RestoredRun:
     applied_before: dict[str, frozenset[BatchId]]
     applied_again: int
     plan: TablePlan | None
+    moved: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, job: Job, spans: Sequence[Span] | None) -> RestoredRun | None:
@@ -73,10 +76,10 @@ class RestoredRun:
         if spans is not None:
             _require_same_input(manifest, spans)
         ledger = SavedLedger.read(folder, manifest.files)
-        early = _applied_early(folder, manifest, ledger)
+        early, moved = _applied_early(folder, manifest, ledger), _moved(job, manifest)
         if (plan := _saved_plan(job, SavedTables(folder, manifest))) is not None:
-            return cls(folder, manifest, ledger, early, 0, plan)
-        return cls(folder, manifest, ledger, {}, _trained_again(early, ledger), None)
+            return cls(folder, manifest, ledger, early, 0, plan, moved)
+        return cls(folder, manifest, ledger, {}, _trained_again(early, ledger), None, moved)
 
     def origin(self) -> Origin:
         """Return what the job's state keeps of it."""
@@ -98,7 +101,8 @@ class RestoredRun:
                 "; the tables are split differently, so some rows get batches a second time:"
                 f" {self.applied_again:,}"
             )
-        return text
+        topics = {old.rpartition("/")[0]: new.rpartition("/")[0] for old, new in self.moved.items()}
+        return text + "".join(f"; {new} goes on where {old} was read to" for old, new in topics.items())
 
 
 def _trained_again(early: Mapping[str, frozenset[BatchId]], ledger: SavedLedger) -> int:
@@ -178,7 +182,18 @@ def known_input(job: Job) -> KnownInput | None:
             f"its input cannot be read: {error}", where=str(folder), remedy="use another checkpoint"
         ) from error
     tables = manifest.plan["tables"]
-    return KnownInput(spans, {name: table["ids"] for name, table in tables.items() if table.get("ids")})
+    moved = _moved(job, manifest)
+    return KnownInput(
+        [replace(span, path=moved.get(span.path, span.path)) for span in spans],
+        {name: table["ids"] for name, table in tables.items() if table.get("ids")},
+        # A job that follows finds them itself, once they are complete.
+        others=not job.data.follow,
+    )
+
+
+def _moved(job: Job, manifest: CheckpointManifest) -> dict[str, str]:
+    """Return the present paths of partitions that the run read at other brokers."""
+    return moved_topics(manifest.ledger["input"]["files"], job.data.path)
 
 
 def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> None:

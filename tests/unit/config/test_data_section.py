@@ -188,6 +188,10 @@ def test_refused_columns(refusal: Callable[..., str], columns: str, said: str) -
             ("data.follow=true", "data.split.by=fraction", "data.split.test=0.1"),
             "data.split: does not go with data.follow; give data.validation_path and eval_path",
         ),
+        (
+            ("data.follow=true", "data.epochs=2", "data.split.by=fraction", "data.split.test=0.1"),
+            "data.epochs: does not go with data.follow; leave it at 1; data.split: does not go with",
+        ),
         (("data.split.test=0.1",), "data.split.by: not given, but data.split has parts; give"),
         (
             ("data.split.by=fraction",),

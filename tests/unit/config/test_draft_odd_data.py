@@ -191,3 +191,15 @@ def test_a_label_without_a_value_is_told(tmp_path: Path) -> None:
     file = write(tmp_path / "log.csv", CLICKS | {"end": [""] * 100})
     with pytest.raises(JobFileError, match="the label 'end' has no value; name another"):
         draft(file, "end")
+
+
+def test_a_heavy_tail_is_in_logarithms_also_with_a_code_below_zero(tmp_path: Path) -> None:
+    def transform(low: float) -> str:
+        views = [low, 3.0, 5.0, 4.0] * 24 + [200.5, 5_000.5, 90_000.5, 1.5]
+        _, job = draft(write(tmp_path / f"{low}.csv", CLICKS | {"views": views}), "click")
+        return job.data.columns["views"].transform
+
+    assert transform(0.5) == "log"
+    assert transform(-1.5) == "log"
+    # Large numbers below 0 are no codes: money, for example.
+    assert transform(-9_000.5) == "none"

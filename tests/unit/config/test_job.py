@@ -262,6 +262,16 @@ def test_deterministic_needs_an_input_that_is_there(refusal: Callable[..., str],
     assert load("", "data.follow=true").data.follow
 
 
+def test_a_followed_input_has_no_epochs_to_validate_by(refusal: Callable[..., str], load: Load) -> None:
+    text = '[data]\nformat = "parquet"\npath = "x"\n'
+    assert refusal(text, "data.follow=true", "validation.every_epochs=1") == (
+        "validation.every_epochs: 1 given; with data.follow no epoch ends, so set every_examples or "
+        "every_seconds"
+    )
+    assert load("", "data.follow=true", "validation.every_examples=1").validation.every_examples == 1
+    assert load("", "validation.every_epochs=1").validation.every_epochs == 1
+
+
 def test_deterministic_needs_a_fixed_rate(refusal: Callable[..., str], load: Load) -> None:
     text = '[data]\nformat = "parquet"\npath = "x"\n'
     assert refusal(text, "run.deterministic=true") == (

@@ -14,7 +14,7 @@ from shadowsync.pipeline.data.kafka_client import is_topic
 from shadowsync.pipeline.data.paths import match_files
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.data.text import line_blocks
-from shadowsync.pipeline.data.topic import offset_spans, offsets_of, partitions_of
+from shadowsync.pipeline.data.topic import moved_topics, offset_spans, offsets_of, partitions_of
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
 from shadowsync.pipeline.jobfile.load import job_of_tree
@@ -162,3 +162,30 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_what_does_not_go_with_a_topic(data: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said.split(";")[0]):
         job_of("kafka://127.0.0.1:9/clicks", **data)
+
+
+KNOWN = ["kafka://old:1/clicks/0", "kafka://old:1/clicks/3", "data/a.csv"]
+
+
+def test_a_topic_at_other_brokers_has_moved() -> None:
+    moved = {path: path.replace("old:1", "new:2,new:3") for path in KNOWN[:2]}
+    assert moved_topics(KNOWN, ["kafka://new:2,new:3/clicks", "data/*.csv"]) == moved
+    assert moved_topics(KNOWN[:1], ["kafka://new:2/clicks/0"]) == {KNOWN[0]: "kafka://new:2/clicks/0"}
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ["kafka://old:1/clicks"],
+        ["kafka://old:1/clicks", "kafka://new:2/clicks"],
+        ["kafka://new:2/clicks", "kafka://new:3/clicks"],
+        ["kafka://new:2/others"],
+        [],
+    ],
+)
+def test_a_topic_has_not_moved_where_that_is_not_clear(patterns: list[str]) -> None:
+    assert moved_topics(KNOWN, patterns) == {}
+
+
+def test_of_two_topics_of_one_name_neither_has_moved() -> None:
+    assert moved_topics([*KNOWN, "kafka://else:1/clicks/0"], ["kafka://new:2/clicks"]) == {}

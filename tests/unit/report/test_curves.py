@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shadowsync.pipeline.errors import ResourceError
-from shadowsync.pipeline.report.curves import draw_curves
+from shadowsync.pipeline.report.curves import draw_curves, readable_top
 from shadowsync.pipeline.report.model import Curves, Report
 from shadowsync.pipeline.report.quality import Validation
 
@@ -84,6 +84,37 @@ def test_odd_curves_are_drawn(full_report: Report, tmp_path: Path) -> None:
     changed = full_report.model_copy(update={"curves": curves, "run": "a$b$c"})
     for name, picture in _drawn(changed, tmp_path / "odd").items():
         assert _coloured(picture) > 20, name
+
+
+STEADY = [(float(at), 1.0 - 0.02 * at / 40) for at in range(1, 41)]
+
+
+def spiked(value: float) -> list[tuple[float, float]]:
+    return [(1.0, value), *STEADY[1:]]
+
+
+def test_first_points_far_above_all_others_leave_the_axis() -> None:
+    assert readable_top(STEADY) == STEADY[0][1]
+    assert readable_top(spiked(1.02)) == 1.02, "a curve that falls"
+    assert readable_top(spiked(14.7)) < 1.02
+    # What is beside the curve needs its place, too; and a few points do not say where a curve is.
+    assert 2.0 < readable_top(spiked(14.7), [2.0]) < 14.7
+    assert readable_top(spiked(14.7)[:5]) == 14.7
+    # A peak that comes later is no beginning.
+    assert readable_top([*STEADY[:30], (31.0, 14.7), *STEADY[31:]]) == 14.7
+
+
+def test_an_early_peak_does_not_squash_the_picture(full_report: Report, tmp_path: Path) -> None:
+    def rows_of_the_curve(value: float) -> int:
+        curves = full_report.curves.model_copy(update={"ne": spiked(value), "validation": []})
+        alone = {"curves": curves, "eval": None, "eval_best": None}
+        picture = _drawn(full_report.model_copy(update=alone), tmp_path / str(value))["ne.png"]
+        right = picture[60:, picture.shape[1] // 3 :]
+        blue = (right[..., 2] > 0.6) & (right[..., 0] < 0.3)
+        return int(blue.any(axis=1).sum())
+
+    assert rows_of_the_curve(14.7) > 50
+    assert rows_of_the_curve(1.02) > 50
 
 
 def test_a_folder_that_is_not_there_is_named(full_report: Report, tmp_path: Path) -> None:

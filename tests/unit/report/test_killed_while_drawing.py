@@ -32,12 +32,27 @@ def test_the_report_that_is_there_counts(full_report: Report, tmp_path: Path) ->
     (tmp_path / JSON_NAME).write_text(full_report.model_dump_json(), encoding="utf-8")
     code, text, report = outcome(tmp_path)
     assert code == full_report.exit_code
-    assert (
-        text
-        == "the coordinator died (killed by SIGKILL); the report was written, but some pictures are missing"
+    assert text == (
+        "the coordinator died (killed by SIGKILL); the report was written, but without ne.png, sync_gap.png, "
+        "throughput.png"
     )
     assert report == full_report == read_report(tmp_path / JSON_NAME)
     assert full_report.run in (tmp_path / MARKDOWN_NAME).read_text(encoding="utf-8")
+
+
+def test_only_pictures_that_are_missing_are_named(full_report: Report, tmp_path: Path) -> None:
+    (tmp_path / JSON_NAME).write_text(full_report.model_dump_json(), encoding="utf-8")
+    (tmp_path / "ne.png").touch()
+    assert outcome(tmp_path)[1].endswith("the report was written, but without sync_gap.png, throughput.png")
+    for name in ("sync_gap.png", "throughput.png"):
+        (tmp_path / name).touch()
+    assert outcome(tmp_path)[1].endswith("; the report was written")
+
+
+def test_pictures_that_were_not_wanted_are_not_missing(full_report: Report, tmp_path: Path) -> None:
+    plain = full_report.model_copy(update={"pictures": False})
+    (tmp_path / JSON_NAME).write_text(plain.model_dump_json(), encoding="utf-8")
+    assert outcome(tmp_path)[1].endswith("; the report was written")
 
 
 def test_without_a_report_the_job_was_stopped(tmp_path: Path) -> None:

@@ -43,6 +43,18 @@ def test_how_many_are_scored_of_how_many(full_report: Report, changes: dict[str,
     assert said in render_markdown(report)
 
 
+def test_without_held_out_data_it_is_the_headline(full_report: Report) -> None:
+    text = "NE 0.7123, AUC 0.8011 on 20,000 examples of the progressive part, of the trainers' replicas"
+    report = with_part(full_report)
+    assert not wording.quality(report).startswith(text)
+    alone = report.model_copy(update={"eval": None, "eval_best": None})
+    assert wording.quality(alone).startswith(text)
+    page = render_markdown(alone)
+    assert f"**{text}" in page
+    assert page.count(text) == 1
+    assert "not evaluated" not in page
+
+
 def test_without_the_part_nothing_is_said(full_report: Report) -> None:
     assert wording.progressive(full_report) == ""
     assert "progressive part" not in render_markdown(full_report)

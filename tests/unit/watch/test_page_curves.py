@@ -47,3 +47,23 @@ def test_of_a_further_label_ne_and_auc_are_shown(tmp_path: Path) -> None:
     names = ["ne", "lift", "ne/bought", "auc/a/b", "lift/bought", "logloss/ne"]
     found = on_page(tmp_path, "words.js", f"{json.dumps(names)}.filter(page.isShown)")
     assert found == ["ne", "lift", "ne/bought", "auc/a/b"]
+
+
+@needs_node
+def test_first_points_far_above_all_others_leave_the_axis(tmp_path: Path) -> None:
+    places = list(range(1, 41))
+    steady = [1.0 - 0.02 * at / 40 for at in places]
+    curves = [
+        [steady],
+        [[1.02, *steady[1:]]],
+        [[14.7, *steady[1:]]],
+        [[14.7, *steady[1:]], [None] * 39 + [2.0]],
+        [[*steady[:30], 14.7, *steady[31:]]],
+    ]
+    data = json.dumps([[places, *one] for one in curves])
+    top = "Math.max(...data.slice(1).flat().filter((value) => value != null))"
+    found = on_page(tmp_path, "charts.js", f"{data}.map((data) => page.readableTop(data, {top}))")
+    assert found[:2] == [steady[0], 1.02]
+    assert found[2] < 1.02
+    assert 2.0 < found[3] < 14.7
+    assert found[4] == 14.7

@@ -200,3 +200,24 @@ def test_where_it_cannot_look_it_says_so_and_looks_again(
         assert own.look().spans == ()
     assert "new files could not be looked for: does not answer" in caplog.text
     assert [Path(span.path).name for span in own.look().spans] == ["n.csv"]
+
+
+def test_an_input_that_stays_out_of_reach_is_told_once_and_so_is_its_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "m.csv")
+    own = growing(job_of(tmp_path))
+
+    def fails(*_: Any, **__: Any) -> list[str]:
+        raise DataError("does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(input_follower, "match_files", fails)
+        notes = [own.look().notes for _ in range(4)]
+    told = "new input cannot be looked for, and the job goes on trying: does not answer"
+    assert notes == [(), (told,), (), ()]
+    assert [own.look().notes for _ in range(2)] == [("new input can be looked for again",), ()]
+    with monkeypatch.context() as patched:
+        patched.setattr(input_follower, "match_files", fails)
+        assert own.look().notes == (), "one alone may be a file that has just gone"
+    assert own.look().notes == ()

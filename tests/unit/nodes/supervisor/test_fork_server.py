@@ -19,6 +19,7 @@ import psutil
 import pytest
 from shadowsync.nodes.runtime.process import ENTRY_POINTS, python
 from shadowsync.nodes.supervisor.child import Child
+from shadowsync.nodes.supervisor.fork_server import ForkServer
 from shadowsync.nodes.supervisor.starter import (
     METHOD_VARIABLE,
     ForkStarter,
@@ -251,6 +252,15 @@ def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[st
         lasting.end(ForkStarter)
     assert code == -signal.SIGKILL
     assert "the fork server has ended" in text
+
+
+def test_a_client_that_was_killed_before_it_read_a_reply_is_an_end() -> None:
+    client, server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with server:
+        server.send(b"a reply")
+        # Linux resets the connection of one that closes with unread messages.
+        client.close()
+        assert ForkServer(server).serve() is None
 
 
 FORKS = """
