@@ -331,6 +331,8 @@ class AttachedLoop:
                 self._thread.fail(ClusterError("the loop left"))
                 self._thread.join(END_SECONDS)
             self._views.detach()
+            if self._thread.join(0):
+                self._role.release()
             self._joining.leave()
         if closing_round:
             # An exception of the user's is not kept until the other loops have left.

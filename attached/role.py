@@ -78,6 +78,7 @@ class LoopRole(SynchronizedRole):
     """
 
     name: ClassVar[str] = "trainer"
+    host: ClassVar[str] = "hub"
 
     def __init__(
         self,
@@ -252,6 +253,11 @@ class LoopRole(SynchronizedRole):
             if self.algorithm.needs_peers:
                 await self._ask_to_pause(paused=False)
 
+    def release(self) -> None:
+        """Drop the replica and what the rounds had, once the node has ended; the counts stay."""
+        self._counts_before = self.metrics()
+        self._sync, self.context, self._before = None, None, None
+
     async def close(self) -> None:
         """End the shadow thread."""
         self.over = True
@@ -304,6 +310,7 @@ class LoopRole(SynchronizedRole):
             await sync.seed(first)
         elif algorithm.needs_center and self._start == "cluster":
             replica.flat.copy_((await sync.read_center())[: replica.flat.numel()])
+        self._first_model = None
 
     async def _begin(self, request: Begin) -> Done:  # noqa: ARG002
         assert self.context is not None

@@ -3,11 +3,11 @@
     python benchmarks/speed/attached_step.py --out docs/results/attached_step.json
     python benchmarks/speed/attached_step.py --table docs/results/attached_step.json
 
-A pair is a block of 20 steps of each, in random order; each gives CPU seconds of the loop's thread, by the
-kernel's clock. Then the attached loop trains alone for some seconds: `beside` is the CPU of all other threads
-per second of the clock. On a machine that others use, a step lasts longer by the clock, and has more of it;
-so `cost` is what a loop with a core for itself pays: `own` - 1 + `beside`. `hook` is what attach does in each
-step, called alone. Two equal loops differ by a percent or two, by where their memory lies.
+A pair is a block of up to 20 steps of each, in random order; each gives CPU seconds of the loop's thread, by
+the kernel's clock. Then the attached loop trains alone for some seconds: `beside` is the CPU of all other
+threads per second of the clock. On a machine that others use, a step lasts longer by the clock, and has more
+of it; so `cost` is what a loop with a core for itself pays: `own` - 1 + `beside`. `hook` is what attach does
+in each step, called alone. Two equal loops differ by a percent or two, by where their memory lies.
 
 Rows: `plain` beside plain must cost nothing; `attached` has a gap that is never reached, `rounds` the default
 duty cycle; `waiting` is `attached` with some 2% of a step in each step, which must be seen. Each row is of
@@ -43,7 +43,8 @@ NEVER: Final = ("--set", "sync.gap=1000000000")
 KNOWN_COST: Final = 0.02
 START_SECONDS: Final = 60.0
 WARM_STEPS: Final = 50
-BLOCK_STEPS: Final = 20
+BLOCK_SECONDS: Final = 0.03
+MOST_STEPS: Final = 20
 DRAWS: Final = 2_000
 HOOK_TRIES, HOOK_CALLS = 20, 200
 
@@ -92,10 +93,10 @@ class Loop:
                 self.spent_seconds += spent
 
 
-def block(loop: Loop) -> float:
+def block(loop: Loop, steps: int) -> float:
     """Train a block; return the thread's seconds."""
     before = time.thread_time()
-    loop.train(BLOCK_STEPS)
+    loop.train(steps)
     return time.thread_time() - before
 
 
@@ -134,19 +135,22 @@ def measure(name: str, variant: str, pairs: int, seconds: float, seed: int) -> d
             attached = stack.enter_context(shadowsync.attach(other.model, other.optimizer, join=join))
         for loop in (plain, other):
             loop.train(WARM_STEPS)
+        step = min(block(plain, 1) for _ in range(WARM_STEPS))
+        steps = max(1, min(MOST_STEPS, round(BLOCK_SECONDS / step)))
         if variant == "waiting":
-            other.spend_seconds = KNOWN_COST * min(block(plain) for _ in range(3)) / BLOCK_STEPS
+            other.spend_seconds = KNOWN_COST * step
         order = random.Random(seed)
         rows = []
         for _ in range(pairs):
-            first = block(other) if order.random() < 0.5 else None
-            under = block(plain)
-            rows.append([under, first if first is not None else block(other)])
+            first = block(other, steps) if order.random() < 0.5 else None
+            under = block(plain, steps)
+            rows.append([under, first if first is not None else block(other, steps)])
         put_in = other.spent_seconds / sum(under for under, _ in rows)
         others, clock = beside(other, seconds)
         rounds = attached.metrics()["rounds"] if attached else 0
         hook = hook_seconds(attached) if attached else 0.0
-    return {"rounds": rounds, "hook": hook, "put_in": put_in, "beside": [others, clock], "pairs": rows}
+    figures = {"steps": steps, "rounds": rounds, "hook": hook, "put_in": put_in}
+    return {**figures, "beside": [others, clock], "pairs": rows}
 
 
 def summary(processes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -158,7 +162,7 @@ def summary(processes: list[dict[str, Any]]) -> dict[str, Any]:
     shares = [one["beside"][0] / one["beside"][1] for one in processes]
     besides = statistics.median(shares)
     return {
-        "step_ms": float(np.median(pairs[:, 0])) / BLOCK_STEPS * 1e3,
+        "step_ms": float(np.median(pairs[:, 0])) / processes[0]["steps"] * 1e3,
         "own": own,
         "own_of_processes": [statistics.median(b / a for a, b in one["pairs"]) for one in processes],
         "beside": shares,
@@ -178,7 +182,8 @@ def show(results: dict[str, Any]) -> str:
             put_in = f", {one['put_in']:.1%} put in" if one["put_in"] else ""
             own, cost = ([f"{value:{form}}" for value in one[key]] for key, form in _FORMS)
             shares = f"{min(one['beside']):.2%} to {max(one['beside']):.2%}"
-            cells = (f"{one['step_ms']:.2f}", f"{one['hook_us']:.1f}", f"{own[0]} ({own[1]} to {own[2]})", shares)
+            of_step = (f"{one['step_ms']:.2f}", f"{one['hook_us']:.1f}")
+            cells = (*of_step, f"{own[0]} ({own[1]} to {own[2]})", shares)
             rows.append((name, variant + put_in, *cells, f"{cost[0]} ({cost[1]} to {cost[2]})", one["pairs"]))
     head = ("model", "row", "step, ms", "hook, us", "own thread", "beside, of a core", "cost", "pairs")
     return "\n".join(markdown_table(head, [tuple(map(str, row)) for row in rows]))

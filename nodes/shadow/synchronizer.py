@@ -109,7 +109,7 @@ class Synchronizer:
             first = self._context.replica.snapshot(self._context.replica.whole)
             if model is not None:
                 first[: len(model)] = model
-            await self._shadow.run_with_peers(lambda peers: peers.center.seed(first))
+            await self._shadow.run_with_peers(lambda peers: peers.center.seed(first, is_kept=True))
 
     def begin(self) -> None:
         """Begin rounds, as training begins."""
@@ -147,7 +147,8 @@ class Synchronizer:
         async def on_loop(peers: ZmqPeers) -> None:
             async with self._shadow.round_lock:
                 await peers.center.replace(number, member)
-                await peers.center.seed(self._context.replica.snapshot(self._context.replica.whole), number)
+                first = self._context.replica.snapshot(self._context.replica.whole)
+                await peers.center.seed(first, number, is_kept=True)
 
         for fixed in self.fixed:
             fixed.replace(number, member)
