@@ -255,7 +255,7 @@ class AttachedLoop:
     def _after_step(self, *_: object) -> None:
         """Count a step of the optimizer, and look whether all is as it was."""
         self._check()
-        self._role.iterations[0] += 1
+        self._role.stepped()
         if self._role.over and not self._is_paused and self._take_up():
             return
         if self._role.over:
@@ -331,6 +331,8 @@ class AttachedLoop:
                 self._thread.fail(ClusterError("the loop left"))
                 self._thread.join(END_SECONDS)
             self._views.detach()
+            if self._thread.join(0):
+                self._role.release()
             self._joining.leave()
         if closing_round:
             # An exception of the user's is not kept until the other loops have left.

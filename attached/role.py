@@ -18,6 +18,7 @@ from ..nodes.replica.buffer import write_elements
 from ..nodes.replica.replica import ReplicaContext, find_device
 from ..nodes.runtime.role import NodeContext, unexpected_request
 from ..nodes.shadow.fixed_rate import FixedRate
+from ..nodes.shadow.rounds import DueSteps
 from ..nodes.shadow.synchronized_role import SynchronizedRole
 from ..nodes.shadow.synchronizer import Synchronizer
 from ..pipeline.config.job import Job
@@ -49,7 +50,7 @@ IDLE_SECONDS = 1.0
 END_SECONDS = 3.0
 # A loop that leaves at the same time ends the others' closing round, which is then made again without it.
 CLOSING_ROUNDS = 3
-BOOK_SECONDS = 1.0
+BOOK_SECONDS = 2.0
 LOOK_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class LoopRole(SynchronizedRole):
     """
 
     name: ClassVar[str] = "trainer"
+    host: ClassVar[str] = "hub"
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class LoopRole(SynchronizedRole):
         self._read_model: torch.Tensor | None = None
         self._asking: asyncio.Task[None] | None = None
         self.iterations: Int64Array = np.zeros(1, dtype=np.int64) if before is None else before.iterations
+        self._due = DueSteps()
         self.context: ReplicaContext | None = None
         self.begun: concurrent.futures.Future[None] = concurrent.futures.Future()
         self.over = False
@@ -167,6 +170,11 @@ class LoopRole(SynchronizedRole):
         if type(request) not in handlers:
             raise unexpected_request(self.name, request)
         return await handlers[type(request)](request)
+
+    def stepped(self) -> None:
+        """Count a step; on the loop's thread."""
+        self.iterations[0] += 1
+        self._due.stepped(int(self.iterations[0]))
 
     def metrics(self) -> dict[str, Any]:
         """Return the counts so far."""
@@ -245,6 +253,11 @@ class LoopRole(SynchronizedRole):
             if self.algorithm.needs_peers:
                 await self._ask_to_pause(paused=False)
 
+    def release(self) -> None:
+        """Drop the replica and what the rounds had, once the node has ended; the counts stay."""
+        self._counts_before = self.metrics()
+        self._sync, self.context, self._before = None, None, None
+
     async def close(self) -> None:
         """End the shadow thread."""
         self.over = True
@@ -288,7 +301,7 @@ class LoopRole(SynchronizedRole):
         if socket is None and self._socket is not None:
             self._socket.close()
         members = list(request.members)
-        sync = Synchronizer(context, algorithm, node, members, socket, request.group)
+        sync = Synchronizer(context, algorithm, node, members, socket, request.group, due=self._due)
         if counts := self._counts_before:
             sync.rounds.continue_from(counts["iterations"] - counts.get("gap_open", 0))
         self._start_sync(sync)
@@ -297,6 +310,7 @@ class LoopRole(SynchronizedRole):
             await sync.seed(first)
         elif algorithm.needs_center and self._start == "cluster":
             replica.flat.copy_((await sync.read_center())[: replica.flat.numel()])
+        self._first_model = None
 
     async def _begin(self, request: Begin) -> Done:  # noqa: ARG002
         assert self.context is not None

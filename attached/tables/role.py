@@ -48,6 +48,7 @@ class TablesRole(Role):
     """
 
     name: ClassVar[str] = "client"
+    host: ClassVar[str] = "hub"
 
     def __init__(
         self,

@@ -7,7 +7,9 @@ Each loop is a process with an address of its own, behind a network that delays 
 `delayed_network.py`: Linux, root). A hub or lighthouse has an address of its own as well. A loop takes
 `--steps` batches of its part of the data, or as many as it can in `--seconds`. In each step it waits for
 `--step-ms`, as for an accelerator, so that the processes do not measure each other's share of the cores.
-Losses are of its replica on held-out examples, computed after the run. Systems that are not installed are
+Each round has another teacher, other examples and first values, which all systems share.
+Losses on held-out examples, computed after the run, are of its replica (`curve`) and of the mean of all
+replicas (`models`), which is what `AttachedLoop.model` gives. Systems that are not installed are
 left out; they need, beside this package,
 
     pip install --no-deps torchft==0.2.0 hivemind==1.1.12
@@ -36,6 +38,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import psutil
 from shadowsync.benchmarks.pairs import save
 from shadowsync.benchmarks.peers.delayed_network import DelayedNetwork
@@ -45,6 +48,8 @@ from shadowsync.pipeline.text.markdown import markdown_table
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 
 SETTINGS: Final = ("steps", "step_ms", "seconds")
+# Of the paired differences.
+AT: Final = (100, 200, 300)
 START_SECONDS: Final = 90.0
 # A run's end, and the computation of its losses.
 END_SECONDS: Final = 60.0
@@ -126,12 +131,13 @@ def hosts_of(loops: int, network: DelayedNetwork, folder: Path) -> Iterator[tupl
             host.close()
 
 
-def run(system: str, loops: Sequence[Host], server: Host, given: argparse.Namespace) -> Row:
+def run(system: str, seed: int, loops: Sequence[Host], server: Host, given: argparse.Namespace) -> Row:
     """Do one run; return what each loop did. Raises RunFailed."""
     folder = Path(tempfile.mkdtemp(prefix="peers-"))
     JobKey.generate().write(folder / "job.key")
     order = {
         "system": system,
+        "seed": seed,
         "addresses": [host.address for host in loops],
         "server": server.address,
         "bind": f"{server.address}:{SERVER_PORT}",
@@ -158,7 +164,9 @@ def run(system: str, loops: Sequence[Host], server: Host, given: argparse.Namesp
         for host in loops:
             host.order("result")
             results.append(host.expect("losses", END_SECONDS))
-        return figures(results)
+        loops[0].order("model")
+        models = loops[0].expect("models", END_SECONDS)["models"]
+        return figures(results) | {"models": [[round(step), round(loss, 4)] for step, _, loss in models]}
     finally:
         for host in started:
             host.end_run()
@@ -191,7 +199,7 @@ def installed() -> list[str]:
 
 def measure(given: argparse.Namespace) -> None:
     """Measure every run that the file does not have yet; save after each."""
-    settings = {name: getattr(given, name) for name in SETTINGS}
+    settings = {name: getattr(given, name) for name in SETTINGS} | {"examples": "of each round"}
     rows = [row for row in read_rows(given.out, settings) if "failed" not in row]
     done = {(row["system"], row["loops"], row["delay_ms"], row["round"]) for row in rows}
     network = DelayedNetwork()
@@ -207,7 +215,7 @@ def measure(given: argparse.Namespace) -> None:
             row: Row = {"system": system, "loops": loops, "delay_ms": delay, "round": number}
             row["others_cores"] = round(busy, 2)
             try:
-                row |= run(system, hosts[:loops], server, given)
+                row |= run(system, number, hosts[:loops], server, given)
             except RunFailed as error:
                 row["failed"] = str(error)
             rows.append(row)
@@ -246,6 +254,51 @@ def tables(rows: Sequence[Row], at: int, loss: float) -> str:
     return "\n\n".join(parts)
 
 
+def differences(rows: Sequence[Row], against: str) -> str:
+    """Return losses less those of another system, paired by loops, delay and round: means, 95% intervals.
+
+    Of the loops' own replicas, and of the mean of the replicas less the other's own ones. Below 0 is better.
+    """
+    found = [row for row in rows if "failed" not in row]
+    key = ("loops", "delay_ms", "round")
+    others = {tuple(row[one] for one in key): row for row in found if row["system"] == against}
+    lines = []
+    for system in dict.fromkeys(row["system"] for row in found):
+        paired = [
+            (row, others[place])
+            for row in found
+            if row["system"] == system and (place := tuple(row[one] for one in key)) in others
+        ]
+        cells = []
+        for losses in (own_losses, model_losses):
+            for at in AT:
+                pairs = [(losses(row).get(at), own_losses(other).get(at)) for row, other in paired]
+                gained = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+                cells.append(mean_interval(gained))
+        lines.append([system, *cells])
+    head = [f"{what} after {at}" for what in ("replica", "model") for at in AT]
+    return "\n".join(markdown_table([f"loss less {against}'s", *head], lines))
+
+
+def own_losses(row: Row) -> dict[int, float]:
+    """Return the loops' losses by steps."""
+    return {step: loss for step, _, loss in row["curve"]}
+
+
+def model_losses(row: Row) -> dict[int, float]:
+    """Return the losses of the mean of all replicas by steps."""
+    return dict(row.get("models", ()))
+
+
+def mean_interval(values: Sequence[float]) -> str:
+    """Return a mean with its 95% bootstrap interval, and how many values there are."""
+    if not values:
+        return "-"
+    drawn = np.random.default_rng(0).choice(np.array(values), (10_000, len(values))).mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return f"{statistics.fmean(values):+.3f} ({low:+.3f} to {high:+.3f}), {len(values)}"
+
+
 def cell(rows: Sequence[Row], at: int, loss: float) -> str:
     """Return examples/s, the loss after `at` steps, and the seconds to `loss`."""
     found = [row for row in rows if "failed" not in row]
@@ -269,6 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--against", default="torchft_local_sgd", help="the table has losses less its")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--loops", type=int, nargs="+", default=[2, 4])
     parser.add_argument(
@@ -285,7 +339,9 @@ def main() -> None:
     parser.add_argument("--logs", type=Path, help="a folder for what the hosts wrote")
     given = parser.parse_args()
     if given.table is not None:
-        print(tables(read_rows(given.table), given.at, given.loss))
+        rows = read_rows(given.table)
+        print(tables(rows, given.at, given.loss))
+        print(f"\n{differences(rows, given.against)}")
     elif given.out is None:
         parser.error("give --out or --table")
     else:

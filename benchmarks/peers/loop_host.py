@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,11 +32,14 @@ FEATURES, HIDDEN, CLASSES, BATCH = 64, 256, 10, 64
 SHARD, HELD_OUT = 2_048, 4_096
 MARK: Final = 25
 SERVER: Final = -1
+PARTS: Final = 10_000
+# Steps, seconds, and the replica as of then, float32 [numel].
+Mark = tuple[int, float, torch.Tensor]
 
 
-def network() -> nn.Sequential:
-    """Return the model of all runs, 85 thousand parameters, always with the same values."""
-    torch.manual_seed(7)
+def network(seed: int) -> nn.Sequential:
+    """Return the model of all runs, 85 thousand parameters; the same values for the same seed."""
+    torch.manual_seed(7 + seed)
     return nn.Sequential(
         *(nn.Linear(FEATURES, HIDDEN), nn.ReLU()),
         *(nn.Linear(HIDDEN, HIDDEN), nn.ReLU()),
@@ -43,12 +47,15 @@ def network() -> nn.Sequential:
     )
 
 
-def examples(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features float32 [count, FEATURES] and labels int64 [count] that a fixed teacher drew."""
-    of_teacher = torch.Generator().manual_seed(1)
+def examples(seed: int, part: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features float32 [count, FEATURES] and labels int64 [count] that a teacher drew.
+
+    Each seed has a teacher; each part of its examples is drawn apart.
+    """
+    of_teacher = torch.Generator().manual_seed(1 + seed)
     first = torch.randn(FEATURES, 32, generator=of_teacher) / FEATURES**0.5
     second = torch.randn(32, CLASSES, generator=of_teacher)
-    random = torch.Generator().manual_seed(1000 + seed)
+    random = torch.Generator().manual_seed(1000 + part + PARTS * seed)
     features = torch.randn(count, FEATURES, generator=random)
     logits = torch.relu(features @ first) @ second
     labels = torch.multinomial(torch.softmax(logits, dim=1), 1, generator=random).squeeze(1)
@@ -58,27 +65,28 @@ def examples(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
 class Run:
     """One run in a process of its own; a thread reads orders meanwhile."""
 
-    def __init__(self, order: dict[str, Any], answers: int) -> None:
+    def __init__(self, rank: int, order: dict[str, Any], answers: int) -> None:
         self._order, self._answers = order, answers
         self._go = threading.Event()
-        self._marks: list[tuple[int, float, torch.Tensor]] = []
+        server, folder = order["server"], Path(order["folder"])
+        self._place = Place(rank, tuple(order["addresses"]), server, order.get("interface", ""), folder)
+        self._marks: list[Mark] = []
         self._lock = threading.Lock()
         self._is_finished = False
         self._steps, self._seconds = 0, 0.0
         self._rounds: int | None = None
         threading.Thread(target=self._read_orders, daemon=True).start()
 
-    def train(self, rank: int) -> None:
+    def train(self) -> None:
         """Train until the steps are done, or the time is over."""
-        order = self._order
-        addresses = tuple(order["addresses"])
-        place = Place(rank, addresses, order["server"], order["interface"], Path(order["folder"]))
+        order, place, rank = self._order, self._place, self._place.rank
         # torchft tells the others this name, which has to lead here.
         socket.sethostname(place.address)
-        features, labels = examples(rank, SHARD)
+        seed = order["seed"]
+        features, labels = examples(seed, rank, SHARD)
         # The same batches in the same order, whatever the system.
-        order_of = torch.Generator().manual_seed(rank)
-        model = network()
+        order_of = torch.Generator().manual_seed(rank + PARTS * seed)
+        model = network(seed)
         parameters = list(model.parameters())
         optimizer = torch.optim.SGD(parameters, lr=0.02, momentum=0.9)
         forward, stepped = SYSTEMS[order["system"]](model, optimizer, place)
@@ -108,9 +116,7 @@ class Run:
 
     def serve(self) -> None:
         """Run what the loops of a system meet at."""
-        order = self._order
-        addresses = tuple(order["addresses"])
-        place = Place(SERVER, addresses, order["server"], "", Path(order["folder"]))
+        order, place = self._order, self._place
         if order["system"] in HUBS:
             announce = place.folder / "hub.txt"
             threading.Thread(target=self._tell_when, args=(announce,), daemon=True).start()
@@ -140,22 +146,41 @@ class Run:
                     self._go.set()
                 case "result":
                     self._answer(**self._result())
+                case "model":
+                    self._answer(models=self._losses(self._means()))
                 case _:
                     os._exit(0)
         os._exit(0)
 
     def _result(self) -> dict[str, Any]:
-        features, labels = examples(999, HELD_OUT)
-        model = network()
-        losses = []
-        for step, seconds, flat in list(self._marks):
-            nn.utils.vector_to_parameters(flat, model.parameters())
-            with torch.no_grad():
-                losses.append([step, seconds, float(nn.functional.cross_entropy(model(features), labels))])
+        """Return what the loop did, and keep its replicas for whoever makes their mean."""
+        torch.save(self._marks, self._place.folder / f"replicas{self._place.rank}.pt")
+        losses = self._losses(self._marks)
         # A loop that waits for others when the time is over has spent that time, too.
         is_done = self._steps == self._order["steps"]
         seconds = self._seconds if is_done else self._order["seconds"]
         return {"steps": self._steps, "seconds": seconds, "rounds": self._rounds, "losses": losses}
+
+    def _losses(self, marks: Sequence[Mark]) -> list[list[float]]:
+        """Return steps, seconds and loss of each mark."""
+        seed = self._order["seed"]
+        features, labels = examples(seed, 999, HELD_OUT)
+        model = network(seed)
+        found = []
+        for step, seconds, flat in list(marks):
+            nn.utils.vector_to_parameters(flat, model.parameters())
+            with torch.no_grad():
+                found.append([step, seconds, float(nn.functional.cross_entropy(model(features), labels))])
+        return found
+
+    def _means(self) -> list[Mark]:
+        """Return the marks with the mean of all loops' replicas."""
+        place = self._place
+        found = [torch.load(place.folder / f"replicas{rank}.pt") for rank in range(place.world)]
+        return [
+            (marks[0][0], marks[0][1], torch.stack([flat for _, _, flat in marks]).mean(dim=0))
+            for marks in zip(*found, strict=False)
+        ]
 
     def _answer(self, **answer: Any) -> None:
         os.write(self._answers, (json.dumps(answer) + "\n").encode())
@@ -175,9 +200,9 @@ def read_line() -> str:
 def run_child(rank: int, order: dict[str, Any], answers: int) -> None:
     """Do one run in this process; it ends when it is told to."""
     os.setpgid(0, 0)
-    run = Run(order, answers)
+    run = Run(rank, order, answers)
     try:
-        run.serve() if rank == SERVER else run.train(rank)
+        run.serve() if rank == SERVER else run.train()
     except BaseException as error:  # noqa: BLE001 - the driver is told
         traceback.print_exc()
         os.write(answers, (json.dumps({"failed": f"{type(error).__name__}: {error}"[:500]}) + "\n").encode())

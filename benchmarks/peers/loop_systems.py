@@ -25,6 +25,10 @@ from torch import nn
 EVERY: Final = 30
 # Of those in the background that make the most of not being waited for.
 OFTEN: Final = ("--set", "sync.gap=4", "--set", "sync.duty=0.1")
+# Replicas keep what they trained during a round.
+KEEP: Final = ("--set", 'sync.options.form="keep"')
+START: Final = ("--set", "sync.start_iterations=100", "--set", "sync.start_duty=1.0")
+MOMENTUM: Final = ("--set", "sync.options.elastic_rate=1.0", "--set", 'sync.options.block_momentum="auto"')
 STORE_PORT: Final = 29_400
 SERVER_PORT: Final = 29_300
 MATCHMAKING_SECONDS: Final = 1.0
@@ -215,7 +219,14 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "easgd_often": attached,
     "ma": attached,
     "ma_often": attached,
+    "ma_keep_whole": attached,
+    "ma_keep": attached,
+    "ma_keep_most": attached,
+    "ma_start": attached,
+    "bmuf_keep": attached,
+    "downpour_mean": attached,
     "diloco": attached,
+    "diloco_often": attached,
     "ddp": ddp,
     "periodic_averager": periodic_averager,
     "torchft_local_sgd": torchft_local_sgd,
@@ -229,7 +240,14 @@ HUBS: Final[Mapping[str, tuple[str, ...]]] = {
     "easgd_often": ("--algo", "easgd", *OFTEN),
     "ma": ("--algo", "ma", "--set", f"sync.gap={EVERY}"),
     "ma_often": ("--algo", "ma", *OFTEN),
+    "ma_keep_whole": ("--algo", "ma", *OFTEN, *KEEP, "--set", "sync.options.elastic_rate=1.0"),
+    "ma_keep": ("--algo", "ma", *OFTEN, *KEEP),
+    "ma_keep_most": ("--algo", "ma", *OFTEN, *KEEP, "--set", "sync.options.elastic_rate=0.75"),
+    "ma_start": ("--algo", "ma", *OFTEN, *START),
+    "bmuf_keep": ("--algo", "bmuf", *OFTEN, *KEEP, *MOMENTUM),
+    "downpour_mean": ("--algo", "downpour", *OFTEN, "--set", "sync.options.rate=0.5"),
     "diloco": ("--algo", "diloco", "--set", f"sync.gap={EVERY}"),
+    "diloco_often": ("--algo", "diloco", *OFTEN),
 }
 
 

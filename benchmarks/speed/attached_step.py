@@ -1,68 +1,59 @@
-"""What attaching costs a step: the same loop plain and attached, in alternation.
+"""What attaching costs a step: two equal loops in one process, one plain and one attached, in turn.
 
     python benchmarks/speed/attached_step.py --out docs/results/attached_step.json
+    python benchmarks/speed/attached_step.py --table docs/results/attached_step.json
 
-`attached` has no round under way (a gap that is never reached), `rounds` the default duty cycle. CPU
-seconds are of the whole process, so with the threads that attach has started; the hub is another process.
-These threads look at clocks: if others take the machine, a step lasts longer and has more of them. So
-`beside` is what they take of a core per second of the clock, in percent; `own_ms` is the loop's thread alone.
-Leaving the block, with its closing round, is not measured.
+A pair is a block of up to 20 steps of each, in random order; each gives CPU seconds of the loop's thread, by
+the kernel's clock. Then the attached loop trains alone for some seconds: `beside` is the CPU of all other
+threads per second of the clock. On a machine that others use, a step lasts longer by the clock, and has more
+of it; so `cost` is what a loop with a core for itself pays: `own` - 1 + `beside`. `hook` is what attach does
+in each step, called alone. Two equal loops differ by a percent or two, by where their memory lies.
+
+Rows: `plain` beside plain must cost nothing; `attached` has a gap that is never reached, `rounds` the default
+duty cycle; `waiting` is `attached` with some 2% of a step in each step, which must be seen. Each row is of
+several processes, whose memory lies differently. The hub is another process. Leaving the block, with its
+closing round, is not measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import random
+import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import shadowsync
 import torch
-from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ratio, table
+from shadowsync.benchmarks.pairs import save
+from shadowsync.benchmarks.speed.attached_models import MODELS
 from shadowsync.nodes.runtime.process import CLI, python
-from torch import nn
+from shadowsync.pipeline.text.markdown import markdown_table
 
+VARIANTS: Final = ("plain", "attached", "waiting", "rounds")
 NEVER: Final = ("--set", "sync.gap=1000000000")
+KNOWN_COST: Final = 0.02
 START_SECONDS: Final = 60.0
-WARM_STEPS: Final = 20
-
-
-def mlp() -> nn.Module:
-    """Ten small layers: little to compute, 20 parameters."""
-    layers = [layer for _ in range(10) for layer in (nn.Linear(64, 64), nn.ReLU())]
-    return nn.Sequential(*layers, nn.Linear(64, 1))
-
-
-def wide() -> nn.Module:
-    """The dense part of a recommendation model, 0.9 million parameters."""
-    return nn.Sequential(
-        nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
-        nn.Linear(256, 1),
-    )  # fmt: skip
-
-
-def transformer() -> nn.Module:
-    """Four layers of a transformer, 50 parameters, 0.8 million elements."""
-    layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
-    return nn.Sequential(nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), nn.Linear(128, 1))
-
-
-MODELS: Final[dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]]] = {
-    "mlp": (mlp, (64, 64), 2_000),
-    "wide": (wide, (256, 256), 400),
-    "transformer": (transformer, (8, 32, 128), 150),
-}
+WARM_STEPS: Final = 50
+BLOCK_SECONDS: Final = 0.03
+MOST_STEPS: Final = 20
+DRAWS: Final = 2_000
+HOOK_TRIES, HOOK_CALLS = 20, 200
 
 
 @contextlib.contextmanager
-def hub(folder: Path, name: str, *options: str) -> Iterator[str]:
+def hub(folder: Path, *options: str) -> Iterator[str]:
     """Run a hub; yields its address."""
-    announce = folder / f"{name}.txt"
-    command = python(CLI, "hub", "--dir", str(folder / name), "--announce", str(announce), *options)
+    announce = folder / "announced.txt"
+    command = python(CLI, "hub", "--dir", str(folder / "hub"), "--announce", str(announce), *options)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + START_SECONDS
@@ -75,65 +66,169 @@ def hub(folder: Path, name: str, *options: str) -> Iterator[str]:
             process.terminate()
 
 
-def train(name: str, steps: int, join: str | None) -> Figures:
-    """Train a new model; return milliseconds of a step, CPU and clock."""
-    make, shape, _ = MODELS[name]
-    torch.manual_seed(1)
-    model = make()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    x, y = torch.randn(shape), torch.randn(*shape[:-1], 1)
-    attached: Any = shadowsync.attach(model, optimizer, join=join) if join else contextlib.nullcontext()
+class Loop:
+    """A loop over one batch, with a model and an optimizer.
 
-    def step() -> None:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+    Attributes:
+        spend_seconds: of CPU, in each step besides.
+        spent_seconds: so many it were.
+    """
 
-    with attached as sync:
-        for _ in range(WARM_STEPS):
-            step()
-        cpu, own, clock = time.process_time(), time.thread_time(), time.perf_counter()
+    def __init__(self, name: str) -> None:
+        torch.manual_seed(1)
+        self.model, self._loss = MODELS[name]()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
+        self.spend_seconds = self.spent_seconds = 0.0
+
+    def train(self, steps: int) -> None:
+        """Train."""
         for _ in range(steps):
-            step()
-        cpu, own = time.process_time() - cpu, time.thread_time() - own
-        clock = time.perf_counter() - clock
-        figures = {"cpu_ms": cpu / steps * 1e3, "own_ms": own / steps * 1e3, "ms": clock / steps * 1e3}
-        figures["beside"] = (cpu - own) / clock * 100
-        return figures | ({"rounds": sync.metrics()["rounds"]} if join else {})
+            self.optimizer.zero_grad()
+            self._loss().backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            if self.spend_seconds:
+                began = time.thread_time()
+                while (spent := time.thread_time() - began) < self.spend_seconds:
+                    pass
+                self.spent_seconds += spent
+
+
+def block(loop: Loop, steps: int) -> float:
+    """Train a block; return the thread's seconds."""
+    before = time.thread_time()
+    loop.train(steps)
+    return time.thread_time() - before
+
+
+def beside(loop: Loop, seconds: float) -> tuple[float, float]:
+    """Train; return the CPU seconds of all other threads, and seconds of the clock."""
+    process, own, began = time.process_time(), time.thread_time(), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        loop.train(1)
+    others = time.process_time() - process - (time.thread_time() - own)
+    return others, time.perf_counter() - began
+
+
+def hook_seconds(attached: Any) -> float:
+    """Return the CPU seconds of what attach does in each step, the least of several tries."""
+    tries = []
+    for _ in range(HOOK_TRIES):
+        began = time.thread_time()
+        for _ in range(HOOK_CALLS):
+            attached._after_step()
+        tries.append((time.thread_time() - began) / HOOK_CALLS)
+    return min(tries)
+
+
+def measure(name: str, variant: str, pairs: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Return the pairs of one process, CPU seconds of blocks, and what other threads took."""
+    torch.set_num_threads(1)
+    options = () if variant == "rounds" else NEVER
+    with contextlib.ExitStack() as stack:
+        both = [Loop(name), Loop(name)]
+        # Which lies first in memory matters by some percent.
+        plain, other = both if seed % 2 == 0 else reversed(both)
+        attached: Any = None
+        if variant != "plain":
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            join = stack.enter_context(hub(Path(folder), *options))
+            attached = stack.enter_context(shadowsync.attach(other.model, other.optimizer, join=join))
+        for loop in (plain, other):
+            loop.train(WARM_STEPS)
+        step = min(block(plain, 1) for _ in range(WARM_STEPS))
+        steps = max(1, min(MOST_STEPS, round(BLOCK_SECONDS / step)))
+        if variant == "waiting":
+            other.spend_seconds = KNOWN_COST * step
+        order = random.Random(seed)
+        rows = []
+        for _ in range(pairs):
+            first = block(other, steps) if order.random() < 0.5 else None
+            under = block(plain, steps)
+            rows.append([under, first if first is not None else block(other, steps)])
+        put_in = other.spent_seconds / sum(under for under, _ in rows)
+        others, clock = beside(other, seconds)
+        rounds = attached.metrics()["rounds"] if attached else 0
+        hook = hook_seconds(attached) if attached else 0.0
+    figures = {"steps": steps, "rounds": rounds, "hook": hook, "put_in": put_in}
+    return {**figures, "beside": [others, clock], "pairs": rows}
+
+
+def summary(processes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return medians, and 95% intervals by drawing among the pairs of all processes."""
+    pairs = np.concatenate([np.array(one["pairs"]) for one in processes])
+    ratios = pairs[:, 1] / pairs[:, 0]
+    drawn = np.median(np.random.default_rng(0).choice(ratios, (DRAWS, len(ratios))), axis=1)
+    own = [float(np.median(ratios)), *(float(one) for one in np.quantile(drawn, [0.025, 0.975]))]
+    shares = [one["beside"][0] / one["beside"][1] for one in processes]
+    besides = statistics.median(shares)
+    return {
+        "step_ms": float(np.median(pairs[:, 0])) / processes[0]["steps"] * 1e3,
+        "own": own,
+        "own_of_processes": [statistics.median(b / a for a, b in one["pairs"]) for one in processes],
+        "beside": shares,
+        "cost": [one - 1 + besides for one in own],
+        "put_in": statistics.median(one["put_in"] for one in processes),
+        "hook_us": statistics.median(one["hook"] for one in processes) * 1e6,
+        "rounds": [one["rounds"] for one in processes],
+        "pairs": len(pairs),
+    }
+
+
+def show(results: dict[str, Any]) -> str:
+    """Return the table of the summaries."""
+    rows = []
+    for name, variants in results.items():
+        for variant, one in variants.items():
+            put_in = f", {one['put_in']:.1%} put in" if one["put_in"] else ""
+            own, cost = ([f"{value:{form}}" for value in one[key]] for key, form in _FORMS)
+            shares = f"{min(one['beside']):.2%} to {max(one['beside']):.2%}"
+            of_step = (f"{one['step_ms']:.2f}", f"{one['hook_us']:.1f}")
+            cells = (*of_step, f"{own[0]} ({own[1]} to {own[2]})", shares)
+            rows.append((name, variant + put_in, *cells, f"{cost[0]} ({cost[1]} to {cost[2]})", one["pairs"]))
+    head = ("model", "row", "step, ms", "hook, us", "own thread", "beside, of a core", "cost", "pairs")
+    return "\n".join(markdown_table(head, [tuple(map(str, row)) for row in rows]))
+
+
+_FORMS: Final = (("own", ".4f"), ("cost", ".2%"))
 
 
 def main() -> None:
-    """Measure every model, and print and save ratios."""
+    """Measure each model and row in processes of their own, in turn; print and save the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=200, help="of a process")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of the attached loop alone")
+    parser.add_argument("--processes", type=int, default=3, help="of each row")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
+    parser.add_argument("--one", nargs=3, metavar=("MODEL", "VARIANT", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    found: dict[str, Any] = {}
-    for name in given.models:
-        # A hub has one model.
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            hub(Path(scratch), "never", *NEVER) as never,
-            hub(Path(scratch), "usual") as usual,
-        ):
-            steps = MODELS[name][2]
-            runs: dict[str, Callable[[], Figures]] = {
-                "plain": lambda name=name, steps=steps: train(name, steps, None),  # type: ignore[misc]
-                "attached": lambda name=name, steps=steps: train(name, steps, never),  # type: ignore[misc]
-                "rounds": lambda name=name, steps=steps: train(name, steps, usual),  # type: ignore[misc]
-            }
-            results = alternate(runs, given.pairs)
-            print(table(results))
-            ratios = {}
-            for label in ("attached", "rounds"):
-                for key in ("cpu_ms", "own_ms", "ms"):
-                    over, under = ([row[key] for row in results[which]] for which in (label, "plain"))
-                    ratios[f"{label}, {key}"] = ratio(over, under)
-                    print(show_ratio(f"{name}: {label} over plain, {key}", ratios[f"{label}, {key}"]))
-            found[name] = {"runs": results, "ratios": ratios}
-    save(given.out, "A step of a loop, plain and attached", found)
+    if given.one:
+        name, variant, seed = given.one
+        print(json.dumps(measure(name, variant, given.pairs, given.seconds, int(seed))))
+    elif given.table:
+        print(show(json.loads(given.table.read_text("utf-8"))["results"]))
+    elif given.out is None:
+        parser.error("give --out or --table")
+    else:
+        run_all(given)
+
+
+def run_all(given: argparse.Namespace) -> None:
+    """Run the processes of all models and rows in turn; save after each turn."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for number in range(given.processes):
+        for name in given.models:
+            for variant in given.variants:
+                command = [sys.executable, __file__, "--one", name, variant, str(number)]
+                command += ["--pairs", str(given.pairs), "--seconds", str(given.seconds)]
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+                row = found.setdefault(name, {}).setdefault(variant, [])
+                row.append(json.loads(done.stdout.splitlines()[-1]))
+        results = {name: {one: summary(rows) for one, rows in of.items()} for name, of in found.items()}
+        save(given.out, "A step of a loop, plain and attached, in blocks of one process", results)
+    print(show(results))
 
 
 if __name__ == "__main__":

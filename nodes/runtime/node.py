@@ -55,9 +55,7 @@ _REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUT
 _CONNECTION_EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSALS
 )
-_OTHER_KEY = (
-    "the coordinator and this node have different keys, or only one has a key; give both the same --key"
-)
+_OTHER_KEY = "the %s and this node have different keys, or only one has a key; give both the same --key"
 
 log = logging.getLogger(__name__)
 
@@ -174,9 +172,9 @@ class Node:
             welcome = await self._channel.call(hello, timeout_seconds=job.run.start_timeout_seconds)
         except ConnectionLost as error:
             raise ClusterError(
-                f"no coordinator answered within {duration(job.run.start_timeout_seconds)}",
+                f"no {self.role.host} answered within {duration(job.run.start_timeout_seconds)}",
                 where=settings.join,
-                remedy="start the coordinator first and give the address that it prints",
+                remedy=f"start the {self.role.host} first and give the address that it prints",
             ) from error
         except RemoteError as error:
             raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
@@ -257,7 +255,7 @@ class Node:
                 how = "silent" if self._connected else "gone"
                 self._end(
                     ExitCode.STOPPED_BY_DEATH,
-                    f"{self.settings.join}: the coordinator was {how} for {duration(limit)}",
+                    f"{self.settings.join}: the {self.role.host} was {how} for {duration(limit)}",
                 )
 
     def _follow_connection(self, event: int) -> None:
@@ -267,7 +265,7 @@ class Node:
         self._broken_handshakes = 0 if self._connected else broken
         other_key = self._broken_handshakes >= MOST_BROKEN_HANDSHAKES and job_key() is not None
         if not self._joined and (event & _REFUSALS or other_key):
-            self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY}")
+            self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY % self.role.host}")
 
     def _metrics(self) -> dict[str, Any]:
         own, others = process_metrics(), self.role.process_metrics()

@@ -58,9 +58,13 @@ class Role(ABC):
     """One role of a node.
 
     All methods are called on the control thread, whose asyncio loop never blocks.
+
+    Attributes:
+        host: what the node joins, as its errors call it.
     """
 
     name: ClassVar[str]
+    host: ClassVar[str] = "coordinator"
 
     @abstractmethod
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:

@@ -233,24 +233,34 @@ class CenterClient:
     async def read(self, part: Slice) -> torch.Tensor:
         """Return the center's current slice, float32 [len(part)]; raises PeerLost."""
         reply = np.empty(len(part), dtype=np.float32)
-        number = self._number()
-        await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), reply)
+        await self._read_into(part, reply)
         return torch.from_numpy(reply)
 
     async def read_all(self) -> torch.Tensor:
         """Read the whole center, float32 [numel]; raises PeerLost."""
-        return torch.cat(
-            list(await asyncio.gather(*(self.read(connection.part) for connection in self._connections)))
+        whole = np.empty(self._connections[-1].part.stop, dtype=np.float32)
+        await asyncio.gather(
+            *(
+                self._read_into(connection.part, whole[connection.part.start : connection.part.stop])
+                for connection in self._connections
+            )
         )
+        return torch.from_numpy(whole)
 
-    async def seed(self, flat: torch.Tensor, number: int | None = None) -> None:
+    async def _read_into(self, part: Slice, target: Float32Array) -> None:
+        number = self._number()
+        await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), target)
+
+    async def seed(self, flat: torch.Tensor, number: int | None = None, *, is_kept: bool = False) -> None:
         """Send every sync node its slice's bounds and first value.
+
+        If `flat` `is_kept`, it never changes any more, and is not copied: frames are sent as they are, and a
+        repeat may still be queued when this returns.
 
         If `number` is given, only the node with that slice. A node that is reported as lost is left out: its
         replacement is seeded. Raises PeerLost for another one that does not answer.
         """
-        # Frames are sent without a copy, and a repeat may still be queued when this returns.
-        array = flat.numpy().copy()
+        array = flat.numpy() if is_kept else flat.numpy().copy()
 
         async def one(connection: CenterConnection) -> None:
             request, part = self._number(), connection.part

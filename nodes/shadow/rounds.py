@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -86,6 +87,30 @@ class RoundCounter:
                 "round_cpu_seconds": self._cpu_seconds,
                 "synced_iterations": self._synced_iterations,
             }
+
+
+class DueSteps:
+    """The steps at which the thread that trains wakes the shadow thread, so that nobody has to look.
+
+    A step compares one number. The shadow thread sets it, and looks at the steps after that, so that none is
+    missed. Both sides may run at any time.
+
+    Attributes:
+        at: the steps; NEVER while time alone decides when a round is due.
+        wake: wakes the shadow thread; set before there are steps.
+    """
+
+    NEVER = sys.maxsize
+
+    def __init__(self) -> None:
+        self.at = self.NEVER
+        self.wake: Callable[[], object] = lambda: None
+
+    def stepped(self, steps: int) -> None:
+        """Say that so many steps are done; for the thread that trains."""
+        if steps >= self.at:
+            self.at = self.NEVER
+            self.wake()
 
 
 STARVED_SECONDS = 0.2

@@ -15,6 +15,7 @@ USUAL_ROUNDS = 5
 # A trainer without an iteration for this long has nothing to train: its rounds are due by time alone.
 # Otherwise its replica would fall behind and then pull the others back.
 STALLED_SECONDS = 1.0
+STALL_LOOK_SECONDS = STALLED_SECONDS / 4
 SHORTEST_LOOK_SECONDS = 0.005
 LONGEST_LOOK_SECONDS = 0.05
 # Shortest wait: timers fire this much early, and sums of times are rounded.
@@ -120,16 +121,19 @@ class RoundSchedule:
             return now - self._began[0] >= STALLED_SECONDS
         return self._gap is None or wanted or stalled or iterations >= self.due_iterations
 
-    def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False) -> float:
+    def wait_seconds(self, now: float, iterations: int, *, wanted: bool = False, told: bool = False) -> float:
         """Return the seconds to wait; 0 if a round is due.
 
         After `earliest_seconds`, this is half of the least time of the missing iterations, within bounds.
-        Iterations must be polled: workers, also in other processes, only write their counters.
+        Iterations must be polled: workers, also in other processes, only write their counters. If the caller
+        is `told` when iterations reach `due_iterations`, only a stall is left to look for.
         """
         if self.is_due(now, iterations, wanted=wanted):
             return 0.0
         if self._is_early(now):
             return self.earliest_seconds - now
+        if told:
+            return STALL_LOOK_SECONDS
         expected = (self.due_iterations - iterations) * self._least_iteration_seconds(now, iterations)
         return min(max(expected / 2, SHORTEST_LOOK_SECONDS), LONGEST_LOOK_SECONDS)
 

@@ -21,7 +21,7 @@ from ..replica.replica import ReplicaContext
 from ..runtime.members import summed
 from ..runtime.role import NodeContext
 from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
-from .rounds import RoundCounter, RoundGate
+from .rounds import DueSteps, RoundCounter, RoundGate
 from .thread import ShadowThread
 from .zmq_peers import ConnectionConfig, PeerCallbacks, ZmqPeers
 
@@ -56,6 +56,7 @@ class Synchronizer:
         socket: the listener for the other trainers; None for an algorithm without peers. The shadow thread
             takes it over.
         state: the algorithm's state, for a resumed run.
+        due: see `ShadowThread`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Synchronizer:
         socket: PeerListener | None,
         view: GroupView,
         state: AlgorithmState | None = None,
+        due: DueSteps | None = None,
     ) -> None:
         self._context = context
         self._algorithm = algorithm
@@ -95,7 +97,7 @@ class Synchronizer:
         def open_peers() -> ZmqPeers:
             return self._connection_config.open(context, "shadow", socket, view, callbacks)
 
-        self._shadow = ShadowThread(context, algorithm, open_peers, self.rounds, self._gate, node.fail)
+        self._shadow = ShadowThread(context, algorithm, open_peers, self.rounds, self._gate, node.fail, due)
 
     def start(self) -> None:
         """Start the shadow thread; no round begins yet."""
@@ -107,7 +109,7 @@ class Synchronizer:
             first = self._context.replica.snapshot(self._context.replica.whole)
             if model is not None:
                 first[: len(model)] = model
-            await self._shadow.run_with_peers(lambda peers: peers.center.seed(first))
+            await self._shadow.run_with_peers(lambda peers: peers.center.seed(first, is_kept=True))
 
     def begin(self) -> None:
         """Begin rounds, as training begins."""
@@ -149,7 +151,8 @@ class Synchronizer:
         async def on_loop(peers: ZmqPeers) -> None:
             async with self._shadow.round_lock:
                 await peers.center.replace(number, member)
-                await peers.center.seed(self._context.replica.snapshot(self._context.replica.whole), number)
+                first = self._context.replica.snapshot(self._context.replica.whole)
+                await peers.center.seed(first, number, is_kept=True)
 
         for fixed in self.fixed:
             fixed.replace(number, member)

@@ -18,7 +18,7 @@ from ...sync_algos.base import Algorithm
 from ..replica.replica import ReplicaContext
 from ..runtime.loops import LoopThread
 from ..runtime.tracing import TRACER
-from .rounds import RoundCounter, RoundGate
+from .rounds import DueSteps, RoundCounter, RoundGate
 from .schedule import RETRY_SECONDS, RoundSchedule
 from .zmq_peers import ZmqPeers
 
@@ -38,6 +38,7 @@ class ShadowThread(LoopThread):
     Args:
         open_peers: opens the connections, on this thread's loop.
         gate: the workers' barrier, for fixed-rate algorithms with peers.
+        due: by which the thread that trains tells that a round is due, if it does.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ShadowThread(LoopThread):
         rounds: RoundCounter,
         gate: RoundGate | None,
         failed: Callable[[BaseException], None],
+        due: DueSteps | None = None,
     ) -> None:
         super().__init__("shadow", failed)
         self._context = context
@@ -55,6 +57,9 @@ class ShadowThread(LoopThread):
         self._open_peers = open_peers
         self._rounds = rounds
         self._gate = gate
+        self._due = due
+        if due is not None:
+            due.wake = self.wake
         self._schedule = RoundSchedule(context.job.sync)
         self._opened: concurrent.futures.Future[ZmqPeers] = concurrent.futures.Future()
         self._running = False
@@ -177,14 +182,28 @@ class ShadowThread(LoopThread):
         """Run a round if due, else wait."""
         wanted = peers.transport is not None and peers.transport.wanted
         iterations = self._context.total_iterations()
-        seconds = self._schedule.wait_seconds(time.monotonic(), iterations, wanted=wanted)
+        due = self._due
+        seconds = self._schedule.wait_seconds(
+            time.monotonic(), iterations, wanted=wanted, told=due is not None
+        )
         # A check is a timer and a sum of a few counters in shared memory. With a gap they come as the missing
         # iterations need, at most 1 / SHORTEST_LOOK_SECONDS per second, and none while the duty cycle
-        # allows no round. Waking this thread instead would slow the workers, which only count.
-        if seconds > 0:
-            await self._wait(seconds)
-        else:
+        # allows no round. Workers, also in other processes, only count. A loop of one thread can tell when
+        # its steps are done, and then nobody looks.
+        if seconds <= 0:
             await self._timed_round(peers)
+        elif due is None or not self._is_reached(due, iterations):
+            await self._wait(seconds)
+
+    def _is_reached(self, due: DueSteps, iterations: int) -> bool:
+        """Have the thread that trains tell when a round is due; return whether it is already.
+
+        `iterations` are those by which it was not, or was too early.
+        """
+        wanted = self._schedule.due_iterations
+        due.at = wanted if iterations < wanted else due.NEVER
+        # Steps that were done before the number was there.
+        return iterations < wanted <= self._context.total_iterations()
 
     async def _timed_round(self, peers: ZmqPeers) -> None:
         """Run one round, and record its cost in the schedule."""

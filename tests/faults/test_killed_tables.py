@@ -53,7 +53,7 @@ def test_rows_outlive_a_killed_loop_and_die_with_the_hub(starter: Starter, tmp_p
         assert (own.vectors("shared") - first)[3, 0] == pytest.approx(1)
         hub.kill()
         hub.wait(SECONDS)
-        with pytest.raises(ClusterError, match=r"the embedding nodes are gone, .* the coordinator was gone"):
+        with pytest.raises(ClusterError, match=r"the embedding nodes are gone, .* the hub was gone"):
             own(torch.tensor([3]))
 
 

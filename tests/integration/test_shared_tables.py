@@ -375,7 +375,7 @@ def test_the_loop_waits_only_for_too_many_gradients(tables_hub: HubThread) -> No
 
 
 def test_who_is_not_there_and_who_does_not_belong_there(tables_hub: HubThread) -> None:
-    with pytest.raises(ClusterError, match="no coordinator answered within 500 ms"):
+    with pytest.raises(ClusterError, match="no hub answered within 500 ms"):
         shadowsync.Embeddings({"user": 3}, join="tcp://127.0.0.1:1", timeout_seconds=0.5)
     with pytest.raises(shadowsync.AttachError, match="join: 'hub' given"):
         shadowsync.Embeddings({"user": 3}, join="hub")

@@ -12,6 +12,7 @@ from shadowsync.attached.errors import AttachError
 from shadowsync.attached.views import ParameterViews
 from shadowsync.tests.support.attached_loops import Task, small_model, weights_of
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Make = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -62,6 +63,33 @@ def test_training_is_the_same_bit_for_bit(make: Make) -> None:
     flat.mul_(1.01)
     assert not torch.equal(weights_of(model), weights_of(twin))
     views.detach()
+
+
+class NewBytes(TorchDispatchMode):
+    """Counts the bytes that operations allocate."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        there = {one.untyped_storage().data_ptr() for one in args if isinstance(one, torch.Tensor)}
+        if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in there:
+            self.count += result.untyped_storage().nbytes()
+        return result
+
+
+def test_the_flat_buffer_is_the_only_copy() -> None:
+    model = small_model()
+    views = ParameterViews(model)
+    views.claim()
+    flat = torch.zeros(views.layout.numel)
+    with NewBytes() as moved:
+        views.attach(flat)
+    views.detach()
+    with NewBytes() as gathered:
+        views.layout.gather(model)
+    assert moved.count == 0
+    assert gathered.count == flat.nbytes, "the control"
 
 
 def test_only_what_is_trainable_has_a_place() -> None:

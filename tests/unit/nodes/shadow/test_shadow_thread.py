@@ -13,8 +13,13 @@ import pytest
 from shadowsync.lab.virtual.clock import run_in_virtual_time
 from shadowsync.nodes.replica.replica import TrainerContext
 from shadowsync.nodes.shadow import thread
-from shadowsync.nodes.shadow.rounds import RoundCounter
-from shadowsync.nodes.shadow.schedule import STALLED_SECONDS
+from shadowsync.nodes.shadow.rounds import DueSteps, RoundCounter
+from shadowsync.nodes.shadow.schedule import (
+    LONGEST_LOOK_SECONDS,
+    STALL_LOOK_SECONDS,
+    STALLED_SECONDS,
+    RoundSchedule,
+)
 from shadowsync.nodes.shadow.thread import ShadowThread
 from shadowsync.nodes.shadow.zmq_peers import ZmqPeers
 from shadowsync.pipeline.config.sections import SyncSection
@@ -34,7 +39,7 @@ class Trainer:
         wanted: for how long each round might last.
     """
 
-    def __init__(self, sync: SyncSection, failures: list[BaseException]) -> None:
+    def __init__(self, sync: SyncSection, failures: list[BaseException], due: DueSteps | None) -> None:
         self.began: list[int] = []
         self.ended = 0
         self.closed = False
@@ -60,13 +65,17 @@ class Trainer:
             RoundCounter(total),
             None,
             failures.append,
+            due,
         )
+        self._due = due
 
     async def train(self, iterations: int) -> None:
         """Do so many iterations, of both workers in turn."""
         for number in range(iterations):
             await asyncio.sleep(STEP_SECONDS)
             self._iterations[number % 2] += 1
+            if self._due is not None:
+                self._due.stepped(int(self._iterations.sum()))
 
     def run(self, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
         """Run the shadow thread's loop beside `work`, and end it after that."""
@@ -101,8 +110,8 @@ def trainer() -> Iterator[Callable[..., Trainer]]:
     failures: list[BaseException] = []
     made: list[Trainer] = []
 
-    def make(**settings: Any) -> Trainer:
-        made.append(Trainer(SyncSection(**settings), failures))
+    def make(due: DueSteps | None = None, **settings: Any) -> Trainer:
+        made.append(Trainer(SyncSection(**settings), failures, due))
         return made[-1]
 
     yield make
@@ -115,15 +124,58 @@ def gaps(own: Trainer) -> list[int]:
     return [after - before for before, after in pairwise(own.began)]
 
 
+@pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("gap", [1, 2, 10])
 def test_rounds_follow_iterations(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, gap: int
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, gap: int, told: bool
 ) -> None:
-    own = trainer(gap=gap, duty=1.0)
+    own = trainer(DueSteps() if told else None, gap=gap, duty=1.0)
     own.run(monkeypatch, lambda: own.train(100))
     assert own.began[0] == 0
     assert set(gaps(own)) == {gap}
     assert own.began[-1] >= 100 - gap
+
+
+class CountedLooks(RoundSchedule):
+    """A schedule that counts how often it is asked."""
+
+    looks = 0
+
+    def wait_seconds(self, *of_schedule: Any, **more: Any) -> float:
+        CountedLooks.looks += 1
+        return super().wait_seconds(*of_schedule, **more)
+
+
+def test_nobody_looks_at_steps_that_are_told(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a stall, four times a second; a thread that is not told looks 20 times, the control."""
+    monkeypatch.setattr(thread, "RoundSchedule", CountedLooks)
+
+    def looks(due: DueSteps | None) -> int:
+        CountedLooks.looks = 0
+        own = trainer(due, gap=10_000, duty=1.0)
+        own.run(monkeypatch, lambda: own.train(1_000))
+        assert own.began == [0]
+        return CountedLooks.looks
+
+    seconds = 1_000 * STEP_SECONDS
+    assert looks(DueSteps()) <= seconds / STALL_LOOK_SECONDS + 2
+    assert looks(None) >= seconds / LONGEST_LOOK_SECONDS
+
+
+def test_steps_that_come_while_it_is_too_early_wake_nobody(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due = DueSteps()
+    own = trainer(due, gap=2, duty=0.01)
+    own.cpu_seconds = lambda _: 0.01
+    wakes: list[int] = []
+    waking, due.wake = due.wake, lambda: (wakes.append(1), waking())
+    own.run(monkeypatch, lambda: own.train(1_000))
+    # Each round but the first costs a second, of 100 steps: one wake on the way, and none for each step.
+    assert len(own.began) == pytest.approx(11, abs=1)
+    assert len(wakes) <= len(own.began)
 
 
 def test_without_a_gap_they_follow_each_other(
@@ -168,10 +220,11 @@ def test_rounds_are_dense_at_the_start(
     assert (found[0], found[-1]) == (1, 5)
 
 
+@pytest.mark.parametrize("told", [False, True])
 def test_without_an_iteration_rounds_go_on_by_time(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, told: bool
 ) -> None:
-    own = trainer(gap=50, duty=1.0)
+    own = trainer(DueSteps() if told else None, gap=50, duty=1.0)
 
     async def work() -> None:
         await own.train(10)
