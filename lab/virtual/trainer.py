@@ -246,7 +246,7 @@ class VirtualGate:
         return self._workers == 0
 
     async def due(self) -> None:
-        """Wait until all workers that still train are at the gate; if none trains, return at once."""
+        """Wait until all workers that still train, if any, are at the gate."""
         while self._waiting < self._workers:
             self._changed.clear()
             await self._changed.wait()
