@@ -105,7 +105,8 @@ class Center(Protocol):
         The same values are sent again as the same exchange, and count once: a center that has applied them
         repeats its reply, and one that has not applies them now. Call it before the slice's next exchange,
         on the same thread. Raises PeerLost as `exchange` does, and may then be called again. Raises
-        RuntimeError if the slice's last exchange was answered.
+        RuntimeError if the slice's last exchange was answered, or if another node has taken the slice since,
+        which happens only without `Algorithm.counts_once`.
         """
         ...
 

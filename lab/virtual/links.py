@@ -55,6 +55,7 @@ class VirtualNetwork:
         self._trainers = range(job.trainer.count)
         self._meetings = MemoryRendezvous(job.run.seed, self._trainers, lambda _: None)
         self._free_at: dict[Slice, float] = {}
+        self._arrived = asyncio.Event()
 
     @property
     def sync_bytes(self) -> int:
@@ -70,8 +71,18 @@ class VirtualNetwork:
         """Return whether other trainers wait for this one."""
         return self._meetings.waits_for(index)
 
+    async def wanted(self, index: int) -> None:
+        """Return when another trainer waits for this one."""
+        while not self.waits_for(index):
+            await self._arrived.wait()
+
+    def _announce(self) -> None:
+        arrived, self._arrived = self._arrived, asyncio.Event()
+        arrived.set()
+
     async def meet(self, index: int, grouping: Grouping) -> MemoryRound:
         """Await the round of a trainer's group."""
+        asyncio.get_running_loop().call_soon(self._announce)
         found = await self._meetings.meet(index, grouping)
         await asyncio.sleep(self.link.delay_seconds)
         return found

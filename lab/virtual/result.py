@@ -87,7 +87,7 @@ class LossWindow:
         self._positives = 0.0
 
     def add(self, labels: Float32Array, loss: float, weights: Float32Array) -> None:
-        """Add a batch: its labels, float32 [B], its mean loss, and its sample weights, [B] or none."""
+        """Add a batch: labels, float32 [B], mean loss, and sample weights, [B] or none."""
         each = weights if len(weights) else np.ones_like(labels)
         weight = float(np.sum(each, dtype=np.float64))
         self._weight += weight

@@ -93,7 +93,7 @@ class _Process:
     begun: float
 
     def last_line(self) -> str:
-        """Return the last line that it printed, once it has ended; "" if there is none."""
+        """Return the last line that it printed; "" if there is none."""
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""

@@ -97,6 +97,9 @@ class VirtualTrainer:
         if self._gate is not None:
             while not self._paused:
                 await self._gate.due()
+                if self._gate.is_deserted:
+                    # It takes part in the rounds of the others, and makes none of its own.
+                    await self._network.wanted(self.index)
                 await self.round()
                 self._gate.release()
         elif self._job.sync.mode == "shadow":
@@ -217,10 +220,7 @@ class VirtualTrainer:
 
 
 class VirtualGate:
-    """The place where a trainer's workers wait for a round with others.
-
-    Once no worker has a batch left, rounds are always due, so that other trainers do not wait in vain.
-    """
+    """The place where a trainer's workers wait for a common round."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -240,8 +240,13 @@ class VirtualGate:
         self._workers -= 1
         self._changed.set()
 
+    @property
+    def is_deserted(self) -> bool:
+        """Whether no worker has a batch left."""
+        return self._workers == 0
+
     async def due(self) -> None:
-        """Wait until all workers that still train are at the gate."""
+        """Wait until all workers that still train, if any, are at the gate."""
         while self._waiting < self._workers:
             self._changed.clear()
             await self._changed.wait()

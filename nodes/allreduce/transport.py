@@ -230,7 +230,7 @@ class AllReduceTransport:
         self._turns.add(self._connect(member).socket)
 
     def drop(self, token: str) -> None:
-        """Close the connection to a trainer that died or left; an unknown one changes nothing."""
+        """Close the connection to a trainer that is gone; an unknown one changes nothing."""
         index = self._peers.get(_identity(token))
         if self._closed or index is None:
             return

@@ -113,7 +113,9 @@ class JobController:
         # The others can begin without one that died meanwhile.
         absent = [member.info.name for member in members.alive() if member.info.name not in met]
         if absent and self._state.stop is None:
-            raise ClusterError(f"{', '.join(absent)} did not connect to the others")
+            unmet = self._server.unmet
+            reason = next((f": {unmet[name]}" for name in absent if name in unmet), "")
+            raise ClusterError(f"{', '.join(absent)} did not connect to the others{reason}")
 
     def _require_one_job(self) -> None:
         """Raise ClusterError if the nodes do not fit together."""

@@ -106,8 +106,8 @@ class LoopThread(CommandedService):
     async def _until_stopped(self) -> None:
         self._running_loop.set_result(asyncio.get_running_loop())
         try:
-            if not self.stopping:
-                await race(self.main(), self._ended.wait())
+            # Even if it is stopped already: only `main` closes the sockets that it was given.
+            await race(self.main(), self._ended.wait())
         finally:
             self._is_over = True
 

@@ -52,7 +52,7 @@ class SynchronizedRole(Role):
             self._lose_peer(lost)
 
     def _lose_peer(self, lost: NodeLost) -> None:
-        """Expect nothing more of a sync node or a trainer; does nothing for other roles."""
+        """Expect nothing more of a sync node or trainer; other roles change nothing."""
         if self._sync is None:
             self._lost_peers.append(lost)
         elif lost.role == "sync":

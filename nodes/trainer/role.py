@@ -235,11 +235,20 @@ class TrainerRole(SynchronizedRole):
             )
             self._start_sync(sync)
             if node.index == 0 and not request.late:
-                await sync.seed(restored.model if restored is not None else None)
+                await self._seed(sync, restored.model if restored is not None else None)
         assert self._pool is not None
         self._pool.connect(members, self._ack_sender.put, self._sync.fixed if self._sync else [])
         self._workers = self._pool.workers
         return Done()
+
+    async def _seed(self, sync: Synchronizer, model: torch.Tensor | None) -> None:
+        try:
+            await sync.seed(model)
+        except PeerLost as error:
+            raise ClusterError(
+                f"the center cannot be reached: {error}",
+                remedy="check the network between trainers and sync nodes, and --advertise",
+            ) from error
 
     async def _begin(self, request: Begin) -> Done:
         assert self._ack_sender is not None

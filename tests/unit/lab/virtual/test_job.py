@@ -185,3 +185,21 @@ def test_a_trainer_without_a_partner_sends_nothing(job_file: JobMaker) -> None:
     of_two = sync_bytes(2)
     assert of_two > 0
     assert sync_bytes(3) == pytest.approx(of_two * 2 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize("algorithm", ["downpour", "ma", "gossip"])
+def test_a_trainer_that_has_nothing_left_makes_no_rounds_of_its_own(
+    job_file: JobMaker, algorithm: str
+) -> None:
+    """While a slow one still trains; with an all-reduce it takes part in those of the others."""
+    result = emulated(
+        job_file,
+        TIMING.model_copy(update={"slower": (1.0, 1.0, 60.0)}),
+        trainers=3,
+        trainer={"batch": 1024},
+        sync={"algorithm": algorithm, "mode": "fixed", "every": 2},
+    )
+    of_one = max(result.iterations) // 2
+    of_all = sum(own // 2 for own in result.iterations) if algorithm == "downpour" else 3 * of_one
+    # And the closing ones.
+    assert 3 < result.rounds <= of_all + 3

@@ -138,3 +138,11 @@ def test_what_comes_after_the_end_is_not_begun(closed: bool) -> None:
         thread.may_end.set()
     assert thread.join(WAIT_SECONDS)
     assert (begun, thread.failures) == ([], [])
+
+
+def test_a_thread_that_is_stopped_while_it_starts_still_closes_what_it_was_given(thread: Idle) -> None:
+    """Otherwise its socket would stay open, and its node's context could never be terminated."""
+    thread.stop()
+    thread.start()
+    assert thread.join(WAIT_SECONDS)
+    assert thread.was_cancelled
