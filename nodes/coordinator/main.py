@@ -134,7 +134,7 @@ async def run_coordinator(
         watching.open()
         requests = RequestHandler(server)
         server.start(requests.handle, requests.died, takeover.replies if takeover is not None else {})
-        if takeover is not None and state.is_training:
+        if takeover is not None and state.training_began is not None:
             requests.take_over()
         server.spawn(watching.run())
         _announce(settings, endpoint, state.folder, state.page)

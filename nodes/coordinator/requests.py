@@ -90,8 +90,12 @@ class RequestHandler:
         }
 
     def take_over(self) -> None:
-        """Continue the recoveries and departures of a dead coordinator."""
+        """Continue the recoveries and departures of a dead coordinator, once training has begun."""
         state, server = self._state, self._server
+        if not state.is_training:
+            # The job stops. Readers still return the batches of dead trainers.
+            server.recover_dead()
+            return
         for node in state.members.joining():
             server.mark_dead(node.info.token, "joined when the coordinator died")
         for node in state.members.alive():

@@ -28,7 +28,7 @@ from ...pipeline.wire.keys.curve import ZapAuthenticator, start_authenticator
 from ...pipeline.wire.keys.job_key import job_key
 from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc_channel import MAX_ERROR_CHARACTERS, ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
@@ -333,7 +333,8 @@ class Node:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
         if self._joined:
             with contextlib.suppress(ConnectionLost, RemoteError):
-                failed = NodeFailed(describe(error), code, int(self._metrics().get("bad_rows", 0)))
+                what, bad_rows = describe(error)[:MAX_ERROR_CHARACTERS], self._metrics().get("bad_rows", 0)
+                failed = NodeFailed(what, code, int(bad_rows))
                 await self._channel.call(failed, timeout_seconds=2.0)
 
     def _install_signals(self) -> None:

@@ -17,6 +17,7 @@ from shadowsync.nodes.coordinator.evaluation import Evaluator
 from shadowsync.nodes.coordinator.recovery.deaths import ShardRecovery
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
+from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.nodes.supervisor.network.proxy import unix_path
@@ -364,6 +365,38 @@ def test_an_interrupted_job_ends_under_the_next_one(in_process: Callable[..., In
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.model_saved is not None
+
+
+@pytest.mark.matrix
+def test_it_dies_as_the_job_stops_and_nobody_knows_of_a_dead_trainer(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one tells the readers, which return its batches before they are counted."""
+    own = in_process(_changed(data=ENDLESS))
+    notice, drain, killed = CoordinatorServer._notice, JobController._drain, list[bool]()
+
+    async def notice_later(self: CoordinatorServer, *arguments: Any) -> None:
+        if killed:
+            await notice(self, *arguments)
+
+    async def die_first(self: JobController, *, hurry: bool) -> None:
+        if not killed:
+            await _die(own, killed)
+        await drain(self, hurry=hurry)
+
+    monkeypatch.setattr(CoordinatorServer, "_notice", notice_later)
+    monkeypatch.setattr(JobController, "_drain", die_first)
+    own.start()
+    own.wait_for_batches(30)
+    own.nodes["trainer"][0].kill()
+    wait_until(lambda: _changes_recorded(own.run, "NodeDied") == 1, "it is known that the trainer is dead")
+    own.coordinator.interrupt()
+    wait_until(lambda: bool(killed), "the coordinator dies")
+    own.take_over()
+    assert own.wait(SECONDS) == ExitCode.INTERRUPTED, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.returned > 0
 
 
 @pytest.mark.matrix

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
+from .batch_sizes import BatchSizes
 
 BatchRange: TypeAlias = tuple[int, int, int, int]
 """Batches: epoch, span, first number, number after the last."""
@@ -131,13 +132,13 @@ class OpenSpan:
     examples: int | None = None
     bad_rows: int = 0
     dropped_negatives: int = 0
-    done: dict[int, int] = field(default_factory=dict)
+    done: BatchSizes = field(default_factory=BatchSizes)
     left_out: dict[int, int] = field(default_factory=dict)
     done_examples: int = 0
 
     def train(self, number: int, examples: int) -> int:
         """Record a trained batch; return its examples if it was left out, else 0."""
-        self.done[number] = examples
+        self.done.add(number, examples)
         self.done_examples += examples
         return self.left_out.pop(number, 0)
 
@@ -165,7 +166,7 @@ class OpenSpan:
     def last(self) -> int:
         """The highest number of a settled batch; -1 if there is none."""
         numbers = (self.done, self.left_out, self.restored, self.restored_left_out)
-        return max(max(some, default=-1) for some in numbers)
+        return max(max(iter(some), default=-1) for some in numbers)
 
     @property
     def complete(self) -> bool:

@@ -22,6 +22,7 @@ from shadowsync.pipeline.wire.control.orders import Finish, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import HeartbeatReply, ReplyMessage, RequestMessage
+from shadowsync.pipeline.wire.rpc_channel import MAX_ERROR_CHARACTERS
 from shadowsync.pipeline.wire.schema import Message
 
 ENOUGH_SECONDS = 60.0
@@ -51,8 +52,10 @@ class Idle(Role):
 class Breaks(Idle):
     """Has a mistake in it."""
 
+    mistake = "mistake"
+
     async def prepare(self, node: NodeContext) -> NodeFacts:  # noqa: ARG002
-        raise KeyError("mistake")
+        raise KeyError(self.mistake)
 
 
 class BreaksLater(Idle):
@@ -170,8 +173,12 @@ def test_the_answer_arrives_before_the_node_is_gone(
         assert (message.number, message.ok, reply.counts["told"]) == (1, True, 7)
 
 
-def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others would wait for it until it has been silent for too long."""
+@pytest.mark.parametrize("length", [7, 100_000])
+def test_a_mistake_in_a_node_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """The others would wait for it until it has been silent for too long; a long text is cut, not refused."""
+    monkeypatch.setattr(Breaks, "mistake", "mistake".ljust(length, "!"))
     monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
 
     async def main() -> NodeFailed:
@@ -191,7 +198,9 @@ def test_a_mistake_in_a_node_is_told_at_once(tmp_path: Path, monkeypatch: pytest
             context.term()
 
     reported = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
-    assert (reported.what, reported.exit_code) == ("KeyError: 'mistake'", ExitCode.INTERNAL)
+    assert reported.what.startswith("KeyError: 'mistake")
+    assert len(reported.what) == min(len("KeyError: ''") + length, MAX_ERROR_CHARACTERS)
+    assert reported.exit_code == ExitCode.INTERNAL
 
 
 def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

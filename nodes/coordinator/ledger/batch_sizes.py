@@ -1,0 +1,63 @@
+"""The examples of batches by number, in little memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class BatchSizes:
+    """Numbers of batches with their examples, as runs of equal sizes.
+
+    Batches of a span mostly come in order, and all but the last are of one size. So memory is O(gaps),
+    whatever the number of batches: a job of days has hundreds of millions.
+    """
+
+    # Of each run, ascending: its first number, the number after its last, and the examples of each batch.
+    _starts: list[int] = field(default_factory=list)
+    _stops: list[int] = field(default_factory=list)
+    _sizes: list[int] = field(default_factory=list)
+    _count: int = 0
+
+    def add(self, number: int, examples: int) -> None:
+        """Add a batch; one that is there already stays as it is."""
+        if number in self:
+            return
+        self._count += 1
+        at, after = bisect_right(self._starts, number), number + 1
+        extends_previous = at > 0 and (self._stops[at - 1], self._sizes[at - 1]) == (number, examples)
+        extends_next = at < len(self._starts) and (self._starts[at], self._sizes[at]) == (after, examples)
+        if extends_previous and extends_next:
+            self._stops[at - 1] = self._stops[at]
+            del self._starts[at], self._stops[at], self._sizes[at]
+        elif extends_previous:
+            self._stops[at - 1] = after
+        elif extends_next:
+            self._starts[at] = number
+        else:
+            self._starts.insert(at, number)
+            self._stops.insert(at, after)
+            self._sizes.insert(at, examples)
+
+    @property
+    def runs(self) -> int:
+        """Number of runs; memory grows with it."""
+        return len(self._starts)
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Return numbers and examples, ascending."""
+        for start, stop, examples in zip(self._starts, self._stops, self._sizes, strict=True):
+            for number in range(start, stop):
+                yield number, examples
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._starts, number)
+        return at > 0 and number < self._stops[at - 1]
+
+    def __iter__(self) -> Iterator[int]:
+        return (number for number, _ in self.items())
+
+    def __len__(self) -> int:
+        return self._count
