@@ -81,7 +81,7 @@ def prepare_folder(
 
 
 def _require_apart(order: PreparationSettings, folder: Path) -> None:
-    """Raise DataError if a source file is in the folder, where it would be removed."""
+    """Raise DataError if a source file is in the folder: it would be removed."""
     for file in order.files:
         if Path(file_identity(file.path)).parent == folder.resolve():
             raise DataError(
