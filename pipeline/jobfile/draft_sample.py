@@ -140,7 +140,10 @@ def _of_parquet(pattern: str, paths: list[str], sizes: list[int]) -> InputSample
 
 
 def _files_of_first(sizes: list[int]) -> float:
-    """Return how many files as large as the first one all files are; their number if sizes are unknown."""
+    """Return how many files of the first one's size all files are.
+
+    It is their number if the size is unknown.
+    """
     return sum(sizes) / sizes[0] if sizes[0] else len(sizes)
 
 

@@ -67,10 +67,16 @@ def mean_log_loss(
     """
     if weights is None:
         return binary_cross_entropy_with_logits(logits, labels)
-    each = binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return weighted_mean(binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
+
+
+def weighted_mean(each: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Return the mean of the values, float32 [B]; 0 if all weights are 0."""
+    if weights is None:
+        return each.mean()
     total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
-    loss: torch.Tensor = (each * weights).sum() / total
-    return loss
+    mean: torch.Tensor = (each * weights).sum() / total
+    return mean
 
 
 def clip_(gradient: torch.Tensor, limit: float) -> torch.Tensor:

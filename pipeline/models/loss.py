@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from ..config.tables import ModelSection
+from .layers import weighted_mean
 
 
 class TrainingLoss:
@@ -55,18 +56,10 @@ class TrainingLoss:
             positive = logits.new_tensor(self._positive_weight)
             each = binary_cross_entropy_with_logits(logits, labels, reduction="none", pos_weight=positive)
         if each.ndim == 1:
-            return _weighted_mean(each, weights)
+            return weighted_mean(each, weights)
         # Not a product with a tensor of the factors, which would have to be copied to a GPU in each step.
         labelled = zip(self._weights, each.unbind(dim=1), strict=True)
-        return torch.stack([factor * _weighted_mean(one, weights) for factor, one in labelled]).sum()
-
-
-def _weighted_mean(each: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    if weights is None:
-        return each.mean()
-    total = weights.sum().clamp(min=torch.finfo(torch.float32).tiny)
-    loss: torch.Tensor = (each * weights).sum() / total
-    return loss
+        return torch.stack([factor * weighted_mean(one, weights) for factor, one in labelled]).sum()
 
 
 def focal_loss(logits: torch.Tensor, labels: torch.Tensor, gamma: float) -> torch.Tensor:

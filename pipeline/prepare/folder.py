@@ -33,8 +33,9 @@ _KEY: Final = "shadowsync.progress.2"
 STATISTICS_JSON: Final = "statistics.json"
 STATISTICS_MARKDOWN: Final = "statistics.md"
 # Preparations of version 0.1 wrote profile.json, profile.md and pictures.
+_PART_NAME: Final = re.compile(r"(train|validation|test)-\d+\.parquet")
 _OWNED_NAME: Final = re.compile(
-    rf"((train|validation|test)-\d+\.parquet|statistics\.(json|md)|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
+    rf"({_PART_NAME.pattern}|statistics\.(json|md)|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
     rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
 )
 
@@ -144,12 +145,14 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def clear_folder(folder: Path) -> None:
     """Remove all that a preparation wrote, the manifest first.
 
-    Raises OSError.
+    The last file says whose the others are, if this is interrupted. Raises OSError.
     """
-    for name in (MANIFEST_NAME, PROGRESS_NAME):
-        (folder / name).unlink(missing_ok=True)
+    if (folder / MANIFEST_NAME).exists():
+        (folder / MANIFEST_NAME).replace(folder / PROGRESS_NAME)
     for path in folder.iterdir():
-        path.unlink()
+        if path.name != PROGRESS_NAME:
+            path.unlink()
+    SavedProgress.remove(folder)
 
 
 def clear_unfinished(folder: Path, parts: set[str]) -> None:
@@ -185,8 +188,11 @@ def _lock(descriptor: int, folder: Path) -> None:
 
 
 def _check_owned(folder: Path) -> None:
+    # Others call their files like parts, too. A preparation saves its progress before its first part.
+    begun = any((folder / name).exists() for name in (MANIFEST_NAME, PROGRESS_NAME))
     for path in sorted(folder.iterdir()):
-        if not _OWNED_NAME.fullmatch(path.name) or path.is_dir():
+        is_foreign = not begun and _PART_NAME.fullmatch(path.name)
+        if is_foreign or not _OWNED_NAME.fullmatch(path.name) or path.is_dir():
             raise DataError(
                 f"contains {path.name}, which shadowsync prepare did not write",
                 where=str(folder),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.job import Job
+from ..data.paths import file_identity
 from ..data.prepared.manifest import MANIFEST_NAME, PreparationSettings, PreparedManifest, read_prepared
 from ..errors import DataError
 from .folder import SavedProgress, clear_folder, clear_unfinished, lock_folder
@@ -59,6 +60,7 @@ def prepare_folder(
     with lock_folder(folder):
         pieces = plan_pieces(source.source, job)
         order = preparation_settings(job, pieces)
+        _require_apart(order, folder)
         if force:
             # Only here, after the job's files have been checked.
             clear_folder(folder)
@@ -76,6 +78,17 @@ def prepare_folder(
         run.pieces(pieces)
         _require_unchanged(order, preparation_settings(job, pieces))
         return Prepared(run.commit(), reused=False, parts_before=before)
+
+
+def _require_apart(order: PreparationSettings, folder: Path) -> None:
+    """Raise DataError if a source file is in the folder: it would be removed."""
+    for file in order.files:
+        if Path(file_identity(file.path)).parent == folder.resolve():
+            raise DataError(
+                f"contains the source file {Path(file.path).name}",
+                where=str(folder),
+                remedy="give another folder",
+            )
 
 
 def _require_same(mine: dict[str, object], theirs: dict[str, object], folder: Path) -> None:

@@ -137,6 +137,9 @@ class PreparationRun:
             writer, positives = self._write(unfinished, piece.role, rows)
             _to_disk(unfinished)
             size, digest = unfinished.stat().st_size, sha256_of(unfinished)
+            if not self._progress.parts:
+                # The folder says whose it is before it has a part.
+                self._progress.save(self._folder)
             unfinished.replace(path)
             sync_directory(self._folder)
         except OSError as error:

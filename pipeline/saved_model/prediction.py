@@ -20,6 +20,7 @@ from ..data.bad_rows import SAMPLES_KEPT
 from ..data.batch import Batch
 from ..data.cutter import batch_of
 from ..data.parquet import IdClass, check_parquet
+from ..data.paths import file_identity
 from ..data.span_plan import plan_spans
 from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array, IndexArray, Mask
@@ -185,6 +186,7 @@ def write_predictions(
     with atomic_file(out) as file:
         try:
             for rows, logits in score_files(model, patterns, keep):
+                _require_other(out, rows.path)
                 done.add(rows, logits)
                 chunk = _table(model.job, logits, rows, schema)
                 if writer is None:
@@ -201,6 +203,12 @@ def write_predictions(
                 writer.is_open = False
             raise
     return done
+
+
+def _require_other(out: Path, path: str) -> None:
+    """Raise DataError if `out` is the file at `path`, which would be lost."""
+    if file_identity(str(out)) == file_identity(path):
+        raise DataError("is a file to score", where=f"--out {out}", remedy="give another file")
 
 
 def _open_writer(file: BinaryIO, out: Path, schema: pa.Schema) -> pq.ParquetWriter | pacsv.CSVWriter:

@@ -241,6 +241,13 @@ def test_what_cannot_be_scored_leaves_no_file(
             write_predictions(model, [str(file)], out, keep)
     with pytest.raises(DataError, match="matches no file"):
         write_predictions(model, [str(tmp_path / "none-*.parquet")], out)
+    other_name = tmp_path / "link.parquet"
+    other_name.symlink_to(file)
+    before = file.read_bytes()
+    for name in (file, other_name):
+        with pytest.raises(DataError, match=r"--out .*\.parquet: is a file to score; give another file"):
+            write_predictions(model, [str(file)], name)
+    assert file.read_bytes() == before
     pq.write_table(raw.append_column("bytes", pa.array([b"\xff"] * ROWS)), tmp_path / "bytes.parquet")
     with pytest.raises(DataError, match=r"bytes\.parquet: a column cannot be kept .*drop it from --keep"):
         write_predictions(model, [str(tmp_path / "bytes.parquet")], out.with_suffix(".csv"), ["bytes"])

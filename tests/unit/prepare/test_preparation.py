@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
+from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.prepared.manifest import read_prepared
 from shadowsync.pipeline.errors import DataError, ResourceError
 from shadowsync.pipeline.jobfile.load import job_of_tree
@@ -169,7 +170,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> No
     assert prepare_folder(job, out, force=True).manifest.rows == 4000
 
 
-@pytest.mark.parametrize(("share", "least", "most"), [(1e9, 4, 99), (0.0, 1, 2)], ids=["always", "never"])
+@pytest.mark.parametrize(("share", "least", "most"), [(1e9, 5, 99), (0.0, 2, 3)], ids=["always", "never"])
 def test_how_far_it_is_is_saved_in_a_share_of_the_time(
     source: Tree,
     prepared: tuple[Path, Prepared],
@@ -179,7 +180,7 @@ def test_how_far_it_is_is_saved_in_a_share_of_the_time(
     least: int,
     most: int,
 ) -> None:
-    """After the first piece and at the end whatever it takes; in between as rarely as is wanted."""
+    """Before the first part, after the first piece and at the end; in between as rarely as is wanted."""
     saved = []
     save = SavedProgress.save
 
@@ -191,7 +192,7 @@ def test_how_far_it_is_is_saved_in_a_share_of_the_time(
     monkeypatch.setattr(PreparationRun, "save_share", share)
     prepare_folder(job_of_tree(source), tmp_path / "out")
     assert least <= len(saved) <= most
-    assert (saved[0], saved[-1]) == (1, max(saved))
+    assert (*saved[:2], saved[-1]) == (0, 1, max(saved))
     assert _files(tmp_path / "out") == _files(prepared[0])
 
 
@@ -234,6 +235,54 @@ def test_foreign_files_and_other_processes_are_respected(source: Tree, tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="file"):
         prepare_folder(job_of_tree(source), tmp_path / "file")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_files_of_others_that_are_called_like_parts_stay(
+    source: Tree, prepared: tuple[Path, Prepared], tmp_path: Path, force: bool
+) -> None:
+    """A log whose files are called so, in the folder that is given for the parts by mistake."""
+    log = tmp_path / "log"
+    generate_log(log, examples=100, eval_examples=0, seed=1, files=2, data_format="parquet")
+    (log / "log.json").unlink()
+    before = _files(log)
+    data = {"format": "parquet", "path": str(log / "*.parquet")}
+    own = job_of_tree({"data": data, "model": {"table_rows": 100}})
+    for job in (own, job_of_tree(source)):
+        with pytest.raises(DataError, match=r"contains train-000\.parquet, which shadowsync prepare did not"):
+            prepare_folder(job, log, force=force)
+    assert _files(log) == before
+    # Not even where a preparation was before.
+    for name in ("manifest.json", "statistics.json"):
+        (log / name).write_bytes((prepared[0] / name).read_bytes())
+    with pytest.raises(DataError, match=r"contains the source file train-000\.parquet; give another folder"):
+        prepare_folder(own, log, force=force)
+    assert before.items() <= _files(log).items()
+
+
+def test_what_was_killed_while_it_removed_a_folder_is_still_its_own(
+    source: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, folder, unlink = job_of_tree(source), tmp_path / "out", Path.unlink
+    prepare_folder(job, folder)
+    want, left = _files(folder), 3
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(Killed):
+        prepare_folder(job, folder, force=True)
+    monkeypatch.undo()
+    assert any(name.endswith(".parquet") for name in _files(folder))
+    with pytest.raises(DataError, match="start over with --force"):
+        prepare_folder(job, folder)
+    prepare_folder(job, folder, force=True)
+    assert _files(folder) == want
 
 
 def test_too_many_bad_rows_and_none_that_is_good(source: Tree, tmp_path: Path) -> None:
