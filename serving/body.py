@@ -1,4 +1,4 @@
-"""Request bodies as rows: a body of the same form as the last one is read without a dict for each row."""
+"""The JSON bodies of requests, read as rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _RowForm:
 
     @classmethod
     def of(cls, row: dict[str, Any], found: RowColumns, context: dict[str, Any]) -> _RowForm:
-        """Return the form of a body that was read in general, by its first row."""
+        """Return the form of a body that was read in general."""
         # In the order of the row's keys, where each is found at once. Names may be no identifiers.
         names = {f"field_{at}": name for at, name in enumerate(row)}
         row_type = msgspec.defstruct(
