@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ..pipeline.saved_model.input_rows import InputSchema
 from .rows import BadRequest, RowColumns, columns_of_request
+
+_MOST_FORMS: Final = 16
 
 
 class BodyReader:
@@ -28,6 +30,7 @@ class BodyReader:
         self._schema = schema
         self._most_rows = most_rows
         self._form: _RowForm | None = None
+        self._forms: dict[tuple[tuple[str, ...], frozenset[str]], _RowForm] = {}
 
     def read(self, body: bytes) -> RowColumns:
         """Return a body's rows; raises BadRequest as `columns_of_request`, and for what is no JSON."""
@@ -39,8 +42,17 @@ class BodyReader:
             raise BadRequest(f"the body is not JSON ({error})") from error
         found = columns_of_request(parsed, self._schema, self._most_rows)
         if "rows" in parsed:
-            self._form = _RowForm.of(parsed["rows"][0], found, parsed.get("context", {}))
+            self._form = self._form_of(parsed["rows"][0], found, parsed.get("context", {}))
         return found
+
+    def _form_of(self, row: dict[str, Any], found: RowColumns, context: dict[str, Any]) -> _RowForm:
+        """Return the form of a body; the last ones are kept, since one takes as long as to read a body."""
+        key = (tuple(row), frozenset(context))
+        if key not in self._forms:
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            self._forms[key] = _RowForm.of(row, found, context)
+        return self._forms[key]
 
 
 @dataclass(frozen=True, slots=True)
