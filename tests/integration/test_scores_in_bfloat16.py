@@ -126,7 +126,7 @@ def test_a_cpu_without_such_products_is_refused(saved_run: Path, monkeypatch: py
         SavedModel.open(saved_run, precision="bfloat16")
     assert SavedModel.open(saved_run).precision == "float32", "the control"
     with pytest.raises(JobFileError, match="precision: 'half' given; give 'float32' or 'bfloat16'"):
-        SavedModel.open(saved_run, precision="half")
+        SavedModel.open(saved_run, precision="half")  # type: ignore[arg-type]
 
 
 class Unable(nn.Module):
