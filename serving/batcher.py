@@ -12,9 +12,9 @@ from typing import Final
 from .rows import BadRequest, RowColumns
 from .scores import Scores, ServedModel
 
-_IDLE_PASSES: Final = 16
-"""Passes of the loop without a new request, some 10 us each, after which no more are waited for. From a
-socket that can be read to a request that waits it takes three."""
+_IDLE_PASSES: Final = 32
+"""Passes of the loop without a new request after which no more are waited for: some 0.1 ms. From a socket
+that can be read to a request that waits it takes three."""
 _MOST_GATHERED: Final = 64
 """With so many waiting requests no more are waited for: arriving ones must not put off the scoring."""
 

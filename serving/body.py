@@ -1,15 +1,17 @@
-"""Request bodies as rows: a body of the same form as the last one is read without a dict for each row."""
+"""The JSON bodies of requests, read as rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ..pipeline.saved_model.input_rows import InputSchema
 from .rows import BadRequest, RowColumns, columns_of_request
+
+_MOST_FORMS: Final = 16
 
 
 class BodyReader:
@@ -28,6 +30,7 @@ class BodyReader:
         self._schema = schema
         self._most_rows = most_rows
         self._form: _RowForm | None = None
+        self._forms: dict[tuple[tuple[str, ...], frozenset[str]], _RowForm] = {}
 
     def read(self, body: bytes) -> RowColumns:
         """Return a body's rows; raises BadRequest as `columns_of_request`, and for what is no JSON."""
@@ -39,8 +42,17 @@ class BodyReader:
             raise BadRequest(f"the body is not JSON ({error})") from error
         found = columns_of_request(parsed, self._schema, self._most_rows)
         if "rows" in parsed:
-            self._form = _RowForm.of(parsed["rows"][0], found, parsed.get("context", {}))
+            self._form = self._form_of(parsed["rows"][0], found, parsed.get("context", {}))
         return found
+
+    def _form_of(self, row: dict[str, Any], found: RowColumns, context: dict[str, Any]) -> _RowForm:
+        """Return the form of a body; the last ones are kept, since one takes as long as to read a body."""
+        key = (tuple(row), frozenset(context))
+        if key not in self._forms:
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            self._forms[key] = _RowForm.of(row, found, context)
+        return self._forms[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ class _RowForm:
 
     @classmethod
     def of(cls, row: dict[str, Any], found: RowColumns, context: dict[str, Any]) -> _RowForm:
-        """Return the form of a body that was read in general, by its first row."""
+        """Return the form of a body that was read in general."""
         # In the order of the row's keys, where each is found at once. Names may be no identifiers.
         names = {f"field_{at}": name for at, name in enumerate(row)}
         row_type = msgspec.defstruct(

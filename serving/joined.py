@@ -22,21 +22,30 @@ def joined_columns(requests: Sequence[RowColumns]) -> dict[str, pa.Array]:
     Raises BadRequest for values of several types, and for shared values that would take more than 256 MiB.
     """
     counts = [request.count for request in requests]
-    owner = pa.array(np.repeat(np.arange(len(requests)), counts))
+    everywhere = set.intersection(*(set(request.shared) for request in requests))
+    somewhere = set().union(*(request.shared for request in requests))
     arrays: dict[str, pa.Array] = {}
     for name in (*requests[0].columns, *requests[0].shared):
         try:
-            if all(name in request.shared for request in requests):
-                values = value_array([request.shared[name] for request in requests])
-                _check_size(values, max(counts))
-                arrays[name] = values.take(owner)
-            else:
+            if name in everywhere:
+                arrays[name] = value_array([request.shared[name] for request in requests])
+                _check_size(arrays[name], max(counts))
+            elif name in somewhere:
                 each = chain.from_iterable(_values(request, name) for request in requests)
                 arrays[name] = value_array([*each])
+            else:
+                columns = [request.columns[name] for request in requests]
+                arrays[name] = value_array([*chain.from_iterable(columns)])
         except (pa.ArrowException, TypeError) as error:
             raise BadRequest(f"column {name!r} has values of several types ({error})") from error
         except ValueError as error:
             raise BadRequest(f"column {name!r}: {error}") from error
+    if everywhere:
+        # One call for all of them: each costs more than its values.
+        of_requests = pa.record_batch({name: arrays[name] for name in everywhere})
+        owner = pa.array(np.repeat(np.arange(len(requests)), counts))
+        of_rows = of_requests.take(owner)
+        arrays |= dict(zip(of_rows.schema.names, of_rows.columns, strict=True))
     return arrays
 
 

@@ -1,4 +1,4 @@
-"""The precision of a model's matrix products: what a device can, and a module that scores with it.
+"""The precision of a model's matrix products, and a module that scores with it.
 
 Products in bfloat16 are those of training, `trainer.precision`: weights of linear and convolutional layers
 are rounded to bfloat16, autocast rounds what they are multiplied with, and sums are float32.
@@ -42,7 +42,7 @@ def find_precision(setting: Literal["auto", "float32", "bfloat16"], device: torc
 
 
 def check_precision(precision: str) -> None:
-    """Raise JobFileError for a precision that is unknown, or that this CPU has no products of."""
+    """Raise JobFileError for a precision that this CPU cannot compute in, or no precision."""
     known = get_args(Precision)
     if precision not in known:
         raise JobFileError(

@@ -161,7 +161,10 @@ def find_model(name: str) -> Callable[..., nn.Module]:
 
 
 def zero_inputs(job: Job) -> tuple[torch.Tensor, Embeddings]:
-    """Return the arguments of `forward` for 2 examples of zeros, the second with empty lists."""
+    """Return the arguments of `forward` for 2 examples of zeros.
+
+    The second one has empty lists.
+    """
     zeros: Embeddings = []
     for entry in model_inputs_of(job.tables, job.data.columns):
         if entry.longest is None:

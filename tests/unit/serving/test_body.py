@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from typing import Any
@@ -54,6 +55,10 @@ class Readers:
         self.schema, self.in_general = schema, 0
         self._reader = BodyReader(schema, MOST_ROWS)
         monkeypatch.setattr(body_module, "columns_of_request", self._count)
+
+    @property
+    def forms(self) -> Any:
+        return self._reader._forms
 
     def _count(self, *given: Any) -> RowColumns:
         self.in_general += 1
@@ -150,3 +155,27 @@ def test_what_is_no_json_and_integers_beyond_64_bits(schema: InputSchema) -> Non
         # They stay whole, so that they are refused, and not rounded to another id.
         rows = json.dumps({"rows": [dict.fromkeys(ALL, 2**64)]}).encode()
         assert reader.read(rows).columns["user id"][0] == 2**64
+
+
+def test_forms_are_made_once_and_not_kept_without_end(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[int]()
+    of = body_module._RowForm.of
+
+    def count(*given: Any) -> Any:
+        made.append(1)
+        return of(*given)
+
+    monkeypatch.setattr(body_module._RowForm, "of", count)
+    for seed in range(5):
+        for names in ([*ALL, "clicked"], ALL):
+            readers.check({"rows": rows_of(names, 2, seed)}, general=True)
+    assert len(made) == 2
+    orders = [list(order) for order in itertools.permutations(ALL)]
+    for order in orders:
+        # A body of another form in between, so that each order is read in general.
+        readers.check({"rows": rows_of([*ALL, "clicked"], 1)}, general=True)
+        readers.check({"rows": rows_of(order, 1)}, general=True)
+    assert len(made) > 20, "the control"
+    assert len(readers.forms) <= body_module._MOST_FORMS

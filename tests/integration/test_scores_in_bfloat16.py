@@ -169,9 +169,9 @@ def test_the_commands(starter: Starter, saved_run: Path, held_out: Path, tmp_pat
         assert scored.wait() == 0, scored.text()
         logits = pq.read_table(out)["logit"].to_numpy()
         found[precision] = (logits, json.loads(scored.text().splitlines()[-1])["ne"])
-        model = SavedModel.open(saved_run, precision=precision)  # type: ignore[arg-type]
+        model = SavedModel.open(saved_run, precision=precision)
         of_python = model.predict(pq.read_table(held_out).slice(0, ROWS))
-        assert_scores(pq.read_table(out)["probability"].to_numpy()[:ROWS], of_python, precision)  # type: ignore[arg-type]
+        assert_scores(pq.read_table(out)["probability"].to_numpy()[:ROWS], of_python, precision)
     (plain, ne), (rounded, rounded_ne) = found.values()
     assert 1e-4 < np.abs(plain - rounded).max() < 0.1
     assert ne != rounded_ne
