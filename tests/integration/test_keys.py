@@ -67,8 +67,8 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
 ) -> None:
     """One who has none, at every socket of the job as soon as it listens."""
 
-    def bind_and_knock(socket: Any, address: str) -> str:
-        endpoint = bind(socket, address)
+    def bind_and_knock(socket: Any, address: str, *more: Any) -> str:
+        endpoint = bind(socket, address, *more)
         if endpoint.startswith("tcp://"):
             assert connect_without_key(endpoint) == b""
         return endpoint
