@@ -56,6 +56,7 @@ def test_a_job_with_a_key(
     assert report.examples.distinct == EXAMPLES
     assert report.sync.rounds
     assert report.warnings == []
+    assert not any(node.refused_connections for node in report.nodes), "its own connections stay"
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])

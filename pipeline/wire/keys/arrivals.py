@@ -129,7 +129,9 @@ class Arrivals:
         strangers = self._strangers()
         if len(strangers) <= MOST_STRANGERS:
             return None
-        return self._shut_down(strangers[0], f"more than {MOST_STRANGERS} are open that sent nothing valid")
+        return self._shut_down(
+            strangers[0], f"more than {MOST_STRANGERS} are open without a place in the job"
+        )
 
     def forget(self, descriptor: int) -> None:
         """Look no more at a connection that was closed."""
