@@ -21,7 +21,7 @@ from ...pipeline.wire.control.orders import JobEnded
 from ...pipeline.wire.control.verbs import CONTROL_VERBS
 from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
-from ...pipeline.wire.keys.arrivals import LEAST_OF_STRANGERS, Arrivals
+from ...pipeline.wire.keys.arrivals import Arrivals
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
 from ...pipeline.wire.messages import Failure, Heartbeat, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
@@ -65,7 +65,7 @@ class ControlServer(JobWaits, ABC):
         self._socket: zmq.asyncio.Socket | None = None
         self._authenticator: ZapAuthenticator | None = None
         # Who joins or watches says little.
-        self._arrivals = Arrivals(LARGEST_HEADER_BYTES, HELD_BYTES, LEAST_OF_STRANGERS)
+        self._arrivals = Arrivals(LARGEST_HEADER_BYTES, HELD_BYTES, LARGEST_HEADER_BYTES)
 
     @abstractmethod
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:

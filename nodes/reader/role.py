@@ -62,7 +62,8 @@ class ReaderRole(Role):
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that workers connect to."""
-        self._listener = listener_of_trainers(context, address, LARGEST_HEADER_BYTES)
+        # Credits are small.
+        self._listener = listener_of_trainers(context, address, LARGEST_HEADER_BYTES, LARGEST_HEADER_BYTES)
         return self._listener.endpoint
 
     async def prepare(self, node: NodeContext) -> NodeFacts:

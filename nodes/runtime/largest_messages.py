@@ -30,9 +30,9 @@ def largest_of_chunks(chunk_bytes: int) -> int:
 
 
 def largest_of_rows(job: Job) -> int:
-    """Return the largest push of a batch's gradients to an embedding node that has all tables.
+    """Return the largest push of a batch's gradients to an embedding node.
 
-    Bags are counted as full: `max_ids` ids for each example.
+    The node may have all tables. Bags are counted as full: `max_ids` ids for each example.
     """
     example_bytes = 0
     for table in job.tables:

@@ -116,12 +116,14 @@ def unexpected_request(role: str, request: Request[Any]) -> ProtocolError:
     return ProtocolError(f"a {role} does not answer {CONTROL_VERBS.name_of(request)!r}")
 
 
-def listener_of_trainers(context: zmq.Context[zmq.Socket[bytes]], address: str, largest: int) -> Listener:
+def listener_of_trainers(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, largest: int, of_strangers: int | None = None
+) -> Listener:
     """Bind a listener that accepts nothing before `admit_trainers`; raises ClusterError.
 
-    `largest` is the bytes of the largest message, see `Listener`.
+    `largest` and `of_strangers` are those of a `Listener`.
     """
-    listener = Listener(context, address, largest)
+    listener = Listener(context, address, largest, of_strangers)
     listener.admit(())
     return listener
 

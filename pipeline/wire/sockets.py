@@ -171,22 +171,26 @@ class Listener:
     Only the thread that made the listener may use it, except for `admit`.
 
     Args:
-        largest: bytes of the largest message that peers send. With a key over TCP, larger frames are refused,
-            and peers that are not admitted may leave little more unfinished.
+        largest: bytes of the largest message that peers send. With a key over TCP larger frames are refused.
+        of_strangers: bytes that all peers that are not admitted may have it hold, see `Arrivals`.
 
     Attributes:
         refusals: messages refused by this socket or by its handler.
     """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: str, largest: int = MAX_MESSAGE_BYTES
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        largest: int = MAX_MESSAGE_BYTES,
+        of_strangers: int | None = None,
     ) -> None:
         self.socket = context.socket(zmq.ROUTER)
         configure_socket(self.socket)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         try:
-            self._arrivals = Arrivals(largest, of_place=MAX_MESSAGE_BYTES)
+            self._arrivals = Arrivals(largest, MAX_MESSAGE_BYTES, of_strangers)
             self.endpoint = bind(self.socket, address, self._arrivals)
         except ClusterError:
             close_listening(self.socket)

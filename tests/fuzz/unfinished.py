@@ -22,7 +22,8 @@ from .keyless import CONNECT_SECONDS, greeting
 FRAME = bytes(1 << 20)
 FRAMES = 100_000
 # A frame of a command, within what any node's socket takes (ZMTP 3.1: flags, and a length of 8 bytes).
-LARGE, SMALL = (b"\x06" + size.to_bytes(8, "big") for size in (1_000_000_000, 1_000_000))
+LARGE_BYTES, SMALL_BYTES = 1_000_000_000, 1_000_000
+LARGE, SMALL = (b"\x06" + size.to_bytes(8, "big") for size in (LARGE_BYTES, SMALL_BYTES))
 OF_SMALL = bytes(900_000)
 CROWD = 40
 # By then a connection that is not shut down is counted as one that was taken.
@@ -39,15 +40,17 @@ class Unfinished:
         self.connections = self.shut_down = self.sent = 0
 
     def attack(self) -> None:
-        """Connect once with the key, and without."""
+        """Connect once with the key, and without; raises ConnectionRefusedError once the job has ended."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(CROWD):
+                stack.enter_context(self._begin(SMALL, OF_SMALL))
+            with_key = self._with_key()
+            without_key = self._without_key()
         self.connections += 1
-        crowd = [self._begin(SMALL, OF_SMALL) for _ in range(CROWD)]
-        self._with_key()
-        self._without_key()
-        for connection in crowd:
-            connection.close()
+        self.shut_down += with_key + without_key
 
-    def _with_key(self) -> None:
+    def _with_key(self) -> bool:
+        """Return whether it was shut down."""
         peer = self._context.socket(zmq.DEALER)
         configure_socket(peer)
         peer.setsockopt(zmq.RECONNECT_IVL, -1)
@@ -55,17 +58,21 @@ class Unfinished:
         events = peer.get_monitor_socket(int(zmq.EVENT_DISCONNECTED))
         connect(peer, self._endpoint)
         peer.send_multipart([FRAME] * FRAMES, copy=False)
-        self.shut_down += bool(events.poll(int(1e3 * SHUT_DOWN_SECONDS)))
+        is_shut_down = bool(events.poll(int(1e3 * SHUT_DOWN_SECONDS)))
         peer.disable_monitor()
         peer.close(linger=0)
+        return is_shut_down
 
-    def _without_key(self) -> None:
+    def _without_key(self) -> bool:
+        """Return whether it was shut down before its end."""
         with self._begin(LARGE, b"") as connection:
             try:
-                while True:
-                    self.sent += connection.send(FRAME)
+                for _ in range(LARGE_BYTES // len(FRAME)):
+                    connection.sendall(FRAME)
+                    self.sent += len(FRAME)
             except ConnectionError:
-                self.shut_down += 1
+                return True
+        return False
 
     def _begin(self, command: bytes, content: bytes) -> socket.socket:
         """Connect without the key and send what begins a frame, unless that is shut down."""
@@ -88,7 +95,8 @@ def main(seed: int, most: int) -> None:
             for endpoint in orders.take(IDLE_SECONDS if is_done else 0.0):
                 attackers.append(Unfinished(context, endpoint, seed + len(attackers)))
             for attacker in [] if is_done else attackers:
-                attacker.attack()
+                with contextlib.suppress(ConnectionRefusedError):
+                    attacker.attack()
     for attacker in attackers:
         print(attacker.sent // 1_000_000, attacker.connections, attacker.shut_down)
 

@@ -56,6 +56,7 @@ def test_a_job_with_a_key(
     assert report.examples.distinct == EXAMPLES
     assert report.sync.rounds
     assert report.warnings == []
+    assert not any(node.refused_connections for node in report.nodes), "its own connections stay"
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "ma"])
@@ -67,8 +68,8 @@ def test_whoever_knocks_without_the_key_is_in_the_report(
 ) -> None:
     """One who has none, at every socket of the job as soon as it listens."""
 
-    def bind_and_knock(socket: Any, address: str) -> str:
-        endpoint = bind(socket, address)
+    def bind_and_knock(socket: Any, address: str, *more: Any) -> str:
+        endpoint = bind(socket, address, *more)
         if endpoint.startswith("tcp://"):
             assert connect_without_key(endpoint) == b""
         return endpoint

@@ -47,7 +47,7 @@ _LIBC: Final = ctypes.PyDLL(None)
 
 
 def wire_bytes(sizes: Sequence[int]) -> int:
-    """Return the bytes that a message of frames of these sizes takes on an encrypted connection."""
+    """Return the encrypted bytes of a message with frames of these sizes."""
     total = 0
     for size in sizes:
         body = size + _CURVE_BYTES
@@ -100,7 +100,7 @@ class Arrivals:
         self._with_place: set[int] = set()
 
     def take(self, parts: Sequence[zmq.Frame], sizes: Sequence[int], *, has_place: bool) -> None:
-        """Record a message that was received, and whether its sender has a place in the job.
+        """Record a received message, and whether its sender has a place.
 
         `sizes` are the bytes of its frames on the wire, so without a ROUTER's identity.
         """
@@ -113,7 +113,10 @@ class Arrivals:
                 self._with_place.add(cookie)
 
     def accept(self, descriptor: int, port: int) -> Excess | None:
-        """Look at a connection from now on; return the one that is shut down because there are too many."""
+        """Look at a connection from now on.
+
+        Returns the one that is shut down if there are too many.
+        """
         with _held(descriptor) as held:
             if held is None or held.getsockname()[1] != port:
                 # Closed meanwhile, and perhaps used again for something else.
@@ -126,7 +129,9 @@ class Arrivals:
         strangers = self._strangers()
         if len(strangers) <= MOST_STRANGERS:
             return None
-        return self._shut_down(strangers[0], f"more than {MOST_STRANGERS} are open that sent nothing valid")
+        return self._shut_down(
+            strangers[0], f"more than {MOST_STRANGERS} are open without a place in the job"
+        )
 
     def forget(self, descriptor: int) -> None:
         """Look no more at a connection that was closed."""
@@ -261,17 +266,23 @@ class ArrivalWatch:
 
 
 def can_watch() -> bool:
-    """Return whether this system tells which connection a descriptor is, and how much it received."""
+    """Return whether this system says what connections receive."""
     return sys.platform == "linux"
 
 
 def cookie_of(descriptor: int) -> int:
-    """Return the number of a socket that no other one has; 0 if the descriptor is not of a socket."""
+    """Return the number of a socket that no other one has.
+
+    0 if the descriptor is not of a socket.
+    """
     return int.from_bytes(_option(descriptor, socket.SOL_SOCKET, _SO_COOKIE, _COOKIE_BYTES), sys.byteorder)
 
 
 def received_bytes(descriptor: int) -> int:
-    """Return the bytes that a TCP connection received; 0 if the descriptor is not of one."""
+    """Return the bytes that a TCP connection received.
+
+    0 if the descriptor is not of one.
+    """
     info = _option(descriptor, socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     return int.from_bytes(info[_RECEIVED_AT:], sys.byteorder)
 
@@ -290,7 +301,7 @@ def _option(descriptor: int, level: int, name: int, size: int) -> bytes:
 
 @contextmanager
 def _held(descriptor: int) -> Iterator[Any]:
-    """Hold what a descriptor is open for, as a socket; None if it is not open for a socket."""
+    """Hold the socket that a descriptor is open for; None if it is none."""
     try:
         copied = os.dup(descriptor)
     except OSError:
