@@ -54,7 +54,7 @@ class Host:
     @property
     def pid(self) -> int:
         """Its first process."""
-        return self._first.pid
+        return int(self._first.pid)
 
     def command(self, *command: str) -> list[str]:
         """Return what runs a command there, in the host's own folder."""

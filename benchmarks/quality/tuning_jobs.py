@@ -170,8 +170,8 @@ def show(made: Mapping[str, Any], seeds: int) -> None:
     if len(shares) < len(pairs):
         print(f"tune found it with {len(shares)} of {len(pairs)} seeds: too few trials to compare")
         return
-    share = percent(statistics.median(shares))
-    print(f"median of the shares over {seeds} seeds: {share}; goal: at most {percent(GOAL)}")
+    middle = percent(statistics.median(shares))
+    print(f"median of the shares over {seeds} seeds: {middle}; goal: at most {percent(GOAL)}")
 
 
 def share_of(ours: Mapping[str, Any], control: Mapping[str, Any]) -> float | None:

@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -230,7 +230,7 @@ def main() -> None:
     for variable in (KEY_VARIABLE, TOKEN_VARIABLE, INSECURE_VARIABLE):
         os.environ.pop(variable, None)
     with prepared(given) as jobs:
-        runs = {
+        runs: dict[str, Callable[[], Figures]] = {
             ONE: jobs.on_one,
             THREE: partial(jobs.on_three, THREE),
             HALF: partial(jobs.on_three, HALF, *HALVED),
