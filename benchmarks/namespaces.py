@@ -1,4 +1,4 @@
-"""Hosts on one machine: each has an address, a name, processes and a folder of its own.
+"""Hosts on one machine, with addresses, names, processes and folders of their own.
 
 A host is a set of Linux namespaces that lives as long as its first process, and that ends with this program.
 Each two hosts have a link of their own, whose counters say how many bytes passed it. Nothing is made in the
@@ -54,7 +54,7 @@ class Host:
     @property
     def pid(self) -> int:
         """Its first process."""
-        return self._first.pid
+        return int(self._first.pid)
 
     def command(self, *command: str) -> list[str]:
         """Return what runs a command there, in the host's own folder."""
@@ -62,7 +62,10 @@ class Host:
         return [*into, f"--wdns={self._place}", *command]
 
     def kill(self) -> None:
-        """SIGKILL to its first process; the kernel ends all others, and the links, with it."""
+        """Kill its first process.
+
+        The kernel ends all others, and the links, with it.
+        """
         if self._holder.poll() is None:
             self._first.kill()
         self._holder.wait()
@@ -84,7 +87,10 @@ class Network:
         self.hosts: dict[int, Host] = {}
 
     def add(self, number: int) -> Host:
-        """Start a host, or another one in the place of a dead one, with the files of that."""
+        """Start a host, or another one in the place of a dead one.
+
+        It has the files of that.
+        """
         host = Host(number, self.place / str(number), self.place)
         self.hosts[number] = host
         for other in self.hosts.values():
@@ -133,7 +139,10 @@ class Network:
 
 @contextmanager
 def network(place: Path, count: int) -> Iterator[Network]:
-    """Yield a network of so many hosts, whose folders are in `place`; nothing of it is left afterwards."""
+    """Yield a network of so many hosts, whose folders are in `place`.
+
+    Only the folders are left afterwards.
+    """
     own = Network(place)
     try:
         for number in range(1, count + 1):

@@ -77,7 +77,10 @@ class Decision:
 
     @property
     def margin(self) -> float | None:
-        """Speed that a trainer of the change adds, over that of one of the fewest; None without figures."""
+        """Speed that a trainer adds, over that of one of the fewest.
+
+        None without figures.
+        """
         other = self._compared
         if other not in self.expected or self.present not in self.expected or other == self.present:
             return None

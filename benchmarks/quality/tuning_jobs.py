@@ -6,8 +6,9 @@ The demo's job on --examples of a generated log. Searched are algorithm, gap, an
 and of the rows, both over five decades. The best rates of the job are taken from a grid of nine jobs.
 Planting: the job gets the searched rates times factors that each seed draws, so that the best ones are at
 another place of the range in each. Counted are the examples until a trial that trained to its end has an NE
-within NEAR of the grid's least. A study that has not found it after --trials counts with all that it trained,
-which is then too little. Goal: a median of at most 40% of those of random search, the control.
+within NEAR of the grid's least. Random search, the control, counts with all that it trained if it has not
+found it after --trials, which is then too little; if ours has not, there is nothing to compare. Goal: a
+median of at most 40% of the control's.
 
 Runs that are in the file already are not made again.
 """
@@ -32,7 +33,7 @@ from shadowsync.lab.tuning.trial_run import JobTrials
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.write import describe_hardware, versions
-from shadowsync.pipeline.text.format import count, percent
+from shadowsync.pipeline.text.format import count, number, percent
 from shadowsync.pipeline.text.markdown import markdown_table
 
 DEMO: Final = Path(__file__).parents[2] / "examples" / "demo.toml"
@@ -155,21 +156,30 @@ def search_until(study: Study, objective: Objective, good_ne: float, most: int) 
 
 
 def show(made: Mapping[str, Any], seeds: int) -> None:
-    """Print a row for each seed, and the medians."""
+    """Print a row for each seed, and the median."""
     pairs = list(zip(made["asha"][:seeds], made["random"][:seeds], strict=True))
     rows = []
     for seed, (ours, control) in enumerate(pairs):
         cells = [
-            f"{count(one['examples'])}{'' if one['found'] else ' (not found)'}" for one in (ours, control)
+            f"{count(one['examples'])}, NE {number(one['ne'])}{'' if one['found'] else ' (not found)'}"
+            for one in (ours, control)
         ]
-        rows.append((str(seed), *cells, percent(ours["examples"] / control["examples"])))
+        rows.append((str(seed), *cells, percent(share_of(ours, control))))
     print("\n".join(markdown_table(("seed", "examples of tune", "of random search", "share"), rows)))
-    medians = [
-        statistics.median(one["examples"] for one in made[side][:seeds]) for side in ("asha", "random")
-    ]
-    share = statistics.median(ours["examples"] / control["examples"] for ours, control in pairs)
-    print(f"medians: {count(medians[0])} and {count(medians[1])}, {percent(medians[0] / medians[1])}")
-    print(f"median of the shares over {seeds} seeds: {percent(share)}; goal: at most {percent(GOAL)}")
+    shares = [share for ours, control in pairs if (share := share_of(ours, control)) is not None]
+    if len(shares) < len(pairs):
+        print(f"tune found it with {len(shares)} of {len(pairs)} seeds: too few trials to compare")
+        return
+    middle = percent(statistics.median(shares))
+    print(f"median of the shares over {seeds} seeds: {middle}; goal: at most {percent(GOAL)}")
+
+
+def share_of(ours: Mapping[str, Any], control: Mapping[str, Any]) -> float | None:
+    """Return the share of the control's examples; None if ours did not find it.
+
+    It is too much where the control has not found it.
+    """
+    return float(ours["examples"] / control["examples"]) if ours["found"] else None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The demo on three hosts that share no folder, beside the same job on one of them.
+"""The demo on three hosts that share no folder, beside one of them.
 
     unshare --net python benchmarks/speed/hosts.py --rounds 3 --out docs/results/hosts.json
 
@@ -22,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -102,7 +102,11 @@ def figures_of(report: Report) -> Figures:
 
 
 class Jobs:
-    """The ways to run the job, and what is to be told of each run on three hosts."""
+    """The ways to run the job.
+
+    Attributes:
+        told: what was seen of each run on three hosts, by way.
+    """
 
     def __init__(self, own: Network, server: S3Process) -> None:
         self._own, self._server = own, server
@@ -154,7 +158,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def prepared(given: argparse.Namespace) -> Iterator[Jobs]:
-    """Yield the hosts with job, key, data and S3 server; nothing of them is left afterwards."""
+    """Yield the hosts with job, key, data and S3 server, and remove them."""
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-hosts-") as place,
         network(Path(place), S3_HOST) as own,
@@ -196,7 +200,7 @@ def ratios_of(results: Results) -> dict[str, dict[str, float]]:
 
 
 def link_table(told: list[dict[str, Any]]) -> str:
-    """Return the median bytes of each link as a Markdown table, a row for each sender."""
+    """Return the median bytes of each link as a Markdown table."""
     links = {
         link: statistics.median(run["link_bytes"][link] for run in told) for link in told[0]["link_bytes"]
     }
@@ -226,7 +230,7 @@ def main() -> None:
     for variable in (KEY_VARIABLE, TOKEN_VARIABLE, INSECURE_VARIABLE):
         os.environ.pop(variable, None)
     with prepared(given) as jobs:
-        runs = {
+        runs: dict[str, Callable[[], Figures]] = {
             ONE: jobs.on_one,
             THREE: partial(jobs.on_three, THREE),
             HALF: partial(jobs.on_three, HALF, *HALVED),

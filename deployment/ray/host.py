@@ -94,7 +94,11 @@ class NodeHost:
 
         Return the exit code, or minus the signal, and its last lines.
         """
-        return self._node.wait()
+        try:
+            return self._node.wait()
+        finally:
+            # Ray ends the actor with SIGKILL, which would leave it.
+            self._folder.cleanup()
 
     def signal(self, number: int) -> None:
         """Send the node a signal, if it is still there."""

@@ -232,5 +232,5 @@ class ControlServer(JobWaits, ABC):
 
 
 def _without_token(error: ConnectionLost | RemoteError, session: RpcChannel) -> str:
-    """Return the text of an error, without the token of the node, by which its session is known."""
+    """Return the text of an error without the token of its node."""
     return error.what if error.where == session.peer else str(error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -27,9 +28,9 @@ PHASES: dict[str, tuple[type, str]] = {
 
 
 def ends_without(
-    own: InProcessCluster, patch: pytest.MonkeyPatch, phase: str, role: str, dead: int
+    own: InProcessCluster, patch: pytest.MonkeyPatch, phase: str, roles: Iterable[str]
 ) -> ExitCode:
-    """Starts the job, and kills so many nodes of a role as a phase of its end begins; gives how it ended."""
+    """Starts the job, and kills a node of each of these roles as a phase of its end begins."""
     owner, name = PHASES[phase]
     work, due, done = getattr(owner, name), threading.Event(), threading.Event()
 
@@ -41,8 +42,9 @@ def ends_without(
     patch.setattr(owner, name, lose_and_work)
     own.start()
     wait_until(due.is_set, "the job ends")
-    for node in own.nodes[role][:dead]:
-        node.kill()
+    for role, dead in Counter(roles).items():
+        for node in own.nodes[role][:dead]:
+            node.kill()
     done.set()
     return ExitCode(own.wait(SECONDS))
 
@@ -51,7 +53,7 @@ def test_a_trainer_while_the_held_out_files_are_scored(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = in_process(CHANGES, supervised=True)
-    code = ends_without(own, monkeypatch, "evaluation", "trainer", 1)
+    code = ends_without(own, monkeypatch, "evaluation", ["trainer"])
     assert code == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
@@ -60,13 +62,29 @@ def test_a_trainer_while_the_held_out_files_are_scored(
     assert report.eval.examples == EVAL_EXAMPLES
 
 
+@pytest.mark.parametrize("others", [(), ("trainer",)])
+def test_an_embedding_node_while_the_held_out_files_are_scored(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, others: tuple[str, ...]
+) -> None:
+    """With it a trainer, say, of the same machine."""
+    own = in_process(CHANGES, supervised=True)
+    code = ends_without(own, monkeypatch, "evaluation", ("embedding", *others))
+    assert code == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
+    report = own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+    assert report.eval is None
+    # It was written before.
+    assert open_checkpoint(own.run.folder, verify=True)[1].examples_trained == EXAMPLES
+
+
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("dead", [1, 2])
 def test_a_reader(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, dead: int
 ) -> None:
     own = in_process(CHANGES, supervised=True)
-    code = ends_without(own, monkeypatch, phase, "reader", dead)
+    code = ends_without(own, monkeypatch, phase, ["reader"] * dead)
     report = own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EXAMPLES

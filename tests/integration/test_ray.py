@@ -78,6 +78,9 @@ def test_the_accounts_are_those_of_one_machine(
     wait_until(all_there, f"all nodes run: {job.process.text()}", SECONDS)
     assert seen["head"], job.process.text()
     assert seen["second"]
+    files = [Path(part) for node in everywhere(ray, second) for part in node.cmdline() if "job.json" in part]
+    assert len(files) == sum(NODES.values())
+    assert all(file.exists() for file in files)
     top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", key_of(job)]
 
     def shows_trainers() -> bool:
@@ -95,6 +98,7 @@ def test_the_accounts_are_those_of_one_machine(
     assert own["trained"] == EXAMPLES
     assert {file.stem for file in (job.run.folder / "logs").glob("*.jsonl")} >= {"trainer-1", "embedding-0"}
     wait_until(lambda: not everywhere(ray, second), "no node is left on the cluster")
+    assert not [file for file in files if file.parent.exists()], "nor a folder of one"
     first = job.run.folder.resolve()
     local = start()
     assert local.process.wait(SECONDS) == 0, local.process.text()
