@@ -12,7 +12,7 @@ from rich.live import Live
 
 from ..pipeline.report.placement import read_table_plan
 from ..pipeline.report.terminal import print_plan
-from ..pipeline.text.format import count, duration, number, percent
+from ..pipeline.text.format import count, counted, duration, number, percent
 from .status import Status, read_status
 from .table import table_of
 
@@ -119,6 +119,8 @@ def line_of(status: Status) -> str:
         parts.append(f"{count(status.speed.mean):>9} examples/s")
     if status.quality.ne is not None:
         parts.append(f"NE {number(status.quality.ne)}")
+    if status.ledger.bad_rows:
+        parts.append(counted(status.ledger.bad_rows, "malformed row"))
     if status.sync.rounds:
         parts.append(f"{count(status.sync.rounds)} rounds, open gap {count(status.sync.gap_open)}")
     return "  ".join(parts)

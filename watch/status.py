@@ -64,14 +64,26 @@ class LabelNe(StatusPart):
     ne_recent: float | None = None
 
 
+class HourNe(StatusPart):
+    """Normalized entropy of an hour; None if all its labels are the same.
+
+    `hour` counts from 0, the first one since the job's start.
+    """
+
+    hour: int
+    examples: int
+    ne: float | None = None
+
+
 class Quality(LabelNe):
     """Normalized entropy in training: of all batches, and of the latest.
 
     Each batch is scored before its step. Of several labels it is that of the first, and `labels` has that of
-    each by its name.
+    each by its name. `hours` has the latest day of a job that lasts longer than an hour.
     """
 
     labels: dict[str, LabelNe] = {}
+    hours: list[HourNe] = []
 
 
 class SyncFigures(StatusPart):

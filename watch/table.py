@@ -99,7 +99,11 @@ def _figures(status: Status) -> Text:
 
 
 def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    embedding = status.embedding
+    embedding, ledger = status.embedding, status.ledger
+    faults = [
+        ("malformed", counted(ledger.bad_rows, "row")),
+        ("left out", f"{count(ledger.left_out)}, not finite"),
+    ]
     return [
         ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
         ("NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"),
@@ -112,8 +116,9 @@ def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list
         ("staleness", f"{number(embedding.staleness_mean, 1)} pushes"),
         (
             "in flight",
-            f"{count(status.ledger.in_flight)}, returned {count(status.ledger.returned)}",
+            f"{count(ledger.in_flight)}, returned {count(ledger.returned)}",
         ),
+        *(faults if ledger.bad_rows or ledger.left_out else ()),
     ]
 
 

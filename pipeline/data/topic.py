@@ -54,10 +54,10 @@ def partitions_of(url: str, kafka: KafkaSection = PLAINTEXT) -> list[str]:
 
 
 def moved_topics(known: Iterable[str], patterns: Iterable[str]) -> dict[str, str]:
-    """Return the present paths of those known partitions whose topic is reached at other brokers now.
+    """Return the present paths of known partitions whose topic has moved.
 
-    `known` may have other paths, too. A topic has moved if `known` and `patterns` name it at one address
-    each, and these differ: brokers move, and a list of them may change, while the offsets stay the same.
+    `known` may have other paths, too. A topic has moved if `known` and `patterns` name it at one address of
+    brokers each, and these differ: brokers move, and a list of them may change, while offsets stay the same.
     """
     partitions = [path for path in known if is_topic(path)]
     before, now = _addresses(partitions), _addresses(filter(is_topic, patterns))

@@ -1,6 +1,6 @@
 // Everything that is text: the header, the figures, the ledger, incidents, and the table of processes.
 
-import { count, duration, isShown, metricName, number, rate, share, size } from "./words.js";
+import { byTheHour, count, duration, isShown, metricName, number, rate, share, size } from "./words.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -45,6 +45,7 @@ export function showFigures(status) {
   const validated = others.map(([name, value]) => `${metricName(name)} ${number(value)}`).join(", ");
   const labels = Object.entries(quality.labels ?? {}).slice(1);
   const further = labels.map(([name, one]) => `; ${name} ${number(one.ne)}`).join("");
+  const recent = `${number(quality.ne_recent)}${byTheHour(quality.hours)}`;
   const target = sync.gap_target == null ? "" : `; target ${count(sync.gap_target)}`;
   const synchronized = [
     ["Sync gap", number(sync.gap_mean, 1), `iterations; open ${count(sync.gap_open)}${target}`],
@@ -54,7 +55,7 @@ export function showFigures(status) {
   ];
   const ofJob = () => [
     ["Examples/s", count(speed.now), `mean ${count(speed.mean)}`],
-    ["NE in training", number(quality.ne), `recently ${number(quality.ne_recent)}; before each step${further}`],
+    ["NE in training", number(quality.ne), `recently ${recent}; before each step${further}`],
     ...(last ? [[`${metricName(metric)} in validation`, number(last.value), validated]] : []),
     ...synchronized,
     ["Lookups/s", count(embedding.lookups_per_second), `pushes/s ${count(embedding.pushes_per_second)}`],

@@ -41,6 +41,10 @@ export function mark(value) {
 
 export const rate = (value) => (value == null ? UNKNOWN : `${size(value)}/s`);
 
+// NE of the latest hours, the present one last.
+export const byTheHour = (hours) =>
+  hours?.length ? `; by the hour ${hours.slice(-4).map(({ ne }) => number(ne)).join(", ")}` : "";
+
 export function duration(seconds) {
   if (seconds == null) return UNKNOWN;
   if (seconds > 0 && seconds < 0.9995) return `${+(seconds * 1000).toPrecision(3)} ms`;

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ....pipeline.config.job import Job
 from ....pipeline.report.adaptation import choices_of
@@ -19,6 +19,7 @@ from ....watch.status import (
     CurvePart,
     Edge,
     EmbeddingFigures,
+    HourNe,
     Incident,
     LabelNe,
     LedgerFigures,
@@ -36,6 +37,9 @@ from ..state.membership import Member
 from ..state.phases import JobPhase
 from ..state.progress import NodeRates
 from .replica_sampler import SampledState
+
+# Hours that a status has, the latest ones.
+_HOURS: Final = 24
 
 
 class ShownState(SampledState, Protocol):
@@ -126,7 +130,9 @@ def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
 def _quality(state: JobState) -> Quality:
     metrics = state.training_metrics
     labels = {name: LabelNe(ne=ne, ne_recent=recent) for name, (ne, recent) in metrics.ne_by_label.items()}
-    return Quality(ne=metrics.ne_progressive, ne_recent=metrics.ne_recent, labels=labels)
+    hours = [HourNe(hour=one.hour, examples=one.examples, ne=one.ne) for one in metrics.hours()[-_HOURS:]]
+    shown = hours if len(hours) > 1 else []
+    return Quality(ne=metrics.ne_progressive, ne_recent=metrics.ne_recent, labels=labels, hours=shown)
 
 
 def _progress(state: JobState) -> Progress:

@@ -16,7 +16,7 @@ from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import address_of, attach
 from shadowsync.watch.live import Lines, LiveTable, Silence, display
-from shadowsync.watch.status import Incident, NodeStatus, Progress, Speed, SyncFigures
+from shadowsync.watch.status import Incident, LedgerFigures, NodeStatus, Progress, Speed, SyncFigures
 from shadowsync.watch.table import MOST_NODES, table_of
 
 WIDTH = 80
@@ -52,6 +52,23 @@ def test_the_gap_that_a_control_wants_stands_beside_that_which_came(width: int) 
     lines = drawn(a_status(sync=sync), width)
     assert any("2.5, open 3, target 64" in line for line in lines)
     assert max(len(line) for line in lines) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_malformed_rows_are_told_while_the_job_trains(width: int) -> None:
+    def told(rows: int) -> tuple[list[str], str]:
+        status = a_status(ledger=LedgerFigures(trained=12_288, bad_rows=rows))
+        stream = io.StringIO()
+        Lines(stream)(status.model_dump(mode="json"))
+        return [line for line in drawn(status, width) if "malformed" in line], stream.getvalue()
+
+    table, line = told(1_234)
+    assert len(table) == 1
+    assert "1,234 rows" in table[0]
+    assert len(table[0]) <= width
+    assert "1,234 malformed rows" in line
+    assert told(0)[0] == []
+    assert "malformed" not in told(0)[1]
 
 
 def test_what_a_node_refused_stands_at_its_end() -> None:

@@ -67,3 +67,11 @@ def test_first_points_far_above_all_others_leave_the_axis(tmp_path: Path) -> Non
     assert found[2] < 1.02
     assert 2.0 < found[3] < 14.7
     assert found[4] == 14.7
+
+
+@needs_node
+def test_the_latest_hours_are_told_beside_ne(tmp_path: Path) -> None:
+    hours = [{"hour": at, "examples": 9, "ne": ne} for at, ne in enumerate([0.9, 0.8, 0.7, None, 0.65])]
+    given = json.dumps([hours, hours[:2], [], None])
+    found = on_page(tmp_path, "words.js", f"{given}.map(page.byTheHour)")
+    assert found == ["; by the hour 0.8000, 0.7000, –, 0.6500", "; by the hour 0.9000, 0.8000", "", ""]

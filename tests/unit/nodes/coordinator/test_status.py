@@ -154,6 +154,24 @@ def test_what_the_run_before_left_out_is_not_still_to_come(
     on_coordinator(tmp_path, work, restored=before, input_facts=InputFacts(size))
 
 
+def test_ne_by_the_hour_is_of_the_latest_day(tmp_path: Path) -> None:
+    def work(c: JobState) -> None:
+        def train(hour: int) -> None:
+            c.training_metrics.trained("trainer-0", 3_600.0 * hour + 1.0, 100, 50.0 + hour, 25.0)
+
+        train(0)
+        assert build_status(c, None, 0).quality.hours == [], "one hour is all"
+        train(1)
+        first, second = build_status(c, None, 0).quality.hours
+        assert (first.hour, first.examples, second.hour) == (0, 100, 1)
+        assert first.ne == normalized_entropy(100, 50.0, 25.0) != second.ne
+        for hour in range(2, 40):
+            train(hour)
+        assert [one.hour for one in build_status(c, None, 0).quality.hours] == list(range(16, 40))
+
+    on_coordinator(tmp_path, work)
+
+
 def test_each_of_several_labels_has_figures_of_its_own(tmp_path: Path) -> None:
     columns = {"clicked": "label", "bought": "label", "x": "categorical"}
     data = {"columns": columns, "format": "parquet", "path": ["nowhere.parquet"]}
