@@ -254,7 +254,10 @@ class LoopRole(SynchronizedRole):
                 await self._ask_to_pause(paused=False)
 
     def release(self) -> None:
-        """Drop the replica and what the rounds had, once the node has ended; the counts stay."""
+        """Drop the replica and the rounds' memory, once the node has ended.
+
+        The counts stay.
+        """
         self._counts_before = self.metrics()
         self._sync, self.context, self._before = None, None, None
 

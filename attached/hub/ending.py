@@ -33,17 +33,13 @@ class HubEnd:
         event: Callable[[str, str], None],
     ) -> None:
         self._state, self._attendance, self._stop, self._event = state, attendance, stop, event
-        self._anyone_left = False
-
-    def someone_left(self) -> None:
-        """Look after a member has left or died, or may no longer come back."""
-        self._anyone_left = True
-        self.look()
 
     def look(self) -> None:
-        """Look again: those who were awaited may be so no longer."""
+        """Look whether the hub is over."""
         state, attendance = self._state, self._attendance
-        if attendance is None or not self._anyone_left or not state.begun or state.awaits_anyone:
+        # Also those who left a dead hub, whose place this one has taken.
+        anyone_left = sum(state.arrived.values()) > sum(state.present.values())
+        if attendance is None or not anyone_left or not state.begun or state.awaits_anyone:
             return
         now, seconds = asyncio.get_running_loop().time(), state.job.run.start_timeout_seconds
         for role, count in attendance.look(now, state.arrived, state.present, seconds).items():

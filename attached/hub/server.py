@@ -255,7 +255,7 @@ class HubServer(ControlServer):
         for other in self.state.members.alive():
             self.spawn(self.call(other, gone.notice, REQUEST_SECONDS))
         self.broadcast_group(view)
-        self._end.someone_left()
+        self._end.look()
         self.spawn(self.notify())
 
     async def _take_back(self) -> None:
@@ -265,7 +265,7 @@ class HubServer(ControlServer):
         self.event("hub", f"took the place of a dead hub; {away} may come back")
         returns = self._admission.admit_returned(seconds), self._admission.await_modules(seconds)
         await asyncio.gather(*returns)
-        self._end.someone_left()
+        self._end.look()
 
     def _hello(self, token: str, hello: Hello) -> HelloReply:
         if token != hello.token:

@@ -255,9 +255,10 @@ def tables(rows: Sequence[Row], at: int, loss: float) -> str:
 
 
 def differences(rows: Sequence[Row], against: str) -> str:
-    """Return losses less those of another system, paired by loops, delay and round: means, 95% intervals.
+    """Return losses less those of another system, paired by round.
 
-    Of the loops' own replicas, and of the mean of the replicas less the other's own ones. Below 0 is better.
+    Means and 95% intervals: of the loops' own replicas, and of the mean of the replicas less the other's own
+    ones. Below 0 is better.
     """
     found = [row for row in rows if "failed" not in row]
     key = ("loops", "delay_ms", "round")

@@ -1,4 +1,4 @@
-"""The memory that attaching takes: a model of 100 MB, before, while and after it is attached.
+"""The memory that attaching takes, with a model of 100 MB.
 
     python benchmarks/speed/attached_memory.py --out docs/results/attached_memory.json
 

@@ -1,4 +1,4 @@
-"""Models and losses of `attached_step.py`; each function returns a model and a loss of one fixed batch."""
+"""Models of `attached_step.py`, each with the loss of one fixed batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What attaching costs a step: two equal loops in one process, one plain and one attached, in turn.
+"""What attaching costs a step.
+
+Two equal loops in one process, one plain and one attached, take turns.
 
     python benchmarks/speed/attached_step.py --out docs/results/attached_step.json
     python benchmarks/speed/attached_step.py --table docs/results/attached_step.json
@@ -110,7 +112,7 @@ def beside(loop: Loop, seconds: float) -> tuple[float, float]:
 
 
 def hook_seconds(attached: Any) -> float:
-    """Return the CPU seconds of what attach does in each step, the least of several tries."""
+    """Return the least CPU seconds of what attach does in a step."""
     tries = []
     for _ in range(HOOK_TRIES):
         began = time.thread_time()
@@ -121,7 +123,7 @@ def hook_seconds(attached: Any) -> float:
 
 
 def measure(name: str, variant: str, pairs: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Return the pairs of one process, CPU seconds of blocks, and what other threads took."""
+    """Return the CPU seconds of a process's blocks, and of its other threads."""
     torch.set_num_threads(1)
     options = () if variant == "rounds" else NEVER
     with contextlib.ExitStack() as stack:
@@ -193,7 +195,7 @@ _FORMS: Final = (("own", ".4f"), ("cost", ".2%"))
 
 
 def main() -> None:
-    """Measure each model and row in processes of their own, in turn; print and save the table."""
+    """Measure in processes of their own, in turn; print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pairs", type=int, default=200, help="of a process")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the attached loop alone")

@@ -90,7 +90,7 @@ class RoundCounter:
 
 
 class DueSteps:
-    """The steps at which the thread that trains wakes the shadow thread, so that nobody has to look.
+    """The steps at which training wakes the shadow thread: nobody has to look.
 
     A step compares one number. The shadow thread sets it, and looks at the steps after that, so that none is
     missed. Both sides may run at any time.

@@ -196,9 +196,9 @@ class ShadowThread(LoopThread):
             await self._wait(seconds)
 
     def _is_reached(self, due: DueSteps, iterations: int) -> bool:
-        """Have the thread that trains tell when a round is due; return whether it is already.
+        """Have the thread that trains tell when a round is due.
 
-        `iterations` are those by which it was not, or was too early.
+        Returns whether it is already. `iterations` are those by which it was not, or was too early.
         """
         wanted = self._schedule.due_iterations
         due.at = wanted if iterations < wanted else due.NEVER

@@ -71,9 +71,9 @@ class FlatLayout:
         return flat
 
     def move(self, module: nn.Module, flat: torch.Tensor) -> None:
-        """Move the module's values into `flat`, and make its parameters views of it, one after another.
+        """Move the module's values into `flat`, and make its parameters views of it.
 
-        Beside `flat`, which is on the parameters' device, no copy is made.
+        One after another. Beside `flat`, which is on the parameters' device, no copy is made.
         """
         parameters = dict(module.named_parameters())
         with torch.no_grad():

@@ -148,9 +148,7 @@ def test_loops_and_hub_need_the_same_key(tmp_path: Path, monkeypatch: pytest.Mon
             train_until(sync, lambda: task.step(model, optimizer), lambda found: found["rounds"] >= 2)
         monkeypatch.delenv(KEY_VARIABLE)
         before = [p.data_ptr() for p in model.parameters()]
-        with pytest.raises(
-            ClusterError, match="the hub and this node have different keys"
-        ):
+        with pytest.raises(ClusterError, match="the hub and this node have different keys"):
             shadowsync.attach(model, optimizer, join=own.endpoint)
         assert [p.data_ptr() for p in model.parameters()] == before
         monkeypatch.setenv(KEY_VARIABLE, str(key))

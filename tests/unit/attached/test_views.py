@@ -65,7 +65,7 @@ def test_training_is_the_same_bit_for_bit(make: Make) -> None:
     views.detach()
 
 
-class NewBytes(TorchDispatchMode):
+class NewBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes that operations allocate."""
 
     count = 0
@@ -83,10 +83,10 @@ def test_the_flat_buffer_is_the_only_copy() -> None:
     views = ParameterViews(model)
     views.claim()
     flat = torch.zeros(views.layout.numel)
-    with NewBytes() as moved:
+    with NewBytes() as moved:  # type: ignore[no-untyped-call]
         views.attach(flat)
     views.detach()
-    with NewBytes() as gathered:
+    with NewBytes() as gathered:  # type: ignore[no-untyped-call]
         views.layout.gather(model)
     assert moved.count == 0
     assert gathered.count == flat.nbytes, "the control"

@@ -171,7 +171,13 @@ def test_steps_that_come_while_it_is_too_early_wake_nobody(
     own = trainer(due, gap=2, duty=0.01)
     own.cpu_seconds = lambda _: 0.01
     wakes: list[int] = []
-    waking, due.wake = due.wake, lambda: (wakes.append(1), waking())
+    waking = due.wake
+
+    def wake() -> None:
+        wakes.append(1)
+        waking()
+
+    due.wake = wake
     own.run(monkeypatch, lambda: own.train(1_000))
     # Each round but the first costs a second, of 100 steps: one wake on the way, and none for each step.
     assert len(own.began) == pytest.approx(11, abs=1)
