@@ -101,10 +101,6 @@ class Store(ABC):
         """Read a whole object; raises ObjectMissing."""
         return b"".join(self.pieces(name))
 
-    def delete_prefix(self, prefix: str) -> None:
-        """Remove all objects whose names begin with the part `prefix`."""
-        self.delete([name for name in self.list() if name == prefix or name.startswith(f"{prefix}/")])
-
 
 @dataclass(frozen=True, slots=True)
 class PartTarget:
