@@ -48,7 +48,7 @@ class ResultModel(FrozenModel):
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the place, if it has one, and the message of the first fault in a record."""
+    """Return the place, if any, and the message of a record's first fault."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     said = first["msg"].removeprefix("Value error, ")
