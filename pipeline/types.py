@@ -48,10 +48,11 @@ class ResultModel(FrozenModel):
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the place and the message of the first fault in a record."""
+    """Return the place, if any, and the message of a record's first fault."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}"
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {said}" if place else said
 
 
 class BatchId(NamedTuple):

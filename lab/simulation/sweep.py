@@ -137,10 +137,11 @@ def draw_sweep(
         counts = [point.setting.trainers for point in points]
         (line,) = left.plot(counts, [point.steps_per_second for point in points], "-", label=label)
         with_gap = [(n, point.gap) for n, point in zip(counts, points, strict=True) if point.gap is not None]
-        right.plot(*zip(*with_gap, strict=True), "-", color=line.get_color(), label=label)
+        if with_gap:
+            right.plot(*zip(*with_gap, strict=True), "-", color=line.get_color())
         for trainers, steps, gap in (measured or {}).get(label, ()):
             left.plot([trainers], [steps], "o", color=line.get_color())
             right.plot([trainers], [gap], "o", color=line.get_color())
-    right.legend(fontsize=8, title="dots: measured" if measured else None)
+    right.legend(*left.get_legend_handles_labels(), fontsize=8, title="dots: measured" if measured else None)
     with atomic_file(path) as file:
         figure.savefig(file, format="png", dpi=110)

@@ -23,6 +23,7 @@ from shadowsync.lab.simulation.sweep import (
     JSON_NAME,
     PICTURE_NAME,
     Sweep,
+    draw_sweep,
     parse_settings,
     sweep_table,
     with_window,
@@ -183,6 +184,7 @@ def test_a_setting_that_cannot_be_is_refused(text: str, said: str) -> None:
         parse_settings([text], COSTS)
     assert said in str(refused.value)
     assert str(refused.value).startswith("--setting: ")
+    assert "Value error" not in str(refused.value)
 
 
 def test_too_many_trainers_are_refused() -> None:
@@ -194,3 +196,9 @@ def test_too_many_trainers_are_refused() -> None:
 def test_a_window_in_which_no_round_ends_says_so() -> None:
     found = of(model_bytes=1e12, seconds=1.0, warm_seconds=1.0)
     assert (found.gap, found.limit) == (None, NO_ROUND)
+
+
+def test_points_without_a_gap_are_drawn_without_one(tmp_path: Path) -> None:
+    points = [of(trainers=count, model_bytes=1e12, seconds=1.0, warm_seconds=1.0) for count in (1, 2)]
+    draw_sweep({"no round": points}, tmp_path / PICTURE_NAME)
+    assert (tmp_path / PICTURE_NAME).stat().st_size > 5_000
