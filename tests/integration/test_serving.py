@@ -348,7 +348,8 @@ def test_a_model_that_is_no_longer_served_needs_no_collector(saved_run: Path) ->
         assert tables() is not None, "the control"
         assert module() is not None
         del held
-        assert tables() is module() is None
+        assert tables() is None
+        assert module() is None
     finally:
         gc.enable()
 
