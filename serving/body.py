@@ -46,7 +46,10 @@ class BodyReader:
         return found
 
     def _form_of(self, row: dict[str, Any], found: RowColumns, context: dict[str, Any]) -> _RowForm:
-        """Return the form of a body; the last ones are kept, since one takes as long as to read a body."""
+        """Return the form of a body.
+
+        The last ones are kept, since a new one takes longer than to read a body.
+        """
         key = (tuple(row), frozenset(context))
         if key not in self._forms:
             if len(self._forms) >= _MOST_FORMS:

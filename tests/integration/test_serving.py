@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 import re
@@ -10,6 +11,7 @@ import shutil
 import signal
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -333,6 +335,23 @@ def test_a_new_checkpoint_is_served_and_a_damaged_one_is_not(
             await asyncio.gather(following, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
+
+
+def test_a_model_that_is_no_longer_served_needs_no_collector(saved_run: Path) -> None:
+    """The command freezes what is there when it starts: a model in a cycle would stay for ever."""
+    followed = FollowedModel(saved_run, "last")
+    tables, module = weakref.ref(followed.current.model._loaded), weakref.ref(followed.current.model.dense)
+    gc.disable()
+    try:
+        held = followed.current
+        del followed
+        assert tables() is not None, "the control"
+        assert module() is not None
+        del held
+        assert tables() is None
+        assert module() is None
+    finally:
+        gc.enable()
 
 
 def test_off_loopback_it_needs_a_token(
