@@ -52,8 +52,8 @@ def test_of_a_further_label_ne_and_auc_are_shown(tmp_path: Path) -> None:
 @needs_node
 def test_first_points_far_above_all_others_leave_the_axis(tmp_path: Path) -> None:
     places = list(range(1, 41))
-    steady = [1.0 - 0.02 * at / 40 for at in places]
-    curves = [
+    steady: list[float | None] = [1.0 - 0.02 * at / 40 for at in places]
+    curves: list[list[list[float | None]]] = [
         [steady],
         [[1.02, *steady[1:]]],
         [[14.7, *steady[1:]]],
