@@ -47,6 +47,7 @@ START_SECONDS: Final = 60.0
 WARM_STEPS: Final = 50
 BLOCK_SECONDS: Final = 0.03
 MOST_STEPS: Final = 20
+EMPTY_ROUNDS: Final = 10_000
 DRAWS: Final = 2_000
 HOOK_TRIES, HOOK_CALLS = 20, 200
 
@@ -72,15 +73,14 @@ class Loop:
     """A loop over one batch, with a model and an optimizer.
 
     Attributes:
-        spend_seconds: of CPU, in each step besides.
-        spent_seconds: so many it were.
+        rounds: of an empty loop, in each step besides.
     """
 
     def __init__(self, name: str) -> None:
         torch.manual_seed(1)
         self.model, self._loss = MODELS[name]()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-4)
-        self.spend_seconds = self.spent_seconds = 0.0
+        self.rounds = 0
 
     def train(self, steps: int) -> None:
         """Train."""
@@ -88,11 +88,8 @@ class Loop:
             self.optimizer.zero_grad()
             self._loss().backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
-            if self.spend_seconds:
-                began = time.thread_time()
-                while (spent := time.thread_time() - began) < self.spend_seconds:
-                    pass
-                self.spent_seconds += spent
+            for _ in range(self.rounds):
+                pass
 
 
 def block(loop: Loop, steps: int) -> float:
@@ -109,6 +106,14 @@ def beside(loop: Loop, seconds: float) -> tuple[float, float]:
         loop.train(1)
     others = time.process_time() - process - (time.thread_time() - own)
     return others, time.perf_counter() - began
+
+
+def round_seconds() -> float:
+    """Return the CPU seconds of a round of an empty loop."""
+    began = time.thread_time()
+    for _ in range(EMPTY_ROUNDS):
+        pass
+    return (time.thread_time() - began) / EMPTY_ROUNDS
 
 
 def hook_seconds(attached: Any) -> float:
@@ -139,15 +144,16 @@ def measure(name: str, variant: str, pairs: int, seconds: float, seed: int) -> d
             loop.train(WARM_STEPS)
         step = min(block(plain, 1) for _ in range(WARM_STEPS))
         steps = max(1, min(MOST_STEPS, round(BLOCK_SECONDS / step)))
+        each = min(round_seconds() for _ in range(HOOK_TRIES))
         if variant == "waiting":
-            other.spend_seconds = KNOWN_COST * step
+            other.rounds = round(KNOWN_COST * step / each)
         order = random.Random(seed)
         rows = []
         for _ in range(pairs):
             first = block(other, steps) if order.random() < 0.5 else None
             under = block(plain, steps)
             rows.append([under, first if first is not None else block(other, steps)])
-        put_in = other.spent_seconds / sum(under for under, _ in rows)
+        put_in = other.rounds * each * steps * pairs / sum(under for under, _ in rows)
         others, clock = beside(other, seconds)
         rounds = attached.metrics()["rounds"] if attached else 0
         hook = hook_seconds(attached) if attached else 0.0
