@@ -115,7 +115,7 @@ class Evaluator:
     async def _deliver_all(
         self, reader: Member, tokens: tuple[str, ...], spans: Sequence[Span]
     ) -> EvaluateReply | None:
-        """Let one reader send its spans of the pass, as many at a time as fit into a message."""
+        """Let one reader send its spans of the pass, several messages if need be."""
         replies: list[EvaluateReply | None] = []
         for at in range(0, max(1, len(spans)), SPANS_AT_ONCE):
             some = Evaluate(self._pass, tokens, tuple(spans[at : at + SPANS_AT_ONCE]))

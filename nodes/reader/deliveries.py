@@ -96,7 +96,7 @@ class DeliveryState:
         return waiting + undone + (len(self._unresolved) if pass_number == TRAINING else 0)
 
     def offer(self, pass_number: int, batch: Batch) -> None:
-        """Queue a batch that is ready to be sent, unless its pass has been abandoned."""
+        """Queue a batch to be sent, unless its pass has been abandoned."""
         if self._is_abandoned(pass_number):
             return
         self._waiting.add(pass_number, batch)

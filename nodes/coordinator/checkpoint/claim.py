@@ -59,7 +59,7 @@ def take_over_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoin
 
 
 def with_start_of(job: Job) -> Job:
-    """Return a job whose coordinator died, with the checkpoint that it resumed by its own address.
+    """Return a dead coordinator's job, with the checkpoint it resumed by its own address.
 
     `start.checkpoint` may lead to the job's own storage, whose last checkpoint can be the job's own by now.
     Raises as `open_saved`.

@@ -94,7 +94,7 @@ class Takeover:
 
 
 def has_begun(folder: Path, name: str) -> bool:
-    """Return whether the coordinator of a run had begun, so that another one can take over.
+    """Return whether a run's coordinator had begun, so that another may take over.
 
     One that was killed before that is known to no node.
     """
