@@ -119,6 +119,7 @@ class AllReduceTransport:
         self._traffic = Traffic()
         # Of trainers that are gone.
         self._former_refusals = 0
+        self._former: set[bytes] = set()
         self._listener.admit(())
         for member in members:
             if member.index != index:
@@ -235,6 +236,7 @@ class AllReduceTransport:
         if self._closed or index is None:
             return
         del self._peers[_identity(token)]
+        self._former.add(_identity(token))
         sender = self._senders.pop(index)
         self._former_refusals += sender.refusals.count
         self._turns.remove(sender.socket)
@@ -300,6 +302,9 @@ class AllReduceTransport:
         return False
 
     def _accept(self, identity: bytes, message: Message) -> None:
+        if identity in self._former:
+            # Sent before it left.
+            return
         peer = self._peers.get(identity)
         try:
             if peer is None:

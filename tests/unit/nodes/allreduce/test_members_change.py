@@ -10,6 +10,7 @@ import torch
 from shadowsync.nodes.allreduce.sockets import PeerListener
 from shadowsync.sync_algos.base import PeerLost
 from shadowsync.tests.support.peer_transports import Bench, Context, bench, mean_of, means, vector
+from shadowsync.tests.support.processes import until
 from shadowsync.tests.unit.nodes.allreduce.test_transport import exact, run
 
 
@@ -79,5 +80,21 @@ def test_one_that_is_gone_has_no_socket_and_its_bytes_count(context: Context) ->
             assert "to/trainer-1" not in after
             assert after["to/trainer-2"] > counts["to/trainer-2"]
             assert after["peers_up_bytes"] > counts["peers_up_bytes"]
+
+    run(work())
+
+
+def test_what_one_sent_before_it_left_is_not_refused(context: Context) -> None:
+    async def work() -> None:
+        async with bench(context, 2, 1000) as made:
+            values = [vector(1000, index) for index in range(2)]
+            kept, gone = made.transports[0], made.transports[1]
+            await means([kept, gone], values)
+            before = kept.received_bytes
+            kept.drop(made.members[1].token)
+            sending = asyncio.create_task(mean_of(gone, values[1]))
+            await until(lambda: kept.received_bytes > before, "a message of the one that left")
+            assert kept.refused_messages == 0
+            sending.cancel()
 
     run(work())
