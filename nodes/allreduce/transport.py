@@ -117,9 +117,9 @@ class AllReduceTransport:
         self._peers: dict[bytes, int] = {}
         self._senders: dict[int, PeerSender] = {}
         self._traffic = Traffic()
-        # Of trainers that are gone.
+        # Of trainers that are gone; the identities of those that left as told.
         self._former_refusals = 0
-        self._former: set[bytes] = set()
+        self._left: set[bytes] = set()
         self._listener.admit(())
         for member in members:
             if member.index != index:
@@ -230,13 +230,17 @@ class AllReduceTransport:
             self.drop(known.member.token)
         self._turns.add(self._connect(member).socket)
 
-    def drop(self, token: str) -> None:
-        """Close the connection to a trainer that is gone; an unknown one changes nothing."""
+    def drop(self, token: str, *, left: bool = False) -> None:
+        """Close the connection to a trainer that is gone; an unknown one changes nothing.
+
+        What still arrives of one that `left` as told is no fault; of any other one it is refused.
+        """
         index = self._peers.get(_identity(token))
         if self._closed or index is None:
             return
         del self._peers[_identity(token)]
-        self._former.add(_identity(token))
+        if left:
+            self._left.add(_identity(token))
         sender = self._senders.pop(index)
         self._former_refusals += sender.refusals.count
         self._turns.remove(sender.socket)
@@ -302,8 +306,7 @@ class AllReduceTransport:
         return False
 
     def _accept(self, identity: bytes, message: Message) -> None:
-        if identity in self._former:
-            # Sent before it left.
+        if identity in self._left:
             return
         peer = self._peers.get(identity)
         try:

@@ -58,7 +58,7 @@ class SynchronizedRole(Role):
         elif lost.role == "sync":
             self._sync.mark_lost(lost.token)
         elif lost.role == "trainer":
-            self._sync.drop_trainer(lost.token)
+            self._sync.drop_trainer(lost.token, left=lost.left)
 
     async def _trainer_joined(self, request: TrainerJoined) -> Done:
         if self._sync is not None:

@@ -141,9 +141,9 @@ class Synchronizer:
         for fixed in self.fixed:
             fixed.mark_lost(token)
 
-    def drop_trainer(self, token: str) -> None:
-        """Close the connection to another trainer, which died or left."""
-        self._shadow.call_with_peers(lambda peers: peers.drop_trainer(token))
+    def drop_trainer(self, token: str, *, left: bool) -> None:
+        """Close the connection to another trainer, which died or `left`."""
+        self._shadow.call_with_peers(lambda peers: peers.drop_trainer(token, left=left))
 
     async def replace(self, number: int, member: MemberInfo) -> None:
         """Replace a slice's sync node, and seed it; raises PeerLost."""

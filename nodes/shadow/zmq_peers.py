@@ -73,10 +73,10 @@ class ZmqPeers:
         if self._center is not None:
             self._center.mark_lost(token)
 
-    def drop_trainer(self, token: str) -> None:
-        """Close the connection to another trainer, which is gone."""
+    def drop_trainer(self, token: str, *, left: bool) -> None:
+        """Close the connection to another trainer, which died or `left`."""
         if self.transport is not None:
-            self.transport.drop(token)
+            self.transport.drop(token, left=left)
 
     def close(self) -> None:
         """Close all connections."""

@@ -84,17 +84,20 @@ def test_one_that_is_gone_has_no_socket_and_its_bytes_count(context: Context) ->
     run(work())
 
 
-def test_what_one_sent_before_it_left_is_not_refused(context: Context) -> None:
+@pytest.mark.parametrize("left", [True, False])
+def test_late_messages_are_refused_unless_it_left(context: Context, left: bool) -> None:
+    """What one that left had sent before is no fault; one that was declared dead is refused, and counted."""
+
     async def work() -> None:
         async with bench(context, 2, 1000) as made:
             values = [vector(1000, index) for index in range(2)]
             kept, gone = made.transports[0], made.transports[1]
             await means([kept, gone], values)
             before = kept.received_bytes
-            kept.drop(made.members[1].token)
+            kept.drop(made.members[1].token, left=left)
             sending = asyncio.create_task(mean_of(gone, values[1]))
             await until(lambda: kept.received_bytes > before, "a message of the one that left")
-            assert kept.refused_messages == 0
+            assert kept.refused_messages == (0 if left else 1)
             sending.cancel()
 
     run(work())

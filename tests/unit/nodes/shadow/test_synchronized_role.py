@@ -24,9 +24,9 @@ class Told:
         """A sync node is gone."""
         self.what.append(("sync", token))
 
-    def drop_trainer(self, token: str) -> None:
+    def drop_trainer(self, token: str, *, left: bool) -> None:
         """A trainer is gone."""
-        self.what.append(("trainer", token))
+        self.what.append(("trainer that left" if left else "trainer", token))
 
 
 class Role(SynchronizedRole):
@@ -40,10 +40,12 @@ def test_sync_nodes_and_trainers_that_are_gone_are_told_of_once(early: bool) -> 
     """Also if they died before there was anybody to tell it to."""
     role, told = Role(), Told()
     lost = [NodeLost(f"token-{name}", name, f"{name}-0") for name in ("reader", "sync", "trainer")]
+    lost.append(NodeLost("token-other", "trainer", "trainer-1", left=True))
     if not early:
         role._start_sync(cast(Synchronizer, told))
     for one in lost:
         role._lose_peer(one)
     if early:
         role._start_sync(cast(Synchronizer, told))
-    assert told.what == [("start", ""), ("sync", "token-sync"), ("trainer", "token-trainer")]
+    gone = [("sync", "token-sync"), ("trainer", "token-trainer"), ("trainer that left", "token-other")]
+    assert told.what == [("start", ""), *gone]
