@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
 from pydantic import Field
 
+from ...pipeline.metrics.quality import entropy
 from ...pipeline.report.adaptation import Control
 from ...pipeline.types import Float32Array, FrozenModel
 
@@ -100,6 +100,4 @@ class LossWindow:
         self._weight, self._loss, self._positives = 0.0, 0.0, 0.0
         if not 0.0 < positives < weight:
             return None
-        rate = positives / weight
-        entropy = -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
-        return loss / weight / entropy
+        return loss / weight / entropy(positives / weight)

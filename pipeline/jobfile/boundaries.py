@@ -92,11 +92,10 @@ def _sample(job: Job, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[
     Bad rows are left out, as in training.
     """
     source, spans = JobInput(job), plan_input(job).train
-    some = list(dict.fromkeys(len(spans) * at // _SAMPLED_SPANS for at in range(_SAMPLED_SPANS)))
-    limit = SAMPLED_ROWS // len(some)
-    if not spans:
-        # Such as those of a topic without a message.
-        some = []
+    places = dict.fromkeys(len(spans) * at // _SAMPLED_SPANS for at in range(_SAMPLED_SPANS))
+    # A topic without a message has no spans.
+    some = list(places) if spans else []
+    limit = SAMPLED_ROWS // max(1, len(some))
     parts: list[NDArray[np.float32]] = []
     for at in some:
         rows = 0

@@ -28,6 +28,11 @@ def gain_ratio(ne: float | None, teacher_ne: float | None) -> float | None:
     return (1.0 - ne) / (1.0 - teacher_ne)
 
 
+def entropy(rate: float) -> float:
+    """Return the logloss of always predicting this mean label, strictly between 0 and 1."""
+    return -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
+
+
 class QualitySums:
     """Sums over scored examples, for logloss, NE, AUC and calibration.
 
@@ -189,7 +194,7 @@ class QualitySums:
         rarer = min(negatives, positives) / (negatives + positives)
         if not rarer:
             return None
-        return self.logloss / -(rarer * math.log(rarer) + (1.0 - rarer) * math.log1p(-rarer))
+        return self.logloss / entropy(rarer)
 
     @property
     def calibration(self) -> float | None:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from ..config.columns import suggest
 from ..data.fields import is_text
 from ..errors import DataError
+from ..metrics.quality import entropy
 from .prediction import ScoringModel, score_files
 
 
@@ -142,11 +142,11 @@ def _scores(row: dict[str, Any]) -> tuple[float, SliceScores]:
     """
     examples, positives = int(row["examples"]), float(row["positives"])
     negatives, rate = examples - positives, positives / examples
-    entropy, ne, auc = 0.0, None, None
+    of_mean, ne, auc = 0.0, None, None
     if positives and negatives:
-        entropy = float(-(rate * np.log(rate) + (1 - rate) * np.log1p(-rate)))
-        ne = float(row["loss"] / entropy)
+        of_mean = entropy(rate)
+        ne = float(row["loss"] / of_mean)
         auc = (float(row["ranks"]) - positives * (positives + 1) / 2) / (positives * negatives)
     calibration = float(row["prediction"]) / rate if rate else None
-    excess = examples * (float(row["loss"]) - entropy)
+    excess = examples * (float(row["loss"]) - of_mean)
     return excess, SliceScores(row["value"], examples, rate, ne, auc, calibration)
