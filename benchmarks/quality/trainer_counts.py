@@ -8,6 +8,7 @@ All runs have the seed of the job file, so that they differ only by what the mac
 settings of the job file, `control` no warm-up of rows, `dense warm-up` one of the dense model too, the others
 (with `--only`) more frequent rounds.
 Runs that are in the file already are not made again. `--busy` keeps one core busy with another program.
+`--set` changes settings of all runs, such as the model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import contextlib
 import multiprocessing
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 Figures = dict[str, Any]
 
 
-def run(job: Path, overrides: tuple[str, ...]) -> Figures:
+def run(job: Path, overrides: Sequence[str]) -> Figures:
     """Run the job once, and return the figures to keep."""
     report = run_job_file(job, overrides)
     assert report.eval is not None
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=["default", "control"])
     parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of every run")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     made: dict[str, list[Figures]] = kept_runs(given.out)
@@ -116,7 +118,7 @@ def main() -> None:
                 for trainers in given.trainers:
                     runs = made.setdefault(key(variant, trainers, busy=given.busy), [])
                     if len(runs) <= number:
-                        runs.append(run(given.job, settings_of(variant, trainers)))
+                        runs.append(run(given.job, (*settings_of(variant, trainers), *given.set)))
                         keep_runs(given.out, made)
     for variant in given.only:
         names = [key(variant, trainers, busy=given.busy) for trainers in given.trainers]

@@ -26,6 +26,7 @@ from ...pipeline.report.placement import LoadedNode, Placement
 from ...pipeline.report.quality import Train, Validation
 from ...pipeline.report.quality_warnings import (
     FIRST_ITERATIONS,
+    averaging_warnings,
     bad_row_warnings,
     control_warnings,
     first_gap_warnings,
@@ -218,6 +219,7 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
         *bad_row_warnings(examples, job.data.epochs),
         *one_class_warnings(state.training_metrics.hours()),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
+        *averaging_warnings(job.sync, job.trainer.count),
         *control_warnings(job, sync.control),
         *link_warnings(sync.link_codecs),
         *warmup_warnings(job, examples.trained + state.ledger.restored_examples),

@@ -21,6 +21,24 @@ FEWEST_FIRST_ROUNDS: Final = 10
 LARGEST_WARMUP_SHARE: Final = 0.25
 """Of a job's examples: over more of them a warm-up costs rows more than it gives."""
 
+MANY_TRAINERS: Final = 8
+"""From here on the mean of the trainers' steps was clearly too short (docs/quality.md)."""
+
+AVERAGING: Final = frozenset({"easgd", "easgd_symmetric", "ma", "gossip"})
+"""Algorithms that move the model by the mean of the trainers' steps, without momentum."""
+
+
+def averaging_warnings(sync: SyncSection, trainers: int) -> list[str]:
+    """Return a warning if the steps of many trainers were only averaged."""
+    if trainers < MANY_TRAINERS or sync.algorithm not in AVERAGING:
+        return []
+    return [
+        f"{sync.algorithm} averages the steps of {trainers} trainers, so an example moves the model less than"
+        " with one trainer. In tests with 8 that cost 0.7 to 8% of NE, with momentum 0.4 to 1%: try"
+        ' sync.algorithm = "bmuf" with sync.options = {form = "keep", block_momentum = "auto"}. On links so'
+        " slow that a round takes 20 iterations momentum is worse."
+    ]
+
 
 def first_gap_warnings(
     sync: SyncSection, first_rounds: Mapping[str, int], *, resumed: bool = False

@@ -13,11 +13,14 @@ from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import TrainedHour
 from shadowsync.pipeline.report.quality_warnings import (
     FEWEST_FIRST_ROUNDS,
+    MANY_TRAINERS,
+    averaging_warnings,
     control_warnings,
     first_gap_warnings,
     one_class_warnings,
     warmup_warnings,
 )
+from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.tests.unit.report.conftest import on_terminal
 
 ENOUGH = {"trainer-0": FEWEST_FIRST_ROUNDS, "trainer-1": 100}
@@ -37,6 +40,18 @@ def test_few_rounds_at_the_start_are_warned_of() -> None:
     assert text.startswith(
         "trainer-1 synchronized 0 times in its first 100 iterations; 2 other trainers also fewer than "
     )
+
+
+def test_many_trainers_whose_steps_are_averaged_are_warned_of() -> None:
+    (text,) = averaging_warnings(SyncSection(), MANY_TRAINERS)
+    assert text.startswith("easgd averages the steps of 8 trainers")
+    # What it says to set can be set, and ends the warning.
+    options = {"form": "keep", "block_momentum": "auto"}
+    assert 'sync.options = {form = "keep", block_momentum = "auto"}' in text
+    make_algorithm("bmuf", options)
+    assert averaging_warnings(SyncSection(algorithm="bmuf", options=options), MANY_TRAINERS) == []
+    assert averaging_warnings(SyncSection(), MANY_TRAINERS - 1) == []
+    assert averaging_warnings(SyncSection(algorithm="none"), MANY_TRAINERS) == []
 
 
 @pytest.mark.parametrize(("rates", "said"), [((0.0, None, 0.0), "0"), ((1.0,), "1")])
