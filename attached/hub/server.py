@@ -88,7 +88,7 @@ class HubServer(ControlServer):
         job = _without_tables(settings.job)
         super().__init__(replace(settings, job=job), process)
         self._ledger = ledger
-        self.state = HubState(job, settings.folder)
+        self.state: HubState = HubState(job, settings.folder)
         self.tables = HubTables(self, self.state, settings)
         self._end = HubEnd(self.state, attendance, self._stopped.set, self.event)
         self._takes_loops = False
@@ -224,10 +224,6 @@ class HubServer(ControlServer):
     def count_refused(self, token: str) -> None:  # noqa: ARG002
         """See `ControlServer`."""
         self.state.refused_messages += 1
-
-    def has_place(self, token: str) -> bool:
-        """See `ControlServer`."""
-        return self.state.members.find(token) is not None
 
     def count_refused_connection(self) -> None:
         """See `ControlServer`."""
