@@ -44,6 +44,8 @@ from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.performance.count_law import CountRules
 from shadowsync.watch import autoscale
 
+pytestmark = pytest.mark.no_kill
+
 autoscale.PERIOD_SECONDS = 0.1
 given = json.loads(sys.argv[3])
 rules = CountRules(**given, window_seconds=0.2, join_seconds=0.1, worth=0.1) if given else None

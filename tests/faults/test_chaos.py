@@ -28,6 +28,7 @@ def test_two_faults_of_each_role(starter: Starter, job_file: JobMaker, tmp_path:
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 @pytest.mark.timeout(600)
 def test_faults_of_links_and_disks(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})

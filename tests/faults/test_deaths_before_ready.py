@@ -30,7 +30,10 @@ def _killed_while_it_prepares(own: InProcessCluster, role: str) -> InProcess:
     return victim
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    "role",
+    ["trainer", *(pytest.param(role, marks=pytest.mark.matrix) for role in ROLES if role != "trainer")],
+)
 def test_its_successor_has_its_place(in_process: Callable[..., InProcessCluster], role: str) -> None:
     own = in_process(SILENCE, faults=(never_ready(role),)).start()
     victim = _killed_while_it_prepares(own, role)
