@@ -33,6 +33,7 @@ from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.placement.ranges import Range
+from shadowsync.pipeline.text import wall_clock
 from shadowsync.pipeline.wire.control.messages import NodeFacts
 from shadowsync.pipeline.wire.messages import (
     Attach,
@@ -218,6 +219,15 @@ def never_ready(role: str) -> Fault:
         raise AssertionError
 
     return _of_the_first(role, ROLES[role], "prepare", faulty)
+
+
+def wrong_clock(where: str, seconds: float) -> Fault:
+    """The wall clock of a role or a node is wrong by so much."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(wall_clock, "offset_seconds", lambda: seconds if is_here(where) else 0.0)
+
+    return plant
 
 
 def drop(where: str, kind: type[Message] | str, nth: int = 1) -> Fault:
