@@ -25,6 +25,8 @@ from shadowsync.tests.support.runs import EXAMPLES, JobMaker
 from shadowsync.tests.support.supervised import Supervised
 from shadowsync.watch import autoscale
 
+pytestmark = pytest.mark.no_kill
+
 SECONDS = 120.0
 EPOCHS = 6
 # Of processes, which are faster than threads.
@@ -43,8 +45,6 @@ from shadowsync.nodes.supervisor.supervisor import Supervisor
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.performance.count_law import CountRules
 from shadowsync.watch import autoscale
-
-pytestmark = pytest.mark.no_kill
 
 autoscale.PERIOD_SECONDS = 0.1
 given = json.loads(sys.argv[3])

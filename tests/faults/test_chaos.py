@@ -55,13 +55,13 @@ def test_clocks_that_jump(starter: Starter, job_file: JobMaker, tmp_path: Path) 
     assert found["problems"] == []
     assert {tuple(job["exit_codes"]) for job in found["jobs"]} == {(0,)}
     # The control: a coordinator logs each checkpoint, so its log shows the jump; it may come too late to end.
-    jumps = {
-        one["jump_seconds"]: _jumps(RunFolder(Path(job["folder"])))
+    jumps = [
+        (one["jump_seconds"], _jumps(RunFolder(tmp_path / job["folder"])))
         for job in found["jobs"]
         for one in job["injected"]
         if one["role"] == "coordinator"
-    }
-    assert any(round(by, -2) == round(seconds, -2) for seconds, found in jumps.items() for by in found), jumps
+    ]
+    assert any(abs(jump - seconds) < 60.0 for seconds, seen in jumps for jump in seen), jumps
 
 
 def _jumps(run: RunFolder) -> list[float]:
