@@ -77,7 +77,7 @@ def validating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation_file:
     }
 
     def start(
-        cluster: ClusterMaker, run: dict[str, float] | None = None
+        cluster: ClusterMaker, run: dict[str, float | str] | None = None
     ) -> tuple[AnyCluster, psutil.Process]:
         own = cluster(
             {
@@ -237,7 +237,8 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
 
 @pytest.mark.matrix
 def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Validating) -> None:
-    own, scorer = validating(cluster)
+    # The next ones are scored beside training, which takes all of a busy machine.
+    own, scorer = validating(cluster, {"background_priority": "normal"})
     scorer.kill()
     said = "a validation failed: the validation process ended with killed by SIGKILL"
     wait_until(lambda: own.run.logged(said), "that is an event")
