@@ -23,8 +23,8 @@ UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
 	@echo "make test   install what it needs, lint, check types, run the suite"
-	@echo "make faults run the kills that make test leaves out: two of each role and more"
-	@echo "make variants run the variants of jobs that make test leaves out"
+	@echo "make faults run the kills that make test leaves out, two of each role and more, and a minute of hostile messages"
+	@echo "make variants run the variants of jobs and the faults without a kill that make test leaves out"
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make ray    run the tests of jobs on a Ray cluster of this machine; installs Ray, 240 MB, beside the rest"
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
@@ -70,10 +70,11 @@ test: lint types
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "processes and not matrix" $(WHOLE_JOBS)
 
 faults: install-dev
-	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix tests/faults tests/fuzz
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "matrix and not no_kill" tests/faults tests/fuzz
 
 variants: install-dev
 	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m matrix tests/integration
+	$(PYTEST) -n $(PROCESS_JOBS) $(BY_FILE) -m "matrix and no_kill" tests/faults
 
 gpu: install-dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available() and "this torch finds no GPU; one built for CUDA is installed by: make clean gpu TORCH_INDEX=")'

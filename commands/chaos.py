@@ -1,4 +1,4 @@
-"""`shadowsync chaos`: jobs with faults of processes, links and disks, and their ledgers checked."""
+"""`shadowsync chaos`: jobs with injected faults, and their ledgers checked."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def chaos(
     stall   what a node sends is held back for a while: its links are half open
     delay   what goes to and from a node takes 0.5 s longer for a while
     disk    a process can write no file for a while, as if its disk were full
+    clock   the wall clock of a process jumps by 10 minutes or a day, and later jumps back
     """
     from ..lab.chaos.run import ChaosPlan, run_chaos
     from ..pipeline.errors import ExitCode, JobFileError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from ..pipeline.input.plan import plan_input, require_fixed_input
 from ..pipeline.models.registry import build_model
 from ..pipeline.report.wording import emulated_links
 from ..pipeline.report.write import describe_hardware, versions
+from ..pipeline.text.wall_clock import timestamp
 from .record import Comparison, Run, VariantRecord
 from .variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
 
@@ -69,7 +69,7 @@ def make_plan(base: Job, variants: Sequence[Variant], seeds: int, folder: Path) 
     slow = base.network.slow
     return Comparison(
         name=base.run.name,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=timestamp(),
         seeds=chosen,
         variants=[_record(variant, base) for variant in (reference, *variants)],
         runs=runs,

@@ -15,6 +15,7 @@ from ..pipeline.errors import CheckpointError, ShadowSyncError
 from ..pipeline.models.precision import Precision
 from ..pipeline.saved_model.model import SavedModel
 from ..pipeline.text.format import data_size, duration
+from ..pipeline.text.wall_clock import unix_seconds
 from .scores import ServedModel
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class FollowedModel:
     @property
     def age_seconds(self) -> float:
         """Seconds since the served checkpoint was written, by this machine's clock."""
-        return time.time() - datetime.fromisoformat(self.manifest.created_at).timestamp()
+        return unix_seconds() - datetime.fromisoformat(self.manifest.created_at).timestamp()
 
     async def follow(self, every_seconds: float, between: Between) -> None:
         """Serve each new checkpoint, until cancelled.

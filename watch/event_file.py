@@ -7,13 +7,14 @@ import io
 import math
 import os
 import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from ..pipeline.text.wall_clock import unix_seconds
 
 _LARGEST_FLOAT = 3.4028234663852886e38
 
@@ -29,7 +30,7 @@ class EventFile:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        now = time.time()
+        now = unix_seconds()
         name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
         self.path = folder / name
         # Unbuffered, so that `close` does not retry what could not be written.
@@ -40,7 +41,7 @@ class EventFile:
         """Write the values of one step, unbuffered."""
         if values:
             found = [Summary.Value(tag=tag, simple_value=_float32(value)) for tag, value in values.items()]
-            self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=found)))
+            self._write(Event(wall_time=unix_seconds(), step=step, summary=Summary(value=found)))
 
     def close(self) -> None:
         """Close the file."""

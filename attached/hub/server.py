@@ -88,7 +88,7 @@ class HubServer(ControlServer):
         job = _without_tables(settings.job)
         super().__init__(replace(settings, job=job), process)
         self._ledger = ledger
-        self.state = HubState(job, settings.folder)
+        self.state: HubState = HubState(job, settings.folder)
         self.tables = HubTables(self, self.state, settings)
         self._end = HubEnd(self.state, attendance, self._stopped.set, self.event)
         self._takes_loops = False
@@ -218,16 +218,13 @@ class HubServer(ControlServer):
         leaves = member.left and self.sessions.of(identity) is not None
         dead = not member.alive and not leaves
         self._send(identity, HeartbeatReply(0, member.lost_because if dead else ""))
-        if member.alive:
+        # While it prepares it has nothing to count.
+        if member.alive and member.ready:
             self.state.heartbeat(member, message.counts)
 
     def count_refused(self, token: str) -> None:  # noqa: ARG002
         """See `ControlServer`."""
         self.state.refused_messages += 1
-
-    def has_place(self, token: str) -> bool:
-        """See `ControlServer`."""
-        return self.state.members.find(token) is not None
 
     def count_refused_connection(self) -> None:
         """See `ControlServer`."""
@@ -363,7 +360,7 @@ class HubServer(ControlServer):
             now = asyncio.get_running_loop().time()
             for member in self.state.members.living():
                 seen_at = self.sessions.seen_at(member.info.token)
-                # It sends heartbeats from then on.
+                # It may be silent while it prepares.
                 limit = run.node_timeout_seconds if member.ready else run.start_timeout_seconds
                 if seen_at is not None and now - seen_at > limit:
                     self.mark_dead(member.info.token, f"was silent for {duration(limit)}")

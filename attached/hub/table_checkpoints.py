@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from ...pipeline.checkpoint.manifest import (
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ShadowSyncError
 from ...pipeline.jobfile.load import validate_saved_job
+from ...pipeline.text.wall_clock import timestamp
 from ...pipeline.wire.control.orders import WriteCheckpoint
 from ..tables_job import settings_of
 from .checkpoint import TABLES
@@ -102,7 +102,7 @@ class TableCheckpoints:
                 raise ShadowSyncError("not all embedding nodes wrote their rows")
             files = [one for reply in replies.values() for one in reply.files]
             manifest = CheckpointManifest(
-                created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                created_at=timestamp(),
                 run=self._state.folder.name,
                 job=job.model_dump(mode="json"),
                 job_digest=job.digest,

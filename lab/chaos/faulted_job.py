@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,6 +20,7 @@ import psutil
 from ...nodes.runtime.process import CLI, python
 from ...nodes.supervisor.network.link_faults import CONTROL_VARIABLE, LINK_FAULTS
 from ...pipeline.errors import ExitCode
+from ...pipeline.text.wall_clock import CLOCK_FAULTS_VARIABLE
 from ...pipeline.wire.endpoints import local_address
 from ..job_process import last_line
 from .injector import Injector
@@ -98,24 +100,27 @@ class JobRunner:
         marker, control, before = uuid4().hex, local_address(uuid4().hex), self._folders()
         log = self._logs / f"{name}-{len(done.exit_codes)}.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                python(CLI, *command, "--quiet", "--supervised"),
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, MARKER: marker, CONTROL_VARIABLE: control},
-            )
-        try:
-            self._watch(process, Injector(process.pid, control, self._nodes), done, due, before)
-            done.exit_codes.append(process.wait())
-        finally:
-            if process.poll() is None:
-                process.kill()
-            assert process.stdin is not None
-            process.stdin.close()
-            done.left += _end_marked(marker)
+        with tempfile.TemporaryDirectory(prefix="shadowsync-clocks-") as clocks:
+            variables = {MARKER: marker, CONTROL_VARIABLE: control, CLOCK_FAULTS_VARIABLE: clocks}
+            with log.open("wb") as file:
+                process = subprocess.Popen(
+                    python(CLI, *command, "--quiet", "--supervised"),
+                    stdin=subprocess.PIPE,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env={**os.environ, **variables},
+                )
+            try:
+                injector = Injector(process.pid, control, self._nodes, Path(clocks))
+                self._watch(process, injector, done, due, before)
+                done.exit_codes.append(process.wait())
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                assert process.stdin is not None
+                process.stdin.close()
+                done.left += _end_marked(marker)
         done.missed += [fault for fault, _ in due]
         done.last_line = last_line(log)
         done.folder = next(iter(self._folders() - before), None)

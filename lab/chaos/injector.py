@@ -6,12 +6,15 @@ import contextlib
 import resource
 import signal
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 import psutil
 
 from ...nodes.runtime.process import CLI
 from ...nodes.supervisor.network.link_faults import LINK_FAULTS, LinkFault, request_link_fault
+from ...pipeline.atomic_file import atomic_file
+from ...pipeline.text.wall_clock import clock_fault_file
 from .schedule import ScheduledFault
 
 # Whether the limits of a living process can be set, as on Linux.
@@ -25,10 +28,12 @@ class Injector:
         supervisor: process id of its supervisor.
         control: endpoint at which the job's relay takes faults of links.
         nodes: number of nodes by role.
+        clocks: folder of the shifted clocks (see `wall_clock`), which exists.
     """
 
-    def __init__(self, supervisor: int, control: str, nodes: Mapping[str, int]) -> None:
+    def __init__(self, supervisor: int, control: str, nodes: Mapping[str, int], clocks: Path) -> None:
         self._supervisor, self._control, self._nodes = supervisor, control, nodes
+        self._clocks = clocks
         self._lasting: list[tuple[float, Callable[[], None]]] = []
 
     @property
@@ -45,7 +50,7 @@ class Injector:
             return False
         victim = found[fault.place % len(found)]
         try:
-            undo = _inject_into_process(fault.kind, victim)
+            undo = self._inject_into_process(fault, victim)
         except psutil.NoSuchProcess:
             return False
         if undo is not None:
@@ -69,19 +74,36 @@ class Injector:
         self._lasting.append((now + fault.seconds, lambda: None))
         return ends > 0
 
+    def _inject_into_process(
+        self, fault: ScheduledFault, victim: psutil.Process
+    ) -> Callable[[], None] | None:
+        """Begin a fault; return what ends it, None if nothing does."""
+        if fault.kind == "kill":
+            victim.send_signal(signal.SIGKILL)
+            return None
+        if fault.kind == "stop":
+            victim.send_signal(signal.SIGSTOP)
+            return lambda: victim.send_signal(signal.SIGCONT)
+        if fault.kind == "clock":
+            return self._shift_clock(victim, fault.jump_seconds)
+        # As on a full disk, a write to a file fails; pipes and sockets are no files.
+        soft, hard = victim.rlimit(resource.RLIMIT_FSIZE)
+        _limit_files(victim, (0, hard))
+        return lambda: _limit_files(victim, (soft, hard))
 
-def _inject_into_process(kind: str, victim: psutil.Process) -> Callable[[], None] | None:
-    """Begin a fault; return what ends it, None if nothing does."""
-    if kind == "kill":
-        victim.send_signal(signal.SIGKILL)
-        return None
-    if kind == "stop":
-        victim.send_signal(signal.SIGSTOP)
-        return lambda: victim.send_signal(signal.SIGCONT)
-    # As on a full disk, a write to a file fails; pipes and sockets are no files.
-    soft, hard = victim.rlimit(resource.RLIMIT_FSIZE)
-    _limit_files(victim, (0, hard))
-    return lambda: _limit_files(victim, (soft, hard))
+    def _shift_clock(self, victim: psutil.Process, seconds: float) -> Callable[[], None]:
+        """Shift the wall clock of a process and its children; return what ends it."""
+        processes = (victim, *victim.children(recursive=True))
+        files = [clock_fault_file(self._clocks, one.pid) for one in processes]
+        for file in files:
+            with atomic_file(file) as written:
+                written.write(str(seconds).encode("ascii"))
+
+        def set_right() -> None:
+            for file in files:
+                file.unlink(missing_ok=True)
+
+        return set_right
 
 
 def _limit_files(victim: psutil.Process, limits: tuple[int, int]) -> None:

@@ -15,6 +15,8 @@ SHORTEST_SECONDS: Final = 1.0
 # Faults come between these shares of the job's batches; the job may end before a later fault is injected.
 FIRST_SHARE: Final = 0.02
 LAST_SHARE: Final = 0.95
+# Ten minutes and a day, either way.
+JUMPS_SECONDS: Final = (-86_400.0, -600.0, 600.0, 86_400.0)
 
 
 class FaultKind(NamedTuple):
@@ -39,6 +41,7 @@ FAULT_KINDS: Final[Mapping[str, FaultKind]] = {
     "stall": FaultKind(3, "link stalled"),
     "delay": FaultKind(3, "link delayed"),
     "disk": FaultKind(3, "disk full"),
+    "clock": FaultKind(3, "clock jumped"),
 }
 
 
@@ -48,10 +51,12 @@ class ScheduledFault:
 
     Attributes:
         kind: "kill" is SIGKILL, "stop" is SIGSTOP and later SIGCONT; "reset", "cut", "stall" and "delay" are
-            of all links to the node (see `LinkFault`); with "disk" its processes can write no file.
+            of all links to the node (see `LinkFault`); with "disk" its processes can write no file; with
+            "clock" their wall clock jumps, and later jumps back.
         place: which of the role's living processes, or of its nodes, modulo their number.
         after: share of the job's batches that are trained by then.
         seconds: its duration; 0 for a kill and a reset.
+        jump_seconds: by how much the clock is wrong meanwhile; 0 for other kinds.
     """
 
     kind: str
@@ -59,6 +64,7 @@ class ScheduledFault:
     place: int
     after: float
     seconds: float = 0.0
+    jump_seconds: float = 0.0
 
     @property
     def label(self) -> str:
@@ -67,7 +73,9 @@ class ScheduledFault:
 
     def __str__(self) -> str:
         lasting = f" for {duration(self.seconds)}" if self.seconds else ""
-        return f"{self.label}{lasting} after {percent(self.after)}"
+        sign = "-" if self.jump_seconds < 0 else "+"
+        jump = f" by {sign}{duration(abs(self.jump_seconds))}" if self.jump_seconds else ""
+        return f"{self.label}{jump}{lasting} after {percent(self.after)}"
 
 
 def schedule(
@@ -109,4 +117,6 @@ def _fault(
 ) -> ScheduledFault:
     (kind,) = draw.choices(kinds, [FAULT_KINDS[kind].weight for kind in kinds])
     seconds = draw.uniform(SHORTEST_SECONDS, longest) if FAULT_KINDS[kind].lasts else 0.0
-    return ScheduledFault(kind, role, draw.randrange(64), after, round(seconds, 3))
+    place = draw.randrange(64)
+    jump = draw.choice(JUMPS_SECONDS) if kind == "clock" else 0.0
+    return ScheduledFault(kind, role, place, after, round(seconds, 3), jump)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,6 +16,7 @@ from ...pipeline.jobfile.load import validate_job
 from ...pipeline.report.model import Hardware
 from ...pipeline.report.wording import emulated_links
 from ...pipeline.report.write import describe_hardware, versions
+from ...pipeline.text.wall_clock import timestamp
 from ...pipeline.types import first_fault
 from ..record import ComparisonPart, read_json, write_json
 from ..variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
@@ -106,7 +106,7 @@ def make_virtual_plan(
     slow = base.network.slow
     plan = VirtualPlan(
         name=base.run.name,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=timestamp(),
         labels=[variant.label for variant in variants],
         trainers=trainers,
         seeds=chosen,

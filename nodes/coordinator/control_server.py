@@ -10,7 +10,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import zmq
 import zmq.asyncio
@@ -42,15 +42,33 @@ HELD_BYTES: Final = 64 << 20
 log = logging.getLogger(__name__)
 
 
+class Members(Protocol):
+    """The members of a job or of a hub."""
+
+    def find(self, token: str) -> Member | None:
+        """Return the member with this token, dead or alive."""
+
+
+class HasMembers(Protocol):
+    """What the state of a job and that of a hub have in common."""
+
+    @property
+    def members(self) -> Members:
+        """Who takes part."""
+
+
 class ControlServer(JobWaits, ABC):
     """The socket that nodes and watchers connect to, and their sessions.
 
     All of it runs on one asyncio loop.
 
     Attributes:
+        state: set by the subclass.
         bound: the address, set by `listen`.
         unmet: why a node refused its last request, by its name; others only read it.
     """
+
+    state: HasMembers
 
     def __init__(self, settings: NodeSettings, process: ProcessHooks | None = None) -> None:
         super().__init__()
@@ -84,10 +102,6 @@ class ControlServer(JobWaits, ABC):
         """Count a connection without the job's key, or with too much unfinished."""
 
     @abstractmethod
-    def has_place(self, token: str) -> bool:
-        """Return whether a sender is a node of the job."""
-
-    @abstractmethod
     def _failed(self, error: BaseException) -> None:
         """Take the error that ended a task."""
 
@@ -110,6 +124,10 @@ class ControlServer(JobWaits, ABC):
         self.bound = bound = bind(socket, bound or self.settings.listen_at(), self._arrivals)
         host = own_address() if self.settings.advertise == AUTO else self.settings.advertise
         return advertised(bound, self.settings.bind, host)
+
+    def has_place(self, token: str) -> bool:
+        """Return whether a sender is, or was, a member."""
+        return self.state.members.find(token) is not None
 
     async def tell_watchers(self, outcome: str) -> None:
         """Tell those who watch that it has ended."""
@@ -184,7 +202,7 @@ class ControlServer(JobWaits, ABC):
             try:
                 message = decode(buffers)
             except ProtocolError as error:
-                self._refuse(token, str(error))
+                self.refuse(token, str(error))
                 self._send(identity, Failure(request=0, what=str(error)))
                 continue
             self.sessions.record_seen(identity, asyncio.get_running_loop().time())
@@ -216,12 +234,13 @@ class ControlServer(JobWaits, ABC):
             token,
             send,
             handle,
-            refused=lambda why: self._refuse(token, why),
+            refused=lambda why: self.refuse(token, why),
             first_number=self.first_number,
             replies=replies,
         )
 
-    def _refuse(self, token: str, why: str) -> None:
+    def refuse(self, token: str, why: str) -> None:
+        """Count and log a refused message."""
         self.count_refused(token)
         self._refusals.add("refused a message from %r: %s", token, why)
 

@@ -25,7 +25,7 @@ from .state.changes import GroupFormed, MembersStarted, TrainingBegan, TrainingE
 from .state.membership import require_same_plan, require_same_start
 from .state.outcome import FinalModel, Outcome, SavedCheckpoints, Score, Stop
 from .state.phases import JobPhase
-from .state.verdicts import lost_trainers
+from .state.verdicts import lost_trainers, missing_nodes
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class JobController:
         limit = self._job.run.start_timeout_seconds
         members = self._state.members
         if not await self._server.wait_for(lambda: not members.missing(), limit) and self._state.stop is None:
-            missing = ", ".join(f"{count} {role}" for role, count in members.missing().items())
+            missing = missing_nodes(members, self._server.silence_of, self._job.run.node_timeout_seconds)
             raise ClusterError(
                 f"these nodes were not ready within {duration(limit)}: {missing}",
                 remedy="start them with --join, or raise run.start_timeout_seconds",

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +31,9 @@ from ...pipeline.report.run_folder import (
     write_address,
 )
 from ...pipeline.report.write import write_report
+from ...pipeline.text import wall_clock
 from ...pipeline.text.format import counted
+from ...pipeline.wire.segment import running_kernel
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings, insecurities
 from .checkpoint.claim import claim_storage, take_over_storage, with_start_of
@@ -255,11 +257,13 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
     endpoint = server.listen()
     placed = state.placement
     began = JobBegan(
-        time.time() - state.seconds(),
+        wall_clock.unix_seconds() - state.seconds(),
         server.bound,
         placed.plan.to_body(),
         placed.how,
         state.input.label_rates,
+        running_kernel(),
+        time.monotonic() - state.seconds(),
     )
     await server.journal.decided(began)
     if state.job.data.follow:
@@ -290,7 +294,7 @@ def _conclude(
         )
         return error.exit_code, str(error), None
     warnings = insecurities(server.settings)
-    began = datetime.now(UTC) - timedelta(seconds=state.seconds())
+    began = wall_clock.now() - timedelta(seconds=state.seconds())
     started_at = began.isoformat(timespec="seconds")
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome

@@ -126,7 +126,7 @@ class RequestHandler:
         verb = CONTROL_VERBS.name_of(request)
         if type(request) not in self._of_members and type(request) not in REQUESTS:
             raise ProtocolError(f"a coordinator does not answer {verb!r}")
-        member = self._state.members.require(token)
+        member = self._require(token, request)
         if member.info.role not in CONTROL_VERBS.verbs[verb].requesters:
             raise ProtocolError(f"a {member.info.role} may not send {verb!r}")
         try:
@@ -140,6 +140,15 @@ class RequestHandler:
             return reply
         except ValueError as error:
             raise ProtocolError(f"{verb}: {error}") from error
+
+    def _require(self, token: str, request: Request[Any]) -> Member:
+        """Return the living member; count what others would change."""
+        try:
+            return self._state.members.require(token)
+        except ClusterError as error:
+            if type(request) in REQUESTS:
+                self._server.refuse(token, f"{CONTROL_VERBS.name_of(request)}: {error.what}")
+            raise
 
     def died(self, node: Member) -> None:
         """Begin to recover from the death of a node."""
@@ -196,12 +205,12 @@ class RequestHandler:
 
         # Heartbeats wake no wait.
         while not await self._server.wait_for(is_decided, HEARD_SECONDS) and state.stop is None:
-            pass
+            self._server.give_way(role)
 
     def _end_predecessor(self, token: str, endpoint: str) -> None:
         """Declare dead the node that had this address before."""
         members = self._state.members
-        for member in [*members.alive(), *members.joining()] if endpoint and members.started else ():
+        for member in [*members.alive(), *members.joining()] if endpoint else ():
             if member.info.endpoint == endpoint and member.info.token != token:
                 self._server.mark_dead(member.info.token, "was replaced: another node listens at its address")
 

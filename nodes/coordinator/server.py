@@ -63,7 +63,7 @@ class CoordinatorServer(ControlServer):
         process: ProcessHooks | None = None,
     ) -> None:
         super().__init__(settings, process)
-        self.state = state
+        self.state: JobState = state
         self.store = store
         self.journal = JobJournal(state, store, self._failed)
         self._handle: HandleMemberRequest | None = None
@@ -119,10 +119,6 @@ class CoordinatorServer(ControlServer):
     def count_refused(self, token: str) -> None:
         """See `ControlServer`."""
         self.state.count_refused(token)
-
-    def has_place(self, token: str) -> bool:
-        """See `ControlServer`."""
-        return self.state.members.find(token) is not None
 
     def count_refused_connection(self) -> None:
         """See `ControlServer`."""
@@ -228,7 +224,8 @@ class CoordinatorServer(ControlServer):
         leaves = member is not None and member.left and self.sessions.of(identity) is not None
         why = member.lost_because if member and not member.alive and not leaves else ""
         self._send(identity, HeartbeatReply(self.state.ledger.examples_so_far, why))
-        if member is not None and member.alive:
+        # While it prepares it has nothing to count.
+        if member is not None and member.alive and member.ready:
             parts = self.state.heartbeat(member, message.counts)
             if parts is not None:
                 self.spawn(self.call(member, DivideBatches(parts), REQUEST_SECONDS))
@@ -252,6 +249,22 @@ class CoordinatorServer(ControlServer):
             if not member.ready and now - member.joined_at > start:
                 self.mark_dead(member.info.token, f"was not ready within {duration(start)}")
         self.sessions.forget_silent(now, lambda token: members.find(token) is not None)
+
+    def give_way(self, role: str) -> None:
+        """Declare dead the silent nodes of a role that still prepare.
+
+        Call it while another node waits for a place. Unless one waits, a node may be silent while it
+        prepares: much work may keep it from sending.
+        """
+        limit = self.state.job.run.node_timeout_seconds
+        for member in self.state.members.preparing(role):
+            if self.silence_of(member) > limit:
+                self.mark_dead(member.info.token, f"was silent for {duration(limit)}, and not ready")
+
+    def silence_of(self, member: Member) -> float:
+        """Return the seconds since a node's last message; 0 before the first."""
+        now = asyncio.get_running_loop().time()
+        return now - (self.sessions.seen_at(member.info.token) or now)
 
     def _require_no_lost_batches(self) -> None:
         state = self.state

@@ -195,14 +195,16 @@ class Node:
             late=welcome.late,
             label_rates=welcome.label_rates,
         )
+        # From here on, so that its death is noticed while it prepares.
+        self._tasks.start(self._heartbeat())
         facts = await self.role.prepare(context)
         await self._serve_metrics(name, Path(welcome.folder).name)
-        self._tasks.start(self._heartbeat())
         self._ready = True
         try:
             await self._channel.call(Ready(facts), timeout_seconds=job.run.start_timeout_seconds)
         except (ConnectionLost, RemoteError) as error:
             raise ClusterError(str(error)) from error
+        self._send(Heartbeat(self._metrics()))
 
     def _take_turn(self) -> None:
         """Handle changes of the connection to the coordinator, and its messages."""
@@ -247,7 +249,7 @@ class Node:
     async def _heartbeat(self) -> None:
         timeout_seconds = self.settings.job.run.node_timeout_seconds
         while True:
-            self._counts = self._metrics()
+            self._counts = self._metrics() if self._ready else {}
             self._send(Heartbeat(self._counts))
             await asyncio.sleep(self._process.heartbeat_seconds)
             limit = timeout_seconds * (SILENT_TIMEOUTS if self._connected else GONE_TIMEOUTS)

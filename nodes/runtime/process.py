@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...pipeline.text import wall_clock
 from .health import health_path
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
+        written_at = datetime.fromtimestamp(record.created + wall_clock.offset_seconds(), UTC)
         entry = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": written_at.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "thread": record.threadName,

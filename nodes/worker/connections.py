@@ -8,7 +8,8 @@ resends requests forever would hang.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Final, Generic
 
 import zmq
@@ -105,13 +106,14 @@ class WorkerConnections(Generic[B]):
         self._connect, self._credit = connect, job.trainer.credit
         readers = [member for member in members if member.role == "reader"]
         shards = sorted((m for m in members if m.role == "embedding"), key=lambda m: m.index)
-        self.readers = {r.name: ReaderClient(r.name, connect(r), self._credit) for r in readers}
+        connected = _connected([*readers, *shards], connect)
+        self.readers = {r.name: ReaderClient(r.name, connected[r], self._credit) for r in readers}
         names = [member.name for member in shards]
         # Blocks for lookups ahead, the current batch, unanswered pushes, and a few to spare.
         blocks = job.trainer.lookups_ahead + MAX_PENDING_PUSHES + SPARE_BLOCKS
         segments = [SharedMemoryClient(name, blocks) for name in names] if job.network.shares_memory else []
         self.shards = EmbeddingClient[B](
-            [connect(m) for m in shards], names, job.codecs.embedding(), segments
+            [connected[m] for m in shards], names, job.codecs.embedding(), segments
         )
         # Connections to replaced embedding nodes: their counts still matter.
         self._former: list[tuple[str, Connection]] = []
@@ -274,3 +276,16 @@ class WorkerConnections(Generic[B]):
     def _named_connections(self) -> list[tuple[str, Connection]]:
         readers = [(reader.name, reader.connection) for reader in self.readers.values()]
         return readers + self._former + self.shards.named_connections
+
+
+def _connected(
+    members: Iterable[MemberInfo], connect: Callable[[MemberInfo], Connection]
+) -> dict[MemberInfo, Connection]:
+    """Connect to all, or leave no socket open."""
+    connections = {}
+    with ExitStack() as made:
+        for member in members:
+            connections[member] = connect(member)
+            made.callback(connections[member].close)
+        made.pop_all()
+    return connections

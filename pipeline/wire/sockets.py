@@ -121,9 +121,14 @@ class Connection:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, identity: str) -> None:
         self.endpoint = endpoint
         self.socket = context.socket(zmq.DEALER)
-        configure_socket(self.socket)
-        self.socket.setsockopt_string(zmq.IDENTITY, identity)
-        connect(self.socket, endpoint)
+        try:
+            configure_socket(self.socket)
+            self.socket.setsockopt_string(zmq.IDENTITY, identity)
+            connect(self.socket, endpoint)
+        except zmq.ZMQError:
+            # A context with an open socket cannot be terminated.
+            self.socket.close()
+            raise
         self.sent_bytes = 0
         self.received_bytes = 0
         self.refusals = Refusals(log)

@@ -25,6 +25,8 @@ from shadowsync.tests.support.runs import EXAMPLES, JobMaker
 from shadowsync.tests.support.supervised import Supervised
 from shadowsync.watch import autoscale
 
+pytestmark = pytest.mark.no_kill
+
 SECONDS = 120.0
 EPOCHS = 6
 # Of processes, which are faster than threads.

@@ -10,6 +10,8 @@ from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import break_path
 from shadowsync.tests.support.runs import EXAMPLES
 
+pytestmark = pytest.mark.no_kill
+
 # Four of these are the time after which it is noticed.
 TIMEOUT_SECONDS = 2.0
 EPOCHS = 1
@@ -39,7 +41,9 @@ def test_others_train_what_the_cut_off_trainer_had(
 def test_without_another_trainer_the_job_ends_and_says_why(
     in_process: Callable[..., InProcessCluster],
 ) -> None:
-    changes = {"run": {"node_timeout_seconds": TIMEOUT_SECONDS}, "trainer": {"count": 1}}
+    # Nobody joins in its place.
+    run = {"node_timeout_seconds": TIMEOUT_SECONDS, "rejoin_seconds": 1.0}
+    changes = {"run": run, "trainer": {"count": 1}}
     own = in_process(changes, faults=(break_path("trainer-0", "embedding-0"),)).start()
     assert own.wait(120.0) == ExitCode.STOPPED_BY_DEATH
     assert "embedding-0: has not answered trainer-0" in own.coordinator.text() + str(own.run.report.events)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from shadowsync.tests.support.processes import Starter
-from shadowsync.tests.support.runs import JobMaker
+from shadowsync.tests.support.runs import JobMaker, RunFolder
 
 ROLES = ["reader", "trainer", "embedding", "sync", "coordinator"]
 
@@ -28,6 +30,7 @@ def test_two_faults_of_each_role(starter: Starter, job_file: JobMaker, tmp_path:
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 @pytest.mark.timeout(600)
 def test_faults_of_links_and_disks(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
     job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
@@ -38,6 +41,33 @@ def test_faults_of_links_and_disks(starter: Starter, job_file: JobMaker, tmp_pat
     assert found["problems"] == []
     injected = {one["kind"] for job in found["jobs"] for one in job["injected"]}
     assert len(injected) >= 3, injected
+
+
+@pytest.mark.matrix
+@pytest.mark.no_kill
+@pytest.mark.timeout(600)
+def test_clocks_that_jump(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
+    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
+    options = ["--kills", "10", "--faults", "clock", "--clean-runs", "1", "--longest-stop", "4"]
+    process = starter.fork("chaos", str(job), *options, "--set", "checkpoint.every_seconds=0.5")
+    assert process.wait(580.0) == 0, process.text()
+    found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
+    assert found["problems"] == []
+    assert {tuple(job["exit_codes"]) for job in found["jobs"]} == {(0,)}
+    # The control: a coordinator logs each checkpoint, so its log shows the jump; it may come too late to end.
+    jumps = [
+        (one["jump_seconds"], _jumps(RunFolder(tmp_path / job["folder"])))
+        for job in found["jobs"]
+        for one in job["injected"]
+        if one["role"] == "coordinator"
+    ]
+    assert any(abs(jump - seconds) < 60.0 for seconds, seen in jumps for jump in seen), jumps
+
+
+def _jumps(run: RunFolder) -> list[float]:
+    """By how much the time goes on from line to line of the coordinator's log, where that is minutes."""
+    times = [datetime.fromisoformat(line["time"]).timestamp() for line in run.log("coordinator")]
+    return [after - before for before, after in pairwise(times) if abs(after - before) > 300.0]
 
 
 @pytest.mark.light

@@ -77,7 +77,7 @@ def validating(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation_file:
     }
 
     def start(
-        cluster: ClusterMaker, run: dict[str, float] | None = None
+        cluster: ClusterMaker, run: dict[str, float | str] | None = None
     ) -> tuple[AnyCluster, psutil.Process]:
         own = cluster(
             {
@@ -150,6 +150,7 @@ def fill_in_the_middle(own: AnyCluster, volume: Path) -> tuple[Path, int] | None
     return None
 
 
+@pytest.mark.no_kill
 def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
     volume: Path, cluster: ClusterMaker
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_full_volume_keeps_the_old_checkpoint_and_training_goes_on(
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, cluster: ClusterMaker) -> None:
     often = {"every_seconds": 2.0}
     own = cluster({"data": ENDLESS, "model": LARGE, "checkpoint": often}).start()
@@ -201,6 +203,7 @@ def test_a_volume_that_gets_full_while_a_checkpoint_is_written(volume: Path, clu
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_volume_without_room_for_the_last_checkpoint(volume: Path, cluster: ClusterMaker) -> None:
     own = cluster({"data": {"epochs": 2}, "model": LARGE}).start()
     own.wait_for_batches(1)
@@ -234,7 +237,8 @@ def test_a_trainer_that_dies_while_a_checkpoint_is_taken(cluster: ClusterMaker) 
 
 @pytest.mark.matrix
 def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Validating) -> None:
-    own, scorer = validating(cluster)
+    # The next ones are scored beside training, which takes all of a busy machine.
+    own, scorer = validating(cluster, {"background_priority": "normal"})
     scorer.kill()
     said = "a validation failed: the validation process ended with killed by SIGKILL"
     wait_until(lambda: own.run.logged(said), "that is an event")
@@ -251,6 +255,7 @@ def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Va
     assert report.validation.count == len(report.curves.validation)
 
 
+@pytest.mark.no_kill
 def test_ctrl_c_while_a_checkpoint_is_scored(cluster: ClusterMaker, validating: Validating) -> None:
     own, scorer = validating(cluster)
     own.coordinator.interrupt()

@@ -59,6 +59,7 @@ def test_a_killed_trainer(cluster: Callable[..., AnyCluster], algorithm: str, mo
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 @pytest.mark.parametrize("mode", MODES, ids=["shadow", "fixed"])
 def test_a_trainer_that_stands_still_is_left_out_and_let_in_again(
     cluster: Callable[..., AnyCluster], mode: dict[str, Any]
@@ -104,6 +105,7 @@ def test_the_last_one_goes_on_alone(cluster: Callable[..., AnyCluster]) -> None:
     assert report.model_saved == "the global model (bmuf)"
 
 
+@pytest.mark.no_kill
 def test_an_interrupt_in_the_middle_of_rounds(cluster: Callable[..., AnyCluster]) -> None:
     own = cluster(settings("ma", {"mode": "fixed", "every": 2}, epochs=10_000)).start()
     own.wait_for_batches(60)

@@ -14,6 +14,8 @@ from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.runs import RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
+pytestmark = pytest.mark.no_kill
+
 # An idle machine needs less than 10 s; a busy one may take longer.
 STOP_SECONDS = 60.0
 

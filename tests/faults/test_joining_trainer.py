@@ -92,6 +92,7 @@ def test_besides_the_others_with_the_optimizer_of_one(in_process: Callable[..., 
     assert 2 * _batches_of(own, "trainer-2") < _batches_of(own, "trainer-0"), "the control"
 
 
+@pytest.mark.no_kill
 @pytest.mark.parametrize("algorithm", _variants(("bmuf",), ("ma", "gaia")))
 def test_it_meets_the_others(in_process: Callable[..., InProcessCluster], algorithm: str) -> None:
     sync = ALGORITHMS[algorithm] | {"gap": 4}

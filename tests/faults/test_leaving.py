@@ -13,6 +13,8 @@ from shadowsync.tests.support.processes import is_alive, wait_until
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder
 from shadowsync.tests.support.supervised import Supervised
 
+pytestmark = pytest.mark.no_kill
+
 SECONDS = 120.0
 EPOCHS = 2
 LEFT = "left the job as requested"

@@ -13,6 +13,8 @@ from shadowsync.tests.support.cluster import Cluster
 from shadowsync.tests.support.processes import Process, wait_until
 from shadowsync.tests.support.runs import EXAMPLES
 
+pytestmark = pytest.mark.no_kill
+
 TIMEOUT_SECONDS = 3.0
 PAUSE_SECONDS = 10 * TIMEOUT_SECONDS
 EPOCHS = 8

@@ -20,6 +20,8 @@ from shadowsync.tests.support.supervised import Supervised
 from shadowsync.watch.attach import address_of
 from shadowsync.watch.scale import parse_counts, scale_job
 
+pytestmark = pytest.mark.no_kill
+
 SECONDS = 120.0
 EPOCHS = 2
 TWO: dict[str, dict[str, Any]] = {"data": ENDLESS, "trainer": {"count": 2}}

@@ -16,6 +16,7 @@ EPOCHS = 3
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyCluster]) -> None:
     changes = {"run": {"node_timeout_seconds": 60.0}, "data": {"epochs": 4}, "sync": {"duty": 0.2}}
     own = cluster(changes).start()
@@ -37,6 +38,7 @@ def test_a_stopped_sync_node_only_makes_the_gap_grow(cluster: Callable[..., AnyC
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyCluster]) -> None:
     """The control of the test above: in the foreground the same stop holds up training, and no gap grows."""
     changes = {

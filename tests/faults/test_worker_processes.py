@@ -86,6 +86,7 @@ def test_a_killed_trainer_takes_its_workers_with_it(supervise: Callable[..., Sup
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 @pytest.mark.parametrize(
     "sync",
     [{"algorithm": "none"}, {"algorithm": "ma", "mode": "fixed", "every": 5}],
@@ -106,6 +107,7 @@ def test_a_worker_process_that_stands_still_is_seen(
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 def test_an_interrupt_ends_workers_in_order(supervise: Callable[..., Supervised]) -> None:
     job = supervise(ONE_TRAINER)
     job.wait_for_batches(20)
@@ -122,6 +124,7 @@ def test_an_interrupt_ends_workers_in_order(supervise: Callable[..., Supervised]
 
 
 @pytest.mark.matrix
+@pytest.mark.no_kill
 def test_a_loss_that_is_no_number_is_told_as_it_is_by_a_thread(
     in_process: Callable[..., InProcessCluster],
 ) -> None:

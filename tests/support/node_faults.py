@@ -6,6 +6,7 @@ that it happened.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import logging
@@ -15,11 +16,16 @@ from typing import Any
 
 import pytest
 from shadowsync.nodes.embedding import shared_memory
+from shadowsync.nodes.embedding.role import EmbeddingRole
 from shadowsync.nodes.reader import deliveries
 from shadowsync.nodes.reader.deliveries import DeliveryState
+from shadowsync.nodes.reader.role import ReaderRole
 from shadowsync.nodes.replica import replica
 from shadowsync.nodes.replica.cuda import CudaDevice
 from shadowsync.nodes.runtime.node import Node
+from shadowsync.nodes.runtime.role import NodeContext, Role
+from shadowsync.nodes.sync.role import SyncRole
+from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker import embedding_client
 from shadowsync.nodes.worker.batches import InFlightBatch
 from shadowsync.nodes.worker.step import Step, Stepper
@@ -27,6 +33,8 @@ from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.config.tables import TableSettings
 from shadowsync.pipeline.embedding.placement.plan import TablePlan
 from shadowsync.pipeline.embedding.placement.ranges import Range
+from shadowsync.pipeline.text import wall_clock
+from shadowsync.pipeline.wire.control.messages import NodeFacts
 from shadowsync.pipeline.wire.messages import (
     Attach,
     Attached,
@@ -47,6 +55,12 @@ from .in_process_node import InProcess, current_node
 log = logging.getLogger("fault")
 AT = 5
 SLOW_SECONDS = 0.2
+ROLES: dict[str, type[Role]] = {
+    "reader": ReaderRole,
+    "trainer": TrainerRole,
+    "embedding": EmbeddingRole,
+    "sync": SyncRole,
+}
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -193,6 +207,27 @@ def other_plan(role: str) -> Fault:
         return TablePlan.of_ranges(tables, nodes, ranges)
 
     return _of_the_first(role, TablePlan, "from_body", faulty)
+
+
+def never_ready(role: str) -> Fault:
+    """The first node of a role that joins prepares for ever."""
+
+    async def faulty(self: Role, node: NodeContext) -> NodeFacts:
+        del self, node
+        log.warning("fault: a node prepares for ever")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return _of_the_first(role, ROLES[role], "prepare", faulty)
+
+
+def wrong_clock(where: str, seconds: float) -> Fault:
+    """The wall clock of a role or a node is wrong by so much."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(wall_clock, "offset_seconds", lambda: seconds if is_here(where) else 0.0)
+
+    return plant
 
 
 def drop(where: str, kind: type[Message] | str, nth: int = 1) -> Fault:

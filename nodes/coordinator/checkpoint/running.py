@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ....pipeline.checkpoint.store.addresses import part_target
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ClusterError, ResourceError
 from ....pipeline.text.format import data_size, duration
+from ....pipeline.text.wall_clock import timestamp
 from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....pipeline.wire.field_checks import values_of
@@ -59,7 +59,7 @@ async def manifest_of(
     spans, follows = state.ledger.queue.spans, state.job.data.follow
     described = await asyncio.to_thread(_input_of, spans, follows=follows)
     return CheckpointManifest(
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        created_at=timestamp(),
         run=state.folder.name,
         job=state.job.model_dump(mode="json"),
         job_digest=state.job.digest,

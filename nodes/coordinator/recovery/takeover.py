@@ -10,8 +10,10 @@ from typing import Any
 import msgpack
 
 from ....pipeline.errors import ClusterError
+from ....pipeline.text.wall_clock import unix_seconds
 from ....pipeline.wire.control.base import Reply
 from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
+from ....pipeline.wire.segment import running_kernel
 from ..ledger.records import JournalEntry
 from ..ledger.store import LedgerStore
 from ..state.changes import DECISIONS, RECORDS, REQUESTS, JobBegan
@@ -90,7 +92,7 @@ class Takeover:
             for token, replies in self.replies.items()
             if (member := state.members.find(token)) is not None and member.alive
         }
-        self.clock.resume(time.time() - self.began.unix_seconds)
+        self.clock.resume(_seconds_since(self.began))
 
 
 def has_begun(folder: Path, name: str) -> bool:
@@ -103,6 +105,16 @@ def has_begun(folder: Path, name: str) -> bool:
     except ClusterError:
         return False
     return True
+
+
+def _seconds_since(began: JobBegan) -> float:
+    """Return the seconds since a job began.
+
+    The wall clock may have jumped, so it counts only on another machine, or after a reboot.
+    """
+    if began.kernel == running_kernel():
+        return time.monotonic() - began.monotonic_seconds
+    return unix_seconds() - began.unix_seconds
 
 
 def _change_of(entry: JournalEntry) -> Any:

@@ -38,13 +38,21 @@ MAX_ADDED_SPANS: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class JobBegan:
-    """The coordinator started, with its address, table plan and label rates."""
+    """The coordinator started, with its address, table plan and label rates.
+
+    Attributes:
+        unix_seconds: when, by the wall clock.
+        kernel: the running kernel (`running_kernel`), whose monotonic clock said `monotonic_seconds` then;
+            empty in a ledger of an earlier version.
+    """
 
     unix_seconds: Seconds
     bound: str
     plan: dict[str, Any]
     how: str
     label_rates: tuple[Real, ...] = ()
+    kernel: str = ""
+    monotonic_seconds: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,9 +162,10 @@ class JobState:
         return True
 
     def count_refused(self, token: str) -> None:
-        """Count a refused message; unknown senders count together."""
+        """Count a refused message; unknown senders and those without a name count together."""
         member = self.members.find(token)
-        name = member.info.name if member is not None else STRANGERS
+        # The name of one that died before the start is another node's.
+        name = STRANGERS if member is None or member.withdrawn else member.info.name
         self.refused_messages[name] = self.refused_messages.get(name, 0) + 1
 
     def count_refused_connection(self) -> None:

@@ -207,6 +207,10 @@ class Membership:
         """Return living members that are not active yet."""
         return [member for member in self.everyone(role) if member.alive and not member.begun]
 
+    def preparing(self, role: str | None = None) -> list[Member]:
+        """Return living members that are not ready yet."""
+        return [member for member in self.everyone(role) if member.alive and not member.ready]
+
     def everyone(self, role: str | None = None) -> list[Member]:
         """Return all members ever, of one role or of all, without the withdrawn ones."""
         found = [
@@ -231,6 +235,13 @@ class Membership:
             for role, count in self._expected.items()
         }
         return {role: count for role, count in counts.items() if count > 0}
+
+    def missing_places(self) -> dict[str, Member | None]:
+        """Return the places without a ready node, with the last holder of each."""
+        last = {member.info.name: member for member in self._members.values()}
+        names = [f"{role}-{index}" for role, count in self._expected.items() for index in range(count)]
+        holders = {name: last.get(name) for name in names}
+        return {name: one for name, one in holders.items() if one is None or not (one.alive and one.ready)}
 
 
 def require_same_plan(plan: TablePlan, members: Iterable[Member]) -> None:

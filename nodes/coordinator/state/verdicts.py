@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 from ....pipeline.errors import ExitCode
+from ....pipeline.text.format import duration
 from ....sync_algos.model_origin import ModelOrigin
 from ..control.update_balancer import UpdateBalancer
 from ..ledger.ledger import LedgerState
 from .membership import Member, Membership
 from .outcome import Stop
 from .phases import JobPhase
+
+# Of missing nodes in one line.
+NAMED_PLACES: Final = 8
 
 
 class JobView(Protocol):
@@ -70,6 +74,29 @@ def lost_shard(dead: Member) -> Stop:
 def lost_trainers() -> Stop:
     """Return the stop for the death of the last trainer."""
     return _stop("the last trainer died")
+
+
+def missing_nodes(
+    members: Membership, silence_of: Callable[[Member], float], longest_silence_seconds: float
+) -> str:
+    """Name the places without a ready node, and say why each has none.
+
+    `silence_of` returns the seconds since the last message of a living node.
+    """
+
+    def why(last: Member | None) -> str:
+        if last is None:
+            return "none joined"
+        if not last.alive:
+            return f"the last one {last.lost_because}"
+        silence = silence_of(last)
+        if silence > longest_silence_seconds:
+            return f"joined, and has been silent for {duration(silence)}"
+        return "joined, and still prepares"
+
+    places = [f"{name} ({why(last)})" for name, last in members.missing_places().items()]
+    some = places[:NAMED_PLACES]
+    return ", ".join(some) + (f" and {len(places) - len(some)} more" if len(places) > len(some) else "")
 
 
 def center_has_model(state: JobView) -> bool:

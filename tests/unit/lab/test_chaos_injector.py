@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,12 +15,17 @@ import pytest
 from shadowsync.lab.chaos import injector
 from shadowsync.lab.chaos.injector import HAS_LIMITS, Injector
 from shadowsync.lab.chaos.schedule import ScheduledFault
+from shadowsync.pipeline.text.wall_clock import CLOCK_FAULTS_VARIABLE
 from shadowsync.pipeline.wire.endpoints import local_address
 from shadowsync.tests.support.processes import wait_until
 
 WRITER = """
-import errno, sys
+import errno, sys, time
+from shadowsync.pipeline.text.wall_clock import unix_seconds
 for line in sys.stdin:
+    if line == "clock\\n":
+        print(round(unix_seconds() - time.time()), flush=True)
+        continue
     try:
         with open(sys.argv[1], "w") as file:
             file.write(line)
@@ -34,12 +40,18 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         command = [sys.executable, "-c", WRITER, str(path)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, CLOCK_FAULTS_VARIABLE: str(path.parent)},
+        )
 
-    def write(self) -> str:
+    def write(self, words: str = "words") -> str:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("words\n")
+        self.process.stdin.write(f"{words}\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
 
@@ -63,8 +75,8 @@ def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
 
 
 @pytest.fixture
-def faults() -> Injector:
-    return Injector(1, local_address(uuid4().hex), {"reader": 1, "trainer": 1})
+def faults(tmp_path: Path) -> Injector:
+    return Injector(1, local_address(uuid4().hex), {"reader": 1, "trainer": 1}, tmp_path)
 
 
 @pytest.mark.skipif(not HAS_LIMITS, reason="limits of a living process are Linux's")
@@ -78,6 +90,18 @@ def test_a_full_disk_lasts_as_long_as_it_should(writer: Writer, faults: Injector
     faults.end(now=12.0)
     assert not faults.active
     assert writer.write() == "written"
+
+
+def test_a_clock_jumps_and_jumps_back(writer: Writer, faults: Injector) -> None:
+    assert writer.write("clock") == "0"
+    assert faults.inject(ScheduledFault("clock", "reader", 0, 0.5, 2.0, -86_400.0), now=10.0)
+    assert writer.write("clock") == "-86400"
+    faults.end(now=11.9)
+    assert faults.active
+    assert writer.write("clock") == "-86400"
+    faults.end(now=12.0)
+    assert not faults.active
+    assert writer.write("clock") == "0"
 
 
 def test_a_stopped_process_goes_on_and_a_killed_one_does_not(writer: Writer, faults: Injector) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, schedule
+from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, ScheduledFault, schedule
 
 COUNTS = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 0, "coordinator": 1}
 PROCESSES = ("kill", "stop")
@@ -49,3 +49,11 @@ def test_all_kinds_come_and_only_some_of_them_last() -> None:
     assert all((fault.seconds > 0) == FAULT_KINDS[fault.kind].lasts for fault in faults)
     stalled = next(fault for fault in faults if fault.kind == "stall")
     assert str(stalled).startswith(f"{stalled.role} link stalled for ")
+    jumps = {fault.jump_seconds for fault in faults if fault.kind == "clock"}
+    assert jumps == {-86_400.0, -600.0, 600.0, 86_400.0}
+    assert not any(fault.jump_seconds for fault in faults if fault.kind != "clock")
+
+
+def test_a_jump_is_said_with_its_sign() -> None:
+    fault = ScheduledFault("clock", "trainer", 0, 0.4, 2.0, -600.0)
+    assert str(fault) == "trainer clock jumped by -10 min for 2 s after 40%"

@@ -24,7 +24,14 @@ from shadowsync.nodes.coordinator.state.job import STRANGERS, JobState
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, ExitCode
 from shadowsync.pipeline.wire.control.base import Request, encode_body
-from shadowsync.pipeline.wire.control.messages import ChildExited, GetStatus, NodeFailed
+from shadowsync.pipeline.wire.control.messages import (
+    ChildExited,
+    GetStatus,
+    Hello,
+    NodeFacts,
+    NodeFailed,
+    Ready,
+)
 from shadowsync.pipeline.wire.control.orders import Begin, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
@@ -257,3 +264,34 @@ def test_refused_connections_are_shown_and_reported_beside_refused_messages(tmp_
         ("trainer-0", "refused 1 message; see its log"),
         ("trainer-0", "refused 3 connections"),
     }
+
+
+@pytest.mark.parametrize("silence", [1000.0, 0.0])
+def test_a_hello_supersedes_a_node_that_fell_silent_before_it_was_ready(
+    tmp_path: Path, silence: float
+) -> None:
+    """What the old one still sends is refused and counted; the control: one that lives keeps its place."""
+
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        members, loop = server.state.members, asyncio.get_running_loop()
+        old = members.require(TOKEN)
+        old.ready = False
+        await client.call(Heartbeat({}))
+        said = Hello("trainer", "token-new", server.state.job.digest, "", 1, "host")
+        joining = server.spawn(RequestHandler(server).handle("token-new", said, 1))
+        await asyncio.sleep(0)
+        server.sessions.record_seen(TOKEN.encode(), loop.time() - silence)
+        if not silence:
+            with pytest.raises(ClusterError, match="the job already has its 2 trainer nodes"):
+                await joining
+            assert (await client.call(RequestMessage(1, *encoded(Ready(NodeFacts()))))).ok
+            return
+        assert (await joining).name == old.info.name
+        late = await client.call(RequestMessage(1, *encoded(Ready(NodeFacts()))))
+        assert not late.ok
+        assert "trainer-0 was declared dead (was silent for 15 s, and not ready)" in late.body[0]
+        assert (await client.call(Heartbeat({}))).declared_dead == "was silent for 15 s, and not ready"
+        assert [one.info.token for one in members.preparing()] == ["token-new"]
+
+    state = served(tmp_path, work)
+    assert state.refused_messages == ({STRANGERS: 1} if silence else {})

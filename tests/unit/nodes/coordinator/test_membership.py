@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.nodes.coordinator.state.membership import Membership
+from shadowsync.nodes.coordinator.state.verdicts import missing_nodes
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.wire.control.messages import NodeFacts
 
@@ -132,3 +133,38 @@ def test_missing_are_those_that_are_not_ready() -> None:
     assert members.missing() == {}
     members.lose("t1", "died")
     assert members.missing() == {"trainer": 1}
+
+
+def ready(members: Membership, token: str) -> None:
+    members.require(token).get_ready(NodeFacts())
+
+
+def why_missing(members: Membership, silence: float) -> str:
+    return missing_nodes(members, lambda _: silence, 15.0)
+
+
+def test_each_place_without_a_ready_node_is_named_with_what_became_of_it() -> None:
+    members = membership()
+    join(members, "reader", "r1")
+    join(members, "trainer", "t1")
+    join(members, "trainer", "t2")
+    ready(members, "r1")
+    assert why_missing(members, 3.0) == (
+        "trainer-0 (joined, and still prepares), trainer-1 (joined, and still prepares)"
+    )
+    ready(members, "t2")
+    assert why_missing(members, 16.0) == "trainer-0 (joined, and has been silent for 16 s)"
+    members.lose("t1", "was silent for 15 s, and not ready")
+    assert why_missing(members, 0.0) == "trainer-0 (the last one was silent for 15 s, and not ready)"
+    # Another one takes the place, and is what counts from then on.
+    join(members, "trainer", "t3")
+    assert [one.info.token for one in members.preparing()] == ["t3"]
+    assert why_missing(members, 0.0) == "trainer-0 (joined, and still prepares)"
+    ready(members, "t3")
+    assert (why_missing(members, 99.0), members.missing(), members.preparing()) == ("", {}, [])
+
+
+def test_of_many_missing_nodes_some_are_named() -> None:
+    said = missing_nodes(Membership({"trainer": 100}, DIGEST), lambda _: 0.0, 15.0)
+    assert said.startswith("trainer-0 (none joined), trainer-1 (none joined), ")
+    assert said.endswith("trainer-7 (none joined) and 92 more")

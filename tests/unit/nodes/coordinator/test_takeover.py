@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import random
 import shutil
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,7 @@ from shadowsync.pipeline.wire.control.messages import (
 )
 from shadowsync.pipeline.wire.control.orders import MAX_SPANS
 from shadowsync.pipeline.wire.field_checks import values_of
+from shadowsync.pipeline.wire.segment import running_kernel
 
 EXAMPLES = 10
 SPANS = [Span(number, f"part-{number}.tsv", "bytes", 0, 100) for number in range(3)]
@@ -87,8 +89,8 @@ class Coordinator:
         replies: by token and number of the request.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.now = 0.0
+    def __init__(self, folder: Path, seed: int, clock: tuple[Any, ...] = ()) -> None:
+        self.now, self.clock = 0.0, clock
         self.state = _new_state(folder, lambda: self.now)
         self.store = LedgerWriter(LedgerStore(folder / "ledger.sqlite"))
         self.journal = JobJournal(self.state, self.store, self._failed)
@@ -112,7 +114,7 @@ class Coordinator:
 
     async def begin(self) -> None:
         plan = self.state.placement.plan
-        await self.journal.decided(JobBegan(0.0, "ipc://here", plan.to_body(), "rows"))
+        await self.journal.decided(JobBegan(0.0, "ipc://here", plan.to_body(), "rows", *self.clock))
         for number, role in enumerate(ROLES):
             await self.join(role, f"token-{number}")
         self.state.start_members()
@@ -242,8 +244,8 @@ def everything(value: Any, seen: tuple[int, ...] = ()) -> Any:
 STEPS = ["grant", "cut", "train", "train", "leave out", "die", "join", "read again", "score"]
 
 
-async def _play(folder: Path, seed: int, steps: list[str]) -> Coordinator:
-    coordinator = Coordinator(folder, seed)
+async def _play(folder: Path, seed: int, steps: list[str], clock: tuple[Any, ...] = ()) -> Coordinator:
+    coordinator = Coordinator(folder, seed, clock)
     await coordinator.begin()
     for step in steps:
         await coordinator.step(step)
@@ -327,6 +329,24 @@ def test_its_clock_goes_on(tmp_path: Path) -> None:
     state, takeover = _taken_over(tmp_path)
     takeover.store.close()
     assert state.seconds() > 1e9, "the journal says that the job began in 1970"
+
+
+@pytest.mark.parametrize(("kernel", "counts"), [(running_kernel(), True), ("another", False)])
+def test_on_its_machine_a_jump_of_the_wall_clock_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, counts: bool
+) -> None:
+    """On another one there is nothing else to go by."""
+
+    async def work() -> None:
+        before = await _play(tmp_path, 3, HISTORY, ((), kernel, time.monotonic()))
+        await before.store.close()
+
+    asyncio.run(work())
+    wall = time.time()
+    monkeypatch.setattr(time, "time", lambda: wall + 86_400.0)
+    state, takeover = _taken_over(tmp_path)
+    takeover.store.close()
+    assert (state.seconds() < 86_400.0) is counts
 
 
 def test_replies_to_the_dead_are_forgotten(tmp_path: Path) -> None:

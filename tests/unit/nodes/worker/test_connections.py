@@ -51,6 +51,28 @@ def connections(
     waker.close()
 
 
+def test_one_that_cannot_be_connected_to_leaves_no_socket_open() -> None:
+    """A context with an open socket cannot be terminated, so the trainer could not end."""
+    job = Job.model_validate({"data": {"format": "criteo_tsv", "path": ["x"]}})
+    members = [
+        MemberInfo("reader-0", "reader", 0, "first", "inproc://reader"),
+        MemberInfo("embedding-0", "embedding", 0, "second", "nowhere"),
+    ]
+    sockets = list[zmq.Socket[bytes]]()
+
+    class Noting(zmq.Context[zmq.Socket[bytes]]):
+        def socket(self, *given: Any, **named: Any) -> zmq.Socket[bytes]:
+            sockets.append(super().socket(*given, **named))
+            return sockets[-1]
+
+    waker, context = Waker(), Noting()
+    with pytest.raises(zmq.ZMQError):
+        WorkerConnections[InFlightBatch](context, members, WORKER.decode(), job, waker.fileno())
+    waker.close()
+    assert [socket.closed for socket in sockets] == [True, True]
+    context.term()
+
+
 def _pushed(listener: Listener) -> Push:
     assert listener.socket.poll(MILLISECONDS)
     found = listener.receive()
