@@ -70,7 +70,8 @@ class JobJournal:
         return self._record(change, "", 0, None)
 
     def _save(self) -> None:
-        """Write a snapshot of all changes so far: each is recorded as soon as it is applied."""
+        """Write a snapshot of all changes so far."""
+        # Each change is recorded as soon as it is applied, so the journal has no other.
         snapshot, self._unsaved = snapshot_of(self._state, self._replies), 0
         self._store.submit(lambda store: store.save(snapshot), self._failed)
 

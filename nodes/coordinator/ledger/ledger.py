@@ -116,7 +116,7 @@ class LedgerState:
         if (found := self.queue.pop()) is None:
             return None
         epoch, span = found
-        self._open.open((epoch, span.number), reader)
+        self._open.hand_out((epoch, span.number), reader)
         self._incomplete += 1
         return epoch, span
 
@@ -370,11 +370,11 @@ class LedgerState:
         }
 
     def take_changed_spans(self) -> list[tuple[int, bytes]]:
-        """Return place and values of each open span that has changed since the last call."""
+        """Return place and values of each span that has changed since the last call."""
         return self._open.take_changed()
 
     def take_over(self, books: dict[str, Any], spans: Iterable[list[Any]]) -> None:
-        """Take over `books` and the values of all open spans, by place, before any span is handed out."""
+        """Take over `books` and all open spans by place; none may be open yet."""
         for saved in spans:
             found = self.queue.pop()
             if found is None:

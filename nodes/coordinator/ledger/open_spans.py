@@ -99,7 +99,7 @@ class OpenSpan:
 
 
 class OpenSpans(dict[SpanKey, OpenSpan]):
-    """Spans by epoch and number, in the order in which they were first handed out.
+    """Spans that were handed out, in order, by epoch and number.
 
     It knows which have changed since they were saved. Owned by the coordinator's loop.
 
@@ -114,7 +114,7 @@ class OpenSpans(dict[SpanKey, OpenSpan]):
         self._restored = restored
         self._changed: set[SpanKey] = set()
 
-    def open(self, key: SpanKey, reader: str) -> OpenSpan:
+    def hand_out(self, key: SpanKey, reader: str) -> OpenSpan:
         """Add a span that a reader gets; return it."""
         restored = self._restored
         span = OpenSpan(len(self), reader, restored.partial.get(key, {}), restored.left_out.get(key, {}))
@@ -192,7 +192,7 @@ class OpenSpans(dict[SpanKey, OpenSpan]):
     def restore(self, key: SpanKey, saved: list[Any]) -> None:
         """Add the next span, with its values from `OpenSpan.saved`."""
         reader, *counts, done, left_out = saved
-        span = self.open(key, reader)
+        span = self.hand_out(key, reader)
         self._changed.discard(key)
         span.batches, span.examples, span.bad_rows, span.dropped_negatives = counts
         span.done, span.left_out = BatchSizes.of_saved(done), left_out

@@ -97,6 +97,23 @@ class JournalEntry:
     body: bytes
 
 
+class SnapshotDamagedError(ValueError):
+    """A snapshot cannot be used."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The books of a job, and its spans.
+
+    Attributes:
+        books: all but the spans.
+        spans: place and values of each span; to be written, of those that have changed.
+    """
+
+    books: bytes
+    spans: Iterable[tuple[int, bytes]]
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadSpan:
     """A span that a dead reader had wholly cut, to be read again."""

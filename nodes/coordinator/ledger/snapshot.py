@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Final
 
-from .records import BOOKED_KINDS
+from .records import BOOKED_KINDS, Snapshot, SnapshotDamagedError
 
 BOOKED: Final = f"({', '.join(map(repr, BOOKED_KINDS))})"
 # Made with the first snapshot, also in the file of an earlier version.
@@ -24,25 +23,8 @@ _TABLES: Final = (
 )
 
 
-class SnapshotDamagedError(ValueError):
-    """A snapshot cannot be used."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The books of a job, and its spans.
-
-    Attributes:
-        books: all but the spans.
-        spans: place and values of each span, to be written only those that have changed.
-    """
-
-    books: bytes
-    spans: Iterable[tuple[int, bytes]]
-
-
 def write_snapshot(database: sqlite3.Connection, snapshot: Snapshot) -> None:
-    """Replace the snapshot by one of all changes that the journal has, in the caller's transaction."""
+    """Replace the snapshot by one of all changes so far, in the caller's transaction."""
     for statement in _TABLES:
         database.execute(statement)
     (last,) = database.execute("SELECT max(id) FROM journal").fetchone()
@@ -53,7 +35,7 @@ def write_snapshot(database: sqlite3.Connection, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(database: sqlite3.Connection) -> tuple[int, Snapshot] | None:
-    """Return the id of the last change in the snapshot, and the snapshot; None without one.
+    """Return the id of a snapshot's last change, and the snapshot, if any.
 
     Raises SnapshotDamagedError, also while its spans are read.
     """

@@ -19,8 +19,8 @@ from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ResourceError
 from ....pipeline.types import BatchId
-from .records import Acknowledged, JournalEntry, LeftOut
-from .snapshot import BOOKED, Snapshot, forget_snapshot, read_snapshot, write_snapshot
+from .records import Acknowledged, JournalEntry, LeftOut, Snapshot
+from .snapshot import BOOKED, forget_snapshot, read_snapshot, write_snapshot
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class LedgerStore:
             yield JournalEntry(*row)
 
     def entries_beside_snapshot(self, last: int) -> Iterator[JournalEntry]:
-        """Return the changes up to one of them whose effect is not in a snapshot, in order."""
+        """Return the changes of kinds that a snapshot lacks, up to its last one."""
         for row in self._db.execute(f"{_CHANGES} kind NOT IN {BOOKED} AND id <= ? ORDER BY id", (last,)):
             yield JournalEntry(*row)
 

@@ -14,8 +14,7 @@ import msgpack
 from ....pipeline.errors import ClusterError
 from ....pipeline.wire.control.base import Reply
 from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
-from ..ledger.records import JournalEntry
-from ..ledger.snapshot import SnapshotDamagedError
+from ..ledger.records import JournalEntry, SnapshotDamagedError
 from ..ledger.store import LedgerStore
 from ..state.changes import DECISIONS, RECORDS, REQUESTS, JobBegan
 from ..state.job import JobState
@@ -104,7 +103,7 @@ class Takeover:
             self.store.save(snapshot_of(state, plain_replies(self.replies)))
 
     def _snapshot(self) -> tuple[int, ReadSnapshot | None]:
-        """Return the id of the last change in the snapshot, and the snapshot; 0 and None without one."""
+        """Return a snapshot's last change and the snapshot, or 0 and None."""
         try:
             if (found := self.store.saved()) is None:
                 return 0, None

@@ -292,7 +292,7 @@ class JobState:
         return rows
 
     def books(self) -> list[Any]:
-        """Return what changes of BOOKED_KINDS have made of the state, as plain values; not copied."""
+        """Return the results of changes of BOOKED_KINDS as plain values; not copied."""
         parts = self.ledger, self.training_metrics, self.input.size, self.bad_batches
         return [*(part.books() for part in parts), self._synced_iterations, self.lost_dense_updates]
 

@@ -1,4 +1,4 @@
-"""Snapshots of a job's books and of the last replies, from which another coordinator goes on.
+"""Snapshots of a job's books and last replies, for a coordinator that takes over.
 
 No I/O. The journal still has every change. One that takes over reads those of BOOKED_KINDS only after the
 snapshot.
@@ -17,7 +17,7 @@ from ....pipeline.wire.control.base import Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import NextSpanReply, ReturnBatchesReply, TrainedBatches
 from ....pipeline.wire.field_checks import values_of
 from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
-from ..ledger.snapshot import Snapshot, SnapshotDamagedError
+from ..ledger.records import Snapshot, SnapshotDamagedError
 from .job import JobState
 
 SNAPSHOT_CHANGES: Final = 20_000
@@ -42,7 +42,7 @@ def remember(replies: dict[str, dict[int, T]], token: str, number: int, reply: T
 
 
 def plain_reply(reply: Reply) -> list[Any] | None:
-    """Return a reply as plain values; None for one that a snapshot does not have."""
+    """Return a reply as plain values; None for one of another kind."""
     if type(reply) not in REPLIES.kinds.values():
         return None
     return [REPLIES.name_of(reply), values_of(reply)]
@@ -92,7 +92,7 @@ class ReadSnapshot:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> ReadSnapshot:
-        """Read all of a snapshot; raises SnapshotDamagedError if it is damaged, or of another version."""
+        """Read all of a snapshot; raises SnapshotDamagedError if it cannot be used."""
         kind, *values = _values(snapshot.books)
         if kind != FORMAT:
             raise SnapshotDamagedError(f"its format is {kind!r:.20}, not {FORMAT}")
@@ -107,7 +107,7 @@ class ReadSnapshot:
         return cls(seconds, books, spans, {token: dict(_replies(given)) for token, given in replies.items()})
 
     def restore(self, state: JobState) -> None:
-        """Give the books to a state that has seen only the changes of other kinds."""
+        """Give the books to a state that has only the changes of other kinds."""
         state.take_over_books(self.books, map(_values, self.packed_spans))
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.coordinator import journal
-from shadowsync.nodes.coordinator.ledger.records import BOOKED_KINDS
-from shadowsync.nodes.coordinator.ledger.snapshot import Snapshot, _row
+from shadowsync.nodes.coordinator.ledger.records import BOOKED_KINDS, Snapshot
+from shadowsync.nodes.coordinator.ledger.snapshot import _row
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.recovery import takeover as takeovers
 from shadowsync.nodes.coordinator.state.changes import RECORDS
