@@ -15,7 +15,10 @@ BatchRange: TypeAlias = tuple[int, int, int, int]
 BOOKED_KINDS: Final = (
     "NextSpan", "SpanRead", "TrainedBatches", "ReturnBatches", "SpansReadAgain", "ShardRestored",
 )  # fmt: skip
-"""Kinds of change whose whole effect is in a snapshot of the books: nearly all of a long journal."""
+"""Kinds of change whose whole effect is in a snapshot of the books: nearly all of a long journal.
+
+Other kinds here need another FORMAT of `state/snapshot.py`.
+"""
 
 
 @dataclass
