@@ -14,10 +14,19 @@ from .ledger.records import JournalEntry
 from .ledger.store import LedgerStore, LedgerWriter
 from .state.changes import RECORDS, REQUESTS, Write
 from .state.job import JobState
+from .state.snapshot import (
+    SNAPSHOT_CHANGES,
+    Replies,
+    changes_in,
+    plain_replies,
+    plain_reply,
+    remember,
+    snapshot_of,
+)
 
 
 class JobJournal:
-    """Apply changes to the job's state and record them in order.
+    """Apply changes to the job's state and record them in order; write snapshots.
 
     Belongs to the coordinator's loop.
 
@@ -29,6 +38,13 @@ class JobJournal:
         self._state = state
         self._store = store
         self._failed = failed
+        self._replies: dict[str, dict[int, list[Any]]] = {}
+        # Changes since the last snapshot.
+        self._unsaved = 0
+
+    def take_over(self, replies: Replies) -> None:
+        """Take over the replies of a dead coordinator, by token and number."""
+        self._replies = plain_replies(replies)
 
     def apply(self, token: str, number: int, request: Request[Any]) -> tuple[Reply, asyncio.Future[None]]:
         """Apply a request; return the reply and a future of its recording.
@@ -41,11 +57,23 @@ class JobJournal:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return effect.reply, done
-        return effect.reply, self._record(request, token, number, effect.write)
+        written = self._record(request, token, number, effect.write)
+        if (plain := plain_reply(effect.reply)) is not None:
+            remember(self._replies, token, number, plain)
+        self._unsaved += changes_in(request)
+        if self._unsaved >= SNAPSHOT_CHANGES and self._state.ledger.owed.is_idle:
+            self._save()
+        return effect.reply, written
 
     def decided(self, change: Any) -> asyncio.Future[None]:
         """Record a decision that was just applied; return a future of its recording."""
         return self._record(change, "", 0, None)
+
+    def _save(self) -> None:
+        """Write a snapshot of all changes so far."""
+        # Each change is recorded as soon as it is applied, so the journal has no other.
+        snapshot, self._unsaved = snapshot_of(self._state, self._replies), 0
+        self._store.submit(lambda store: store.save(snapshot), self._failed)
 
     def _record(self, change: Any, token: str, number: int, write: Write | None) -> asyncio.Future[None]:
         body = msgpack.packb(values_of(change))

@@ -85,6 +85,7 @@ class CoordinatorServer(ControlServer):
             # The dead coordinator was about to stop the job.
             self._stopped.set()
         loop = asyncio.get_running_loop()
+        self.journal.take_over(replies or {})
         for token, before in (replies or {}).items():
             self.sessions.begin(token.encode(), self._new_session(token.encode(), token, before))
             self.sessions.record_seen(token.encode(), loop.time())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Buckets:
     """Sums of values by position; when `limit` buckets are full, neighbours are joined.
@@ -33,6 +35,15 @@ class Buckets:
     def sums(self) -> list[tuple[float, list[float]]]:
         """Return (end of the bucket, its sums), in order; a copy."""
         return [((at + 1) * self.width, list(sums)) for at, sums in enumerate(self._sums)]
+
+    def saved(self) -> list[Any]:
+        """Return the width and the sums as plain values, which are not copied."""
+        return [self.width, self._sums]
+
+    def restore(self, saved: list[Any]) -> Buckets:
+        """Take over the values from `saved`; return self."""
+        self.width, self._sums = saved
+        return self
 
     def _join(self) -> None:
         pairs = [self._sums[at : at + 2] for at in range(0, len(self._sums), 2)]

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shadowsync.lab.chaos.ledger_check import problems_of
+from shadowsync.nodes.coordinator import journal
 from shadowsync.nodes.coordinator.checkpoint.running import RunningCheckpoint
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
+from shadowsync.nodes.coordinator.recovery import takeover
 from shadowsync.nodes.coordinator.recovery.deaths import ShardRecovery
 from shadowsync.nodes.coordinator.recovery.takeover import Takeover
 from shadowsync.nodes.coordinator.requests import RequestHandler
@@ -121,6 +124,34 @@ def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster])
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report, takeovers=3, epochs=2)
     assert own.run.report.examples.replayed == 0
+
+
+def test_it_goes_on_from_a_snapshot(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads only the changes after it, and the few whose effect a snapshot has not."""
+    replay, read = Takeover.replay, list[tuple[int, int]]()
+
+    def replay_and_count(self: Takeover, state: Any) -> None:
+        changes = sum(1 for _ in self.store.entries())
+        replay(self, state)
+        read.append((self.replayed, changes))
+
+    for module in (journal, takeover):
+        monkeypatch.setattr(module, "SNAPSHOT_CHANGES", 10)
+    monkeypatch.setattr(Takeover, "replay", replay_and_count)
+    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2})).start()
+    for batches in (40, 80):
+        own.wait_for_batches(batches)
+        own.coordinator.kill()
+        own.take_over()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report, takeovers=2, epochs=2)
+    assert own.run.report.examples.replayed == 0
+    assert len(read) == 2
+    assert all(some < every for some, every in read), read
+    # The independent check needs all that the file had before.
+    assert problems_of(own.run.folder, 2 * EXAMPLES) == []
 
 
 def test_it_listens_before_it_reads_a_long_journal(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -40,6 +41,24 @@ class BatchSizes:
             self._starts.insert(at, number)
             self._stops.insert(at, after)
             self._sizes.insert(at, examples)
+
+    def saved(self) -> list[Any]:
+        """Return the runs as plain values, which are not copied."""
+        return [self._starts, self._stops, self._sizes]
+
+    @classmethod
+    def of_saved(cls, saved: list[Any]) -> BatchSizes:
+        """Return the batches from `saved`."""
+        starts, stops, sizes = saved
+        return cls(starts, stops, sizes, sum(stops) - sum(starts))
+
+    @property
+    def examples(self) -> int:
+        """Examples of all batches."""
+        return sum(
+            (stop - start) * size
+            for start, stop, size in zip(self._starts, self._stops, self._sizes, strict=True)
+        )
 
     @property
     def runs(self) -> int:

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
+from typing import Any, Final
 
-from ....pipeline.checkpoint.saved_ledger import SavedLedger, SavedSpan
-from ....pipeline.data.span import Span, to_runs
+from ....pipeline.checkpoint.saved_ledger import SavedLedger
+from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
+from .open_spans import OpenSpans
 from .owed_batches import OwedBatches
-from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, OpenSpan, Replay, UnreadSpan
+from .records import Acknowledged, BatchRange, LedgerTotals, LeftOut, Replay, UnreadSpan
 from .span_queue import SpanQueue
+
+# Counts by node, each an attribute of `LedgerState`.
+_COUNTS: Final = "trained_batches_of", "trained_examples_of", "left_out_examples_of", "spans_read_of"
 
 
 class LedgerState:
@@ -58,7 +63,7 @@ class LedgerState:
             complete=self.restored.complete.keys(),
             follows=follows,
         )
-        self._open: dict[tuple[int, int], OpenSpan] = {}
+        self._open = OpenSpans(seed, self.restored)
         # Spans of dead readers, to be handed out again.
         self._again: deque[tuple[int, Span]] = deque()
         self._read_again: set[tuple[int, int]] = set()
@@ -100,24 +105,18 @@ class LedgerState:
 
     def trained_ranges(self) -> list[BatchRange]:
         """Return the batches that this run has trained so far."""
-        return [
-            (*key, start, stop)
-            for key, span in self._open.items()
-            for start, stop in to_runs(sorted(span.done))
-        ]
+        return self._open.trained_ranges()
 
     def grant(self, reader: str) -> tuple[int, Span] | None:
         """Return a reader's next (epoch, span); None when all are handed out."""
         if self._again:
             epoch, span = self._again.popleft()
-            self._open[epoch, span.number].reader = reader
+            self._open.change((epoch, span.number)).reader = reader
             return epoch, span
         if (found := self.queue.pop()) is None:
             return None
         epoch, span = found
-        key = epoch, span.number
-        restored = self.restored
-        self._open[key] = OpenSpan(reader, restored.partial.get(key, {}), restored.left_out.get(key, {}))
+        self._open.hand_out((epoch, span.number), reader)
         self._incomplete += 1
         return epoch, span
 
@@ -142,7 +141,7 @@ class LedgerState:
 
     def skip_of(self, epoch: int, number: int) -> list[int]:
         """Return the batches of a span that a reader must skip."""
-        return self._require(epoch, number).skipped
+        return self._open.require(epoch, number).skipped
 
     def lose_reader(self, reader: str) -> list[UnreadSpan]:
         """Mark a dead reader's unfinished spans as unread; return those wholly cut.
@@ -161,7 +160,7 @@ class LedgerState:
                 self.totals.bad_rows -= span.bad_rows
                 self.totals.dropped_negatives -= span.dropped_negatives
                 unread.append(UnreadSpan(key[1], span.examples))
-            span.forget_counts()
+            self._open.change(key).forget_counts()
         return unread
 
     def has_unread_of(self, reader: str) -> bool:
@@ -195,7 +194,7 @@ class LedgerState:
         self.owed.release(reader)
         keys = [key for key, span in self._open.items() if span.reader == reader and not span.complete]
         for key in keys:
-            self._open[key].reader = ""
+            self._open.change(key).reader = ""
             self._again.append((key[0], self.queue[key[1]]))
         self._read_again.update(keys)
         return keys
@@ -218,7 +217,7 @@ class LedgerState:
 
         Raises ValueError for a span that no reader has.
         """
-        span = self._require(epoch, number)
+        span = self._open.require(epoch, number)
         if not span.reader:
             raise ValueError(f"span {number} of epoch {epoch} is not assigned to a reader")
         if span.batches is not None:
@@ -227,6 +226,7 @@ class LedgerState:
             raise ValueError(
                 f"span {number} of epoch {epoch} has {batches} batches, but its batch {span.last} was trained"
             )
+        self._open.change((epoch, number))
         span.batches, span.examples, span.bad_rows = batches, examples, bad_rows
         span.dropped_negatives = dropped_negatives
         self.spans_read_of[span.reader] += 1
@@ -242,7 +242,7 @@ class LedgerState:
 
         Raises ValueError for an unknown batch.
         """
-        span = self._span_of(batch, examples)
+        span = self._open.require_of(batch, examples)
         repeated = batch.number in span.done
         self.totals.trained_examples += examples
         self._settled_by(trainer, batch, examples)
@@ -253,6 +253,7 @@ class LedgerState:
             self.totals.replayed_examples += examples
         else:
             was_complete = span.complete
+            self._open.change((batch.epoch, batch.span))
             self.totals.untrained_examples -= span.train(batch.number, examples)
             self.totals.distinct_examples += examples
             self.totals.distinct_batches += 1
@@ -265,7 +266,7 @@ class LedgerState:
 
         It counts as trained if another trainer later trains it. Raises ValueError for an unknown batch.
         """
-        span = self._span_of(batch, examples)
+        span = self._open.require_of(batch, examples)
         totals = self.totals
         totals.left_out_examples += examples
         totals.left_out_batches += 1
@@ -274,6 +275,7 @@ class LedgerState:
         self.owed.leave_out(batch)
         if batch.number not in span.done and batch.number not in span.left_out:
             was_complete = span.complete
+            self._open.change((batch.epoch, batch.span))
             span.left_out[batch.number] = examples
             totals.untrained_examples += examples
             if span.complete and not was_complete:
@@ -295,7 +297,7 @@ class LedgerState:
         """
         again = []
         for batch, examples in batches:
-            span = self._require(batch.epoch, batch.span)
+            span = self._open.require(batch.epoch, batch.span)
             settled = batch.number in span.done or batch.number in span.left_out
             if batch in replays:
                 settled = not self.owed.has((batch.epoch, batch.span), batch.number)
@@ -321,11 +323,7 @@ class LedgerState:
 
     def misread_spans(self) -> list[str]:
         """Describe complete spans whose batches disagree with their reader's count."""
-        return [
-            f"span {number} of epoch {epoch}: {span.settled_examples} of {span.examples} examples"
-            for (epoch, number), span in self._open.items()
-            if span.complete and span.settled_examples != span.examples
-        ]
+        return self._open.misread()
 
     def trained_in(self, numbers: Container[int]) -> int:
         """Count the distinct trained examples in these spans of the first epoch.
@@ -352,24 +350,46 @@ class LedgerState:
         return done or self.restored.has(batch.epoch, batch.span, batch.number)
 
     def saved(self) -> SavedLedger:
-        """Copy what is settled now, for a checkpoint.
+        """Copy what is settled now, for a checkpoint; see `OpenSpans.settled`."""
+        return self._open.settled(self.owed)
 
-        Takes O(spans + batches of unfinished spans).
-        """
-        complete = dict(self.restored.complete)
-        partial = {key: dict(numbers) for key, numbers in self.restored.partial.items()}
-        left_out = {key: dict(numbers) for key, numbers in self.restored.left_out.items()}
-        for key, span in self._open.items():
-            if span.left_out:
-                left_out[key] = {**span.restored_left_out, **span.left_out}
-            # A resumed run trains again what a shard lacks.
-            lacking = self.owed.lacking(key)
-            if span.complete and not lacking:
-                partial.pop(key, None)
-                complete[key] = SavedSpan(span.batches or 0, span.trained_examples, span.bad_rows)
-            elif done := {number: size for number, size in span.done.items() if number not in lacking}:
-                partial[key] = {**span.restored, **done}
-        return SavedLedger(self._seed, complete, partial, left_out)
+    def books(self) -> dict[str, Any]:
+        """Return all but the open spans as plain values, while `owed.is_idle`; not copied."""
+        return {
+            "spans": len(self._open),
+            "again": [(epoch, span.number) for epoch, span in self._again],
+            "read_again": sorted(self._read_again),
+            "lost_spans": sorted(self._lost_spans),
+            "incomplete": self._incomplete,
+            "complete_of": self._complete_of,
+            "reread_batches": self.reread_batches,
+            "owed": self.owed.books(),
+            "totals": vars(self.totals),
+            "counts": [getattr(self, name) for name in _COUNTS],
+            "known_deliveries": [(*pair, examples) for pair, examples in self._known_deliveries.items()],
+        }
+
+    def take_changed_spans(self) -> list[tuple[int, bytes]]:
+        """Return place and values of each span that has changed since the last call."""
+        return self._open.take_changed()
+
+    def take_over(self, books: dict[str, Any], spans: Iterable[list[Any]]) -> None:
+        """Take over `books` and all open spans by place; none may be open yet."""
+        for saved in spans:
+            found = self.queue.pop()
+            if found is None:
+                raise ValueError("the input has fewer spans than were handed out")
+            self._open.restore((found[0], found[1].number), saved)
+        self._again = deque((epoch, self.queue[number]) for epoch, number in books["again"])
+        self._read_again = set(map(tuple, books["read_again"]))
+        self._lost_spans = set(map(tuple, books["lost_spans"]))
+        self._incomplete, self._complete_of = books["incomplete"], Counter(books["complete_of"])
+        self.reread_batches = books["reread_batches"]
+        self.owed.take_over(books["owed"])
+        self.totals = LedgerTotals(**books["totals"])
+        for name, counts in zip(_COUNTS, books["counts"], strict=True):
+            getattr(self, name).update(counts)
+        self._known_deliveries = Counter({(reader, to): n for reader, to, n in books["known_deliveries"]})
 
     def _settled_by(self, trainer: str, batch: BatchId, examples: int) -> None:
         """Count a delivery; call it before the batch is settled."""
@@ -377,24 +397,3 @@ class LedgerState:
         reader = self.owed.reader_of(key, batch.number) or self._open[key].reader
         self._known_deliveries[reader, trainer] += examples
         self.reread_batches += key in self._read_again
-
-    def _span_of(self, batch: BatchId, examples: int) -> OpenSpan:
-        """Return the span of a batch that a trainer names.
-
-        Raises ValueError if the span cannot have this batch.
-        """
-        if batch.seed != self._seed:
-            raise ValueError(f"batch {tuple(batch)} has seed {batch.seed}; this job's is {self._seed}")
-        span = self._require(batch.epoch, batch.span)
-        if examples <= 0 or (span.batches is not None and batch.number >= span.batches):
-            raise ValueError(f"batch {tuple(batch)} with {examples} examples is not in its span")
-        if batch.number in span.restored or batch.number in span.restored_left_out:
-            did = "trained" if batch.number in span.restored else "left out"
-            raise ValueError(f"batch {tuple(batch)} was {did} by the run that this one resumes")
-        return span
-
-    def _require(self, epoch: int, number: int) -> OpenSpan:
-        try:
-            return self._open[epoch, number]
-        except KeyError:
-            raise ValueError(f"span {number} of epoch {epoch} was not handed out") from None

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
 
 from ....pipeline.data.span import Span
 from ....pipeline.types import BatchId
-from .batch_sizes import BatchSizes
 
 BatchRange: TypeAlias = tuple[int, int, int, int]
 """Batches: epoch, span, first number, number after the last."""
+
+BOOKED_KINDS: Final = (
+    "NextSpan", "SpanRead", "TrainedBatches", "ReturnBatches", "SpansReadAgain", "ShardRestored",
+)  # fmt: skip
+"""Kinds of change whose whole effect is in a snapshot of the books: nearly all of a long journal.
+
+Other kinds here need another FORMAT of `state/snapshot.py`.
+"""
 
 
 @dataclass
@@ -93,6 +100,23 @@ class JournalEntry:
     body: bytes
 
 
+class SnapshotDamagedError(ValueError):
+    """A snapshot cannot be used."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The books of a job, and its spans.
+
+    Attributes:
+        books: all but the spans.
+        spans: place and values of each span; to be written, of those that have changed.
+    """
+
+    books: bytes
+    spans: Iterable[tuple[int, bytes]]
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadSpan:
     """A span that a dead reader had wholly cut, to be read again."""
@@ -108,77 +132,3 @@ class Replay:
     epoch: int
     span: Span
     skip: list[int]
-
-
-@dataclass(slots=True)
-class OpenSpan:
-    """A span that was handed out in one epoch.
-
-    Settled batches are trained or left out; the span has their examples by batch number.
-
-    Attributes:
-        reader: the reader that has it; empty while it waits to be handed out again.
-        restored: batches that the resumed run had trained.
-        restored_left_out: batches that the resumed run had left out.
-        batches, examples: numbers of the whole span; None until it was read.
-        done: batches that this run trained.
-        left_out: batches that this run left out, and has not trained.
-    """
-
-    reader: str
-    restored: Mapping[int, int] = field(default_factory=dict)
-    restored_left_out: Mapping[int, int] = field(default_factory=dict)
-    batches: int | None = None
-    examples: int | None = None
-    bad_rows: int = 0
-    dropped_negatives: int = 0
-    done: BatchSizes = field(default_factory=BatchSizes)
-    left_out: dict[int, int] = field(default_factory=dict)
-    done_examples: int = 0
-
-    def train(self, number: int, examples: int) -> int:
-        """Record a trained batch; return its examples if it was left out, else 0."""
-        self.done.add(number, examples)
-        self.done_examples += examples
-        return self.left_out.pop(number, 0)
-
-    def forget_counts(self) -> None:
-        """Forget what its reader has reported, since another reader has to cut it."""
-        self.batches = self.examples = None
-        self.bad_rows = self.dropped_negatives = 0
-
-    @property
-    def skipped(self) -> list[int]:
-        """Return the batches that a reader must not send, ascending."""
-        return sorted({*self.restored, *self.restored_left_out, *self.done, *self.left_out})
-
-    @property
-    def restored_examples(self) -> int:
-        """Return the examples of the batches that the resumed run had settled."""
-        return sum(self.restored.values()) + sum(self.restored_left_out.values())
-
-    @property
-    def settled(self) -> int:
-        """Number of batches that need nothing more."""
-        return len(self.done) + len(self.left_out) + len(self.restored) + len(self.restored_left_out)
-
-    @property
-    def last(self) -> int:
-        """The highest number of a settled batch; -1 if there is none."""
-        numbers = (self.done, self.left_out, self.restored, self.restored_left_out)
-        return max(max(iter(some), default=-1) for some in numbers)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of its batches are settled."""
-        return self.batches is not None and self.settled == self.batches
-
-    @property
-    def trained_examples(self) -> int:
-        """Examples trained by this run and the one that it resumes."""
-        return self.done_examples + sum(self.restored.values())
-
-    @property
-    def settled_examples(self) -> int:
-        """Examples settled by this run and the resumed one."""
-        return self.done_examples + sum(self.left_out.values()) + self.restored_examples

@@ -19,7 +19,8 @@ from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.data.span import Span
 from ....pipeline.errors import ResourceError
 from ....pipeline.types import BatchId
-from .records import Acknowledged, JournalEntry, LeftOut
+from .records import Acknowledged, JournalEntry, LeftOut, Snapshot
+from .snapshot import BOOKED, forget_snapshot, read_snapshot, write_snapshot
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ CREATE TABLE journal (
 FULL_PATIENCE_SECONDS: Final = 2.0
 _FULL_PAUSE_SECONDS: Final = 0.05
 
+_CHANGES = "SELECT seconds, token, number, kind, body FROM journal WHERE"
 _IN = "SELECT 1 FROM {} x WHERE (x.epoch, x.span, x.number) = (r.epoch, r.span, r.number)"
 
 
@@ -161,16 +163,32 @@ class LedgerStore:
         """Run all parts in one transaction, with retries on a full disk."""
         self._retried(lambda: [part(self) for part in parts])
 
-    def entries(self) -> Iterator[JournalEntry]:
-        """Return the changes of the job's state, in order.
+    def entries(self, after: int = 0) -> Iterator[JournalEntry]:
+        """Return the changes of the job's state after one of them, in order.
 
         A file of an earlier version has none.
         """
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone():
             return
-        columns = "seconds, token, number, kind, body"
-        for row in self._db.execute(f"SELECT {columns} FROM journal ORDER BY id"):
+        for row in self._db.execute(f"{_CHANGES} id > ? ORDER BY id", (after,)):
             yield JournalEntry(*row)
+
+    def entries_beside_snapshot(self, last: int) -> Iterator[JournalEntry]:
+        """Return the changes of kinds that a snapshot lacks, up to its last one."""
+        for row in self._db.execute(f"{_CHANGES} kind NOT IN {BOOKED} AND id <= ? ORDER BY id", (last,)):
+            yield JournalEntry(*row)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Replace the snapshot by one of all changes so far."""
+        self._retried(lambda: write_snapshot(self._db, snapshot))
+
+    def saved(self) -> tuple[int, Snapshot] | None:
+        """Return the snapshot; see `read_snapshot`."""
+        return read_snapshot(self._db)
+
+    def forget_snapshot(self) -> None:
+        """Remove the snapshot."""
+        self._retried(lambda: forget_snapshot(self._db))
 
     def events(self) -> list[tuple[float, str, str]]:
         """Return what happened to nodes, in order."""

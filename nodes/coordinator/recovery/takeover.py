@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,13 @@ from ....pipeline.text.wall_clock import unix_seconds
 from ....pipeline.wire.control.base import Reply
 from ....pipeline.wire.rpc_channel import REMEMBERED_REPLIES
 from ....pipeline.wire.segment import running_kernel
-from ..ledger.records import JournalEntry
+from ..ledger.records import JournalEntry, SnapshotDamagedError
 from ..ledger.store import LedgerStore
 from ..state.changes import DECISIONS, RECORDS, REQUESTS, JobBegan
 from ..state.job import JobState
+from ..state.snapshot import SNAPSHOT_CHANGES, ReadSnapshot, changes_in, plain_replies, remember, snapshot_of
+
+log = logging.getLogger(__name__)
 
 
 class TakeoverClock:
@@ -46,6 +51,7 @@ class Takeover:
 
     Attributes:
         replies: replies that it gave to living nodes, or had decided on, by token and number of the request.
+        replayed: number of changes that were read from the journal.
     """
 
     folder: Path
@@ -53,6 +59,7 @@ class Takeover:
     store: LedgerStore
     clock: TakeoverClock = field(default_factory=TakeoverClock)
     replies: dict[str, dict[int, Reply]] = field(default_factory=dict)
+    replayed: int = 0
 
     @classmethod
     def open(cls, folder: Path, name: str) -> Takeover:
@@ -74,17 +81,18 @@ class Takeover:
             raise
 
     def replay(self, state: JobState) -> None:
-        """Replay the journal into a new state, whose clock must be `self.clock`."""
-        for entry in self.store.entries():
-            self.clock.freeze_at(entry.seconds)
-            change = _change_of(entry)
-            if type(change) not in REQUESTS:
-                DECISIONS[type(change)](state, change)
-                continue
-            replies = self.replies.setdefault(entry.token, {})
-            replies[entry.number] = REQUESTS[type(change)](state, entry.token, change).reply
-            if len(replies) > REMEMBERED_REPLIES:
-                del replies[next(iter(replies))]
+        """Give a new state, whose clock must be `self.clock`, what the dead coordinator knew.
+
+        That is its last snapshot and the changes since, or the whole journal without a snapshot. If that were
+        many changes, there is a new snapshot then.
+        """
+        last, snapshot = self._snapshot()
+        if snapshot is not None:
+            self._apply(state, self.store.entries_beside_snapshot(last))
+            snapshot.restore(state)
+            self.clock.freeze_at(snapshot.seconds)
+            self._add_replies(snapshot.replies)
+        changes = self._apply(state, self.store.entries(last))
         for seconds, node, what in self.store.events():
             state.add_event(node, what, seconds)
         self.replies = {
@@ -93,6 +101,42 @@ class Takeover:
             if (member := state.members.find(token)) is not None and member.alive
         }
         self.clock.resume(_seconds_since(self.began))
+        if changes >= SNAPSHOT_CHANGES and state.ledger.owed.is_idle:
+            self.store.save(snapshot_of(state, plain_replies(self.replies)))
+
+    def _snapshot(self) -> tuple[int, ReadSnapshot | None]:
+        """Return a snapshot's last change and the snapshot, or 0 and None."""
+        try:
+            if (found := self.store.saved()) is None:
+                return 0, None
+            return found[0], ReadSnapshot.of(found[1])
+        except SnapshotDamagedError as error:
+            log.warning(
+                "the snapshot in %s cannot be used: %s; the whole journal is read", self.store.path, error
+            )
+            self.store.forget_snapshot()
+            return 0, None
+
+    def _apply(self, state: JobState, entries: Iterable[JournalEntry]) -> int:
+        """Apply changes; return how many they are as `changes_in` counts."""
+        changes = 0
+        for entry in entries:
+            self.clock.freeze_at(entry.seconds)
+            change = _change_of(entry)
+            self.replayed += 1
+            changes += changes_in(change)
+            if type(change) not in REQUESTS:
+                DECISIONS[type(change)](state, change)
+                continue
+            reply = REQUESTS[type(change)](state, entry.token, change).reply
+            remember(self.replies, entry.token, entry.number, reply)
+        return changes
+
+    def _add_replies(self, replies: dict[str, dict[int, Reply]]) -> None:
+        """Add those of the snapshot, each node's in the order of its requests."""
+        for token, given in replies.items():
+            ordered = sorted({**self.replies.get(token, {}), **given}.items())
+            self.replies[token] = dict(ordered[-REMEMBERED_REPLIES:])
 
 
 def has_begun(folder: Path, name: str) -> bool:

@@ -6,6 +6,7 @@ A batch is left out because its loss or a gradient is not finite.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ....pipeline.errors import ExitCode
 from ....pipeline.report.model import BadBatch, BadBatches
@@ -47,6 +48,15 @@ class BadBatchCounter:
                     why=batch.why,
                 )
             )
+
+    def books(self) -> list[Any]:
+        """Return the counts and the first batches, as plain values."""
+        return [self.count, self.examples, [one.model_dump(mode="json") for one in self.first]]
+
+    def take_over(self, books: list[Any]) -> None:
+        """Take over the values from `books`."""
+        self.count, self.examples, first = books
+        self.first = [BadBatch.model_validate(one) for one in first]
 
     def report(self) -> BadBatches | None:
         """Return the entry of the report; None without bad batches."""

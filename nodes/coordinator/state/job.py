@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ....pipeline.checkpoint.run_checkpoints import FolderCheckpoints, RunCheckpoints
 from ....pipeline.config.job import Job
@@ -291,6 +291,19 @@ class JobState:
             rows.append(self.ledger.leave_out(member.info.name, batch.id, batch.examples, batch.why))
             self.bad_batches.add(rows[-1], self.ledger.queue.path_of)
         return rows
+
+    def books(self) -> list[Any]:
+        """Return the results of changes of BOOKED_KINDS as plain values; not copied."""
+        parts = self.ledger, self.training_metrics, self.input.size, self.bad_batches
+        return [*(part.books() for part in parts), self._synced_iterations, self.lost_dense_updates]
+
+    def take_over_books(self, books: list[Any], spans: Iterable[list[Any]]) -> None:
+        """Take over `books`, and the spans of `ledger.take_changed_spans`, all of them by place."""
+        ledger, metrics, size, bad, self._synced_iterations, self.lost_dense_updates = books
+        self.ledger.take_over(ledger, spans)
+        self.training_metrics.take_over(metrics)
+        self.input.size.take_over(size)
+        self.bad_batches.take_over(bad)
 
     def begin_training(self, cpu_seconds: Mapping[str, float]) -> None:
         """Begin TRAINING; `cpu_seconds` are those that nodes have used before."""

@@ -47,6 +47,11 @@ class LossSums:
         return cls([sum(column) for column in zip(*found, strict=True)]) if found else None
 
     @property
+    def values(self) -> list[float]:
+        """The sums as the constructor takes them; not a copy."""
+        return self._values
+
+    @property
     def examples(self) -> int:
         """Number of examples."""
         return int(self._values[0])

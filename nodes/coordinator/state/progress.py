@@ -72,6 +72,26 @@ class TrainingMetrics:
         hour = int(max(0.0, seconds) // HOUR_SECONDS)
         self._hours.setdefault(hour, LossSums.empty(len(self._labels))).add(sums)
 
+    def books(self) -> dict[str, Any]:
+        """Return what `trained` has added, as plain values that are not copied."""
+        return {
+            "sums": self._sums.values,
+            "seconds": [self.first_seconds, self.last_seconds],
+            "ne": self._ne.saved(),
+            "throughput": {name: buckets.saved() for name, buckets in self._throughput.items()},
+            "examples_of": self._examples_of,
+            "hours": {hour: sums.values for hour, sums in self._hours.items()},
+        }
+
+    def take_over(self, books: dict[str, Any]) -> None:
+        """Take over the values from `books`."""
+        self._sums = LossSums(books["sums"])
+        self.first_seconds, self.last_seconds = books["seconds"]
+        self._ne.restore(books["ne"])
+        self._throughput = {name: Buckets(0.5, 1).restore(one) for name, one in books["throughput"].items()}
+        self._examples_of = books["examples_of"]
+        self._hours = {hour: LossSums(values) for hour, values in books["hours"].items()}
+
     def heartbeat(self, trainer: str, seconds: float, metrics: dict[str, Any]) -> None:
         """Add a trainer's heartbeat: iterations per round since the last one."""
         iterations, rounds = int(metrics.get("iterations", 0)), int(metrics.get("rounds", 0))
@@ -269,6 +289,14 @@ class InputSize:
         """Record that a span is to be read again."""
         self._read_weight -= self._weights.get(number, 0.0)
         self._read_examples -= examples
+
+    def books(self) -> list[Any]:
+        """Return what was read so far, as plain values."""
+        return [self._read_weight, self._read_examples, self._exact]
+
+    def take_over(self, books: list[Any]) -> None:
+        """Take over the values from `books`."""
+        self._read_weight, self._read_examples, self._exact = books
 
     def expected(self, bad_rows: int) -> Expected | None:
         """Return the expected examples of the whole job, given its bad rows so far.
