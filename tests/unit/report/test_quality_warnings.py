@@ -46,7 +46,7 @@ def test_many_trainers_whose_steps_are_averaged_are_warned_of() -> None:
     (text,) = averaging_warnings(SyncSection(), MANY_TRAINERS)
     assert text.startswith("easgd averages the steps of 8 trainers")
     # What it says to set can be set, and ends the warning.
-    options = {"form": "keep", "block_momentum": "auto"}
+    options: dict[str, Any] = {"form": "keep", "block_momentum": "auto"}
     assert 'sync.options = {form = "keep", block_momentum = "auto"}' in text
     make_algorithm("bmuf", options)
     assert averaging_warnings(SyncSection(algorithm="bmuf", options=options), MANY_TRAINERS) == []
