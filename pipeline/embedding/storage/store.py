@@ -326,9 +326,11 @@ class ShardStore:
         found = []
         for piece, arrays in self.pieces():
             changed_at = self._own(piece, self._places[piece.bank][0].changed_at)
-            rows = np.flatnonzero(changed_at > change_epoch)
-            if len(rows):
-                found.append(ChangedRows(piece, rows, arrays))
+            # In blocks that stay in the cache; most have no changed row.
+            blocks = range(0, len(piece), FILL_ROWS)
+            rows = [np.flatnonzero(changed_at[at : at + FILL_ROWS] > change_epoch) + at for at in blocks]
+            if any(map(len, rows)):
+                found.append(ChangedRows(piece, np.concatenate(rows), arrays))
         return found
 
     def restore(self, saved: SavedTables) -> list[str]:
