@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...pipeline.embedding.storage.bf16_rows import WidenedRows
+from ...pipeline.embedding.storage.changed_rows import Fetch
 from ...pipeline.embedding.storage.row_storage import RowArray
 
 
@@ -65,7 +65,7 @@ class PickedRows:
 class ServedRows:
     """Rows of another thread, which copies them as they are read; see `TensorView`."""
 
-    def __init__(self, values: Any, fetch: Callable[[Callable[[], NDArray[Any]]], NDArray[Any]]) -> None:
+    def __init__(self, values: Any, fetch: Fetch) -> None:
         self._values = values
         self._fetch = fetch
         self.dtype: np.dtype[Any] = values.dtype

@@ -26,6 +26,7 @@ from ...pipeline.atomic_file import sync_directory, unwritable
 from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.saved import Place, open_saved
 from ...pipeline.checkpoint.store.addresses import part_target
+from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.errors import CheckpointError, ResourceError
 from ...pipeline.performance.memory import available_memory_bytes
 from ...pipeline.text.format import data_size
@@ -76,9 +77,18 @@ class WrittenPart:
 
 @dataclass(frozen=True)
 class _Pass:
-    """Rows that are written, and the change epoch that ended as their copying began."""
+    """Rows that are written together.
 
-    part: ShardPart
+    Attributes:
+        part: the rows; None for changed rows that are yet to be found.
+        since: the change epoch after which changes count.
+        number: number of these changes, 0 for all rows.
+        change_epoch: the change epoch that ended as the pass began; later changes are for the next one.
+    """
+
+    part: ShardPart | None
+    since: int
+    number: int
     change_epoch: int
 
 
@@ -142,7 +152,7 @@ class ShardCheckpoints:
         files, last = await self._write_passes(directory, first)
         parts = (*kept, tuple(chain.from_iterable(files)))
         epochs = (before.whole_change_epoch, last.change_epoch)
-        return WrittenPart(before.whole, parts, last.part.changes, *epochs)
+        return WrittenPart(before.whole, parts, last.number, *epochs)
 
     def _begin_changes(self, before: WrittenPart) -> tuple[tuple[Files, ...], _Pass] | None:
         """Choose the earlier changes to keep, and begin with the rows that changed since.
@@ -151,15 +161,15 @@ class ShardCheckpoints:
         """
         if self._service.store.change_epochs_left < MOST_PASSES:
             return None
+        changed_bytes = self._service.store.changed_bytes
         most_bytes = LARGEST_CHANGES * sum(entry.bytes for entry in before.whole)
-        kept = before.changes
+        kept, since = before.changes, before.change_epoch
         kept_bytes = sum(entry.bytes for entry in chain.from_iterable(kept))
-        part = self._changed(before.change_epoch, before.number + 1)
-        if len(kept) == MOST_CHANGES or kept_bytes + part.bytes > most_bytes:
-            kept, part = (), self._changed(before.whole_change_epoch, before.number + 1)
-            if part.bytes > most_bytes:
+        if len(kept) == MOST_CHANGES or kept_bytes + changed_bytes(since) > most_bytes:
+            kept, since = (), before.whole_change_epoch
+            if changed_bytes(since) > most_bytes:
                 return None
-        return kept, self._begin(part)
+        return kept, self._begin_changed(since, before.number + 1)
 
     def _link(self, folder: Path, directory: Path, entries: Iterable[FileEntry]) -> bool:
         """Link files of the checkpoint in `folder`; return False if that is impossible."""
@@ -185,14 +195,27 @@ class ShardCheckpoints:
         first = await self._paused(self._begin_whole)
         (whole, *later), last = await self._write_passes(directory, first)
         changes = (tuple(chain.from_iterable(later)),) if later else ()
-        return WrittenPart(whole, changes, last.part.changes, first.change_epoch, last.change_epoch)
+        return WrittenPart(whole, changes, last.number, first.change_epoch, last.change_epoch)
 
     def _begin_whole(self) -> _Pass:
         """Begin with all rows; on the service thread."""
         store = self._service.store
         if store.change_epochs_left < MOST_PASSES:
             store.forget_change_epochs()
-        return self._begin(ShardPart.of(store, self._service.applied))
+        part = ShardPart.of(store, self._service.applied)
+        few = part.copy_bytes <= COPIED_AT_ONCE_BYTES
+        return _Pass(self._copied(part) if few else part.served(self._fetch), 0, 0, store.end_change_epoch())
+
+    def _begin_changed(self, since: int, number: int, *, last: bool = False) -> _Pass:
+        """Begin with the rows that changed after the change epoch `since`; on the service thread.
+
+        Many rows are found and copied later, as they are written, unless it is the last pass.
+        """
+        service, part = self._service, None
+        if last or service.store.changed_bytes(since) <= COPIED_AT_ONCE_BYTES:
+            changed = service.store.changed_since(since)
+            part = self._copied(ShardPart.of_changes(service.store, service.applied, changed, number))
+        return _Pass(part, since, number, service.store.end_change_epoch())
 
     async def _write_passes(self, directory: str, first: _Pass) -> tuple[list[Files], _Pass]:
         """Write a pass, and further ones up to one of a single moment.
@@ -200,33 +223,24 @@ class ShardCheckpoints:
         Returns the files of each, and the last one.
         """
         target = part_target(directory, yields=self._yields)
-        now, files = first, [tuple(await asyncio.to_thread(first.part.write, target))]
-        while now.part.applied is None:
+        now, files = first, [await asyncio.to_thread(self._write_pass, first, target)]
+        while now.part is None or now.part.applied is None:
             last = len(files) == MOST_PASSES - 1
-            now = await self._paused(partial(self._begin_next, now, last=last))
-            files.append(tuple(await asyncio.to_thread(now.part.write, target)))
+            begin = partial(self._begin_changed, now.change_epoch, now.number + 1, last=last)
+            now = await self._paused(begin)
+            files.append(await asyncio.to_thread(self._write_pass, now, target))
         return files, now
 
-    def _begin_next(self, before: _Pass, *, last: bool) -> _Pass:
-        return self._begin(self._changed(before.change_epoch, before.part.changes + 1), last=last)
+    def _write_pass(self, one: _Pass, target: PartTarget) -> Files:
+        part, store = one.part, self._service.store
+        if part is None:
+            changed = store.changed_since(one.since, self._fetch)
+            part = ShardPart.of_changes(store, None, changed, one.number).served(self._fetch)
+        return tuple(part.write(target))
 
-    def _begin(self, part: ShardPart, *, last: bool = False) -> _Pass:
-        """Begin a pass over rows, which ends a change epoch; on the service thread.
-
-        Many rows are copied later, as they are read, unless it is the last pass.
-        """
-        if last or part.copy_bytes <= COPIED_AT_ONCE_BYTES:
-            self._require_memory(part.copy_bytes)
-            part = part.copied()
-        else:
-            part = part.served(self._fetch)
-        return _Pass(part, self._service.store.end_change_epoch())
-
-    def _changed(self, since: int, number: int) -> ShardPart:
-        """Return the rows that changed after a change epoch; on the service thread."""
-        service = self._service
-        changed = service.store.changed_since(since)
-        return ShardPart.of_changes(service.store, service.applied, changed, number)
+    def _copied(self, part: ShardPart) -> ShardPart:
+        self._require_memory(part.copy_bytes)
+        return part.copied()
 
     async def _paused(self, work: Callable[[], T]) -> T:
         """Run `work` on the service thread, while lookups and pushes wait."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.embedding.storage.applied import AppliedBatches
+from ...pipeline.embedding.storage.changed_rows import ChangedRows, Fetch
 from ...pipeline.embedding.storage.saved_changes import CHANGED_ROWS, part_role
 from ...pipeline.embedding.storage.saved_tables import PLACEMENT_KEY, applied_name, tensor_name
-from ...pipeline.embedding.storage.store import ChangedRows, ShardStore
+from ...pipeline.embedding.storage.store import ShardStore
 from .row_views import PickedRows, ServedRows, held_bytes
 
 
@@ -57,9 +58,9 @@ class ShardPart:
 
     @classmethod
     def of_changes(
-        cls, store: ShardStore, applied: AppliedBatches, changed: Iterable[ChangedRows], number: int
+        cls, store: ShardStore, applied: AppliedBatches | None, changed: Iterable[ChangedRows], number: int
     ) -> ShardPart:
-        """Make a part with changed rows."""
+        """Make a part with changed rows; without `applied` any thread may, but not write it."""
         rows: dict[str, Any] = {}
         numbers: dict[str, NDArray[np.int64]] = {}
         for part in changed:
@@ -67,8 +68,8 @@ class ShardPart:
             numbers[tensor_name(table, CHANGED_ROWS)] = part.rows + part.piece.start
             for array, values in part.arrays.items():
                 rows[tensor_name(table, array)] = PickedRows(values, part.rows)
-        digest = store.plan.placement_digest
-        return cls(store.node, digest, rows, applied.to_array(), {}, numbers, number)
+        batches = None if applied is None else applied.to_array()
+        return cls(store.node, store.plan.placement_digest, rows, batches, {}, numbers, number)
 
     @property
     def bytes(self) -> int:
@@ -84,7 +85,7 @@ class ShardPart:
         """Return a copy that any thread may write to files."""
         return replace(self, rows={name: values.copy() for name, values in self.rows.items()})
 
-    def served(self, fetch: Callable[[Callable[[], NDArray[Any]]], NDArray[Any]]) -> ShardPart:
+    def served(self, fetch: Fetch) -> ShardPart:
         """Return a part that another thread may write while rows change; they are of no one moment then.
 
         `fetch` runs a copy of a few MB on the thread that owns the store, and returns it.

@@ -144,7 +144,7 @@ def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_small_pieces")
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
 @pytest.mark.parametrize(
-    ("copied_at_once_bytes", "passes"), [(0, MOST_PASSES), (2 * 20 * 4 * DIM, 2)], ids=["many", "few"]
+    ("copied_at_once_bytes", "passes"), [(0, MOST_PASSES), (20 * (2 * 4 * DIM + 8), 2)], ids=["many", "few"]
 )
 def test_rows_that_change_meanwhile_are_of_the_last_moment(
     context: Context,
