@@ -40,7 +40,7 @@ def changed_bytes(changed_at: NDArray[np.uint8], change_epoch: int, arrays: Mapp
     `changed_at` is uint8 [rows]; `arrays` are those of the piece.
     """
     count = sum(int(np.count_nonzero(block > change_epoch)) for _, block in _blocks(changed_at))
-    row_bytes = sum(values.nbytes // max(1, len(values)) for values in arrays.values())
+    row_bytes: int = sum(values.nbytes // max(1, len(values)) for values in arrays.values())
     return count * (row_bytes + np.dtype(np.int64).itemsize)
 
 
