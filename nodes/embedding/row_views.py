@@ -1,4 +1,7 @@
-"""Views of a shard's rows for the files of a checkpoint: copied only as they are read, a few MB at a time."""
+"""Views of a shard's rows for the files of a checkpoint.
+
+Rows are copied only as they are read, a few MB at a time.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ class ServedRows:
 
 
 def held_bytes(values: RowArray | PickedRows) -> int:
-    """Return the bytes that a copy takes; bfloat16 rows take half of what is written."""
+    """Return the bytes that a copy takes; of bfloat16 half of those written."""
     if isinstance(values, PickedRows):
         return values.held_bytes
     held: NDArray[Any] = values.bits if isinstance(values, WidenedRows) else values

@@ -60,7 +60,10 @@ class ShardPart:
     def of_changes(
         cls, store: ShardStore, applied: AppliedBatches | None, changed: Iterable[ChangedRows], number: int
     ) -> ShardPart:
-        """Make a part with changed rows; without `applied` any thread may, but not write it."""
+        """Make a part with changed rows.
+
+        Without `applied` any thread may call, but not write the part.
+        """
         rows: dict[str, Any] = {}
         numbers: dict[str, NDArray[np.int64]] = {}
         for part in changed:
@@ -78,7 +81,7 @@ class ShardPart:
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of a copy of the rows; bfloat16 rows take half of what is written."""
+        """Bytes of a copy of the rows; of bfloat16 half of those written."""
         return sum(held_bytes(values) for values in self.rows.values())
 
     def copied(self) -> ShardPart:
@@ -86,9 +89,9 @@ class ShardPart:
         return replace(self, rows={name: values.copy() for name, values in self.rows.items()})
 
     def served(self, fetch: Fetch) -> ShardPart:
-        """Return a part that another thread may write while rows change; they are of no one moment then.
+        """Return a part that another thread may write while rows change.
 
-        `fetch` runs a copy of a few MB on the thread that owns the store, and returns it.
+        The rows are then of no one moment. `fetch` runs a copy of a few MB on the thread that owns the store, and returns it.
         """
         rows = {name: ServedRows(values, fetch) for name, values in self.rows.items()}
         return replace(self, rows=rows, applied=None)
