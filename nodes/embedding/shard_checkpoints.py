@@ -209,7 +209,8 @@ class ShardCheckpoints:
     def _begin_changed(self, since: int, number: int, *, last: bool = False) -> _Pass:
         """Begin with the rows that changed after the change epoch `since`.
 
-        Runs on the service thread. Many rows are found and copied later, as they are written, unless it is the last pass.
+        Runs on the service thread. Many rows are found and copied later, as they are written,
+        unless it is the last pass.
         """
         service, part = self._service, None
         if last or service.store.changed_bytes(since) <= COPIED_AT_ONCE_BYTES:

@@ -91,7 +91,8 @@ class ShardPart:
     def served(self, fetch: Fetch) -> ShardPart:
         """Return a part that another thread may write while rows change.
 
-        The rows are then of no one moment. `fetch` runs a copy of a few MB on the thread that owns the store, and returns it.
+        The rows are then of no one moment. `fetch` runs a copy of a few MB on the thread that owns
+        the store, and returns it.
         """
         rows = {name: ServedRows(values, fetch) for name, values in self.rows.items()}
         return replace(self, rows=rows, applied=None)

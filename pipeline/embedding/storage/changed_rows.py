@@ -37,7 +37,8 @@ class ChangedRows:
 def changed_bytes(changed_at: NDArray[np.uint8], change_epoch: int, arrays: Mapping[str, RowArray]) -> int:
     """Return the bytes that a piece's changed rows take in a file.
 
-    They are those of rows and state, in float32, and of the rows' numbers. `changed_at` is uint8 [rows]; `arrays` are those of the piece.
+    They are those of rows and state, in float32, and of the rows' numbers. `changed_at` is uint8
+    [rows]; `arrays` are those of the piece.
     """
     count = sum(int(np.count_nonzero(block > change_epoch)) for _, block in _blocks(changed_at))
     row_bytes: int = sum(values.nbytes // max(1, len(values)) for values in arrays.values())
