@@ -1,9 +1,11 @@
 """The checkpoints of a shard, written while it serves.
 
-A part with all rows is copied and written a few MB at a time, between pushes. Rows that change meanwhile are
-written again at the end, all at one moment. Later parts have only the rows that changed since the previous
-part, and keep its files: by hard links in a folder, by their names in a storage. So lookups and pushes wait
-only while changed rows are copied, and the memory never holds a second copy of the shard.
+A first part has all rows, later ones those that changed since the previous part, whose files they keep: by
+hard links in a folder, by their names in a storage. Rows are written in passes. A pass copies and writes them
+a few MB at a time, between pushes; the next one has the rows that changed since it began. When few are left
+they are copied at once, with the applied batches: that is the moment of the checkpoint, and earlier copies of
+these rows are replaced as it is read. So lookups and pushes wait for a few MB, and the memory never holds a
+second copy of the shard.
 """
 
 from __future__ import annotations
@@ -13,28 +15,29 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final, TypeVar
 
 from ...pipeline.atomic_file import sync_directory, unwritable
 from ...pipeline.checkpoint.files import FileEntry
 from ...pipeline.checkpoint.saved import Place, open_saved
 from ...pipeline.checkpoint.store.addresses import part_target
-from ...pipeline.embedding.storage.saved_tables import applied_name
-from ...pipeline.embedding.storage.store import ChangedRows
+from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.errors import CheckpointError, ResourceError
 from ...pipeline.performance.memory import available_memory_bytes
 from ...pipeline.text.format import data_size
 from .server import ShardService
-from .shard_part import ShardPart, changed_bytes
+from .shard_part import ShardPart
 
 COPIED_AT_ONCE_BYTES: Final = 32 << 20
-"""A shard up to this size is copied in one pause of about 20 ms."""
+"""Rows up to this size are copied in one pause of about 20 ms."""
+
+MOST_PASSES: Final = 4
+"""Most passes of a part; what is left in the last one is copied at once, however much it is."""
 
 LARGEST_CHANGES: Final = 0.5
 """If the changes exceed this fraction of all rows, all rows are written: reading the changes back would take
@@ -44,6 +47,7 @@ MOST_CHANGES: Final = 8
 """Most parts of changes after one part with all rows; a further one has the changes of all of them."""
 
 T = TypeVar("T")
+Files = tuple[FileEntry, ...]
 log = logging.getLogger(__name__)
 
 
@@ -53,22 +57,39 @@ class WrittenPart:
 
     Attributes:
         whole: files with all rows.
-        changes: files with changes, in order.
+        changes: files with changes, of one checkpoint after the other.
         number: number of the last changes, 0 without any.
         whole_change_epoch: change epoch of `whole`; later changes are in `changes`.
         change_epoch: change epoch of the last file; later changes are in no file.
     """
 
-    whole: tuple[FileEntry, ...]
-    changes: tuple[tuple[FileEntry, ...], ...]
+    whole: Files
+    changes: tuple[Files, ...]
     number: int
     whole_change_epoch: int
     change_epoch: int
 
     @property
-    def files(self) -> tuple[FileEntry, ...]:
+    def files(self) -> Files:
         """All files."""
-        return (*self.whole, *(entry for part in self.changes for entry in part))
+        return (*self.whole, *chain.from_iterable(self.changes))
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Rows that are written together.
+
+    Attributes:
+        part: the rows; None for changed rows that are yet to be found.
+        since: the change epoch after which changes count.
+        number: number of these changes, 0 for all rows.
+        change_epoch: the change epoch that ended as the pass began; later changes are for the next one.
+    """
+
+    part: ShardPart | None
+    since: int
+    number: int
+    change_epoch: int
 
 
 class ShardCheckpoints:
@@ -82,7 +103,7 @@ class ShardCheckpoints:
         self._longest_seconds = 0.0
         self._yields = False
 
-    async def write(self, directory: str, *, yields: bool = False) -> tuple[tuple[FileEntry, ...], float]:
+    async def write(self, directory: str, *, yields: bool = False) -> tuple[Files, float]:
         """Write a part while the shard serves.
 
         With `yields` the writing yields to training, but the copying, for which training waits, does not.
@@ -118,39 +139,37 @@ class ShardCheckpoints:
 
         Returns None if all rows must be written instead.
         """
-        taken = await self._paused(lambda: self._take_changes(before))
-        if taken is None:
+        begun = await self._paused(lambda: self._begin_changes(before))
+        if begun is None:
             return None
-        changes, kept, change_epoch = taken
+        kept, first = begun
         entries = replace(before, changes=kept).files
         # In a storage, the manifest names the earlier files where they are.
         if isinstance(folder, Path):
             linked = await asyncio.to_thread(self._link, folder, Path(directory), entries)
             if not linked:
                 return None
-        files = await asyncio.to_thread(changes.write, part_target(directory, yields=self._yields))
-        parts = (*kept, tuple(files))
-        return WrittenPart(before.whole, parts, changes.changes, before.whole_change_epoch, change_epoch)
+        files, last = await self._write_passes(directory, first)
+        parts = (*kept, tuple(chain.from_iterable(files)))
+        epochs = (before.whole_change_epoch, last.change_epoch)
+        return WrittenPart(before.whole, parts, last.number, *epochs)
 
-    def _take_changes(
-        self, before: WrittenPart
-    ) -> tuple[ShardPart, tuple[tuple[FileEntry, ...], ...], int] | None:
-        """Copy changed rows, and choose the earlier changes to keep.
+    def _begin_changes(self, before: WrittenPart) -> tuple[tuple[Files, ...], _Pass] | None:
+        """Choose the earlier changes to keep, and begin with the rows that changed since.
 
         Runs on the service thread. Returns None if all rows must be written instead.
         """
-        store = self._service.store
-        most_bytes = LARGEST_CHANGES * sum(entry.bytes for entry in before.whole)
-        kept = before.changes
-        kept_bytes = sum(entry.bytes for part in kept for entry in part)
-        changed = store.changed_since(before.change_epoch)
-        if len(kept) == MOST_CHANGES or kept_bytes + changed_bytes(changed) > most_bytes:
-            kept, changed = (), store.changed_since(before.whole_change_epoch)
-            if changed_bytes(changed) > most_bytes:
-                return None
-        if not store.change_epochs_left:
+        if self._service.store.change_epochs_left < MOST_PASSES:
             return None
-        return self._copy(changed, before.number + 1), kept, store.end_change_epoch()
+        changed_bytes = self._service.store.changed_bytes
+        most_bytes = LARGEST_CHANGES * sum(entry.bytes for entry in before.whole)
+        kept, since = before.changes, before.change_epoch
+        kept_bytes = sum(entry.bytes for entry in chain.from_iterable(kept))
+        if len(kept) == MOST_CHANGES or kept_bytes + changed_bytes(since) > most_bytes:
+            kept, since = (), before.whole_change_epoch
+            if changed_bytes(since) > most_bytes:
+                return None
+        return kept, self._begin_changed(since, before.number + 1)
 
     def _link(self, folder: Path, directory: Path, entries: Iterable[FileEntry]) -> bool:
         """Link files of the checkpoint in `folder`; return False if that is impossible."""
@@ -173,40 +192,56 @@ class ShardCheckpoints:
     async def _write_whole(self, directory: str) -> WrittenPart:
         # The change epochs of earlier parts may be forgotten from here on.
         self._written.clear()
-        part, began = await self._paused(self._begin_whole)
-        target = part_target(directory, yields=self._yields)
-        files = tuple(await asyncio.to_thread(part.write, target))
-        if applied_name(part.node) in part.tensors:
-            return WrittenPart(files, (), 0, began, began)
-        changes, change_epoch = await self._paused(lambda: self._take_changes_of_writing(began))
-        changed = tuple(await asyncio.to_thread(changes.write, target))
-        return WrittenPart(files, (changed,), 1, began, change_epoch)
+        first = await self._paused(self._begin_whole)
+        (whole, *later), last = await self._write_passes(directory, first)
+        changes = (tuple(chain.from_iterable(later)),) if later else ()
+        return WrittenPart(whole, changes, last.number, first.change_epoch, last.change_epoch)
 
-    def _begin_whole(self) -> tuple[ShardPart, int]:
-        """Return all rows, and the change epoch after which changes count.
-
-        Runs on the service thread. The rows of a small shard are a copy, with the applied batches; those of a
-        large one are copied as they are read.
-        """
+    def _begin_whole(self) -> _Pass:
+        """Begin with all rows; on the service thread."""
         store = self._service.store
-        if store.change_epochs_left < 2:
+        if store.change_epochs_left < MOST_PASSES:
             store.forget_change_epochs()
-        change_epoch = store.end_change_epoch()
         part = ShardPart.of(store, self._service.applied)
-        if part.copy_bytes <= COPIED_AT_ONCE_BYTES:
-            self._require_memory(part.copy_bytes)
-            return part.copied(), change_epoch
-        served = {name: ServedRows(part.tensors[name], self._fetch) for name in part.first_rows}
-        return replace(part, tensors=served), change_epoch
+        few = part.copy_bytes <= COPIED_AT_ONCE_BYTES
+        return _Pass(self._copied(part) if few else part.served(self._fetch), 0, 0, store.end_change_epoch())
 
-    def _take_changes_of_writing(self, since: int) -> tuple[ShardPart, int]:
-        """Copy the rows that changed while all rows were written; on the service thread."""
-        store = self._service.store
-        return self._copy(store.changed_since(since), 1), store.end_change_epoch()
+    def _begin_changed(self, since: int, number: int, *, last: bool = False) -> _Pass:
+        """Begin with the rows that changed after the change epoch `since`.
 
-    def _copy(self, changed: Sequence[ChangedRows], number: int) -> ShardPart:
-        self._require_memory(changed_bytes(changed))
-        return ShardPart.of_changes(self._service.store, self._service.applied, changed, number)
+        Runs on the service thread. Many rows are found and copied later, as they are written,
+        unless it is the last pass.
+        """
+        service, part = self._service, None
+        if last or service.store.changed_bytes(since) <= COPIED_AT_ONCE_BYTES:
+            changed = service.store.changed_since(since)
+            part = self._copied(ShardPart.of_changes(service.store, service.applied, changed, number))
+        return _Pass(part, since, number, service.store.end_change_epoch())
+
+    async def _write_passes(self, directory: str, first: _Pass) -> tuple[list[Files], _Pass]:
+        """Write a pass, and further ones up to one of a single moment.
+
+        Returns the files of each, and the last one.
+        """
+        target = part_target(directory, yields=self._yields)
+        now, files = first, [await asyncio.to_thread(self._write_pass, first, target)]
+        while now.part is None or now.part.applied is None:
+            last = len(files) == MOST_PASSES - 1
+            begin = partial(self._begin_changed, now.change_epoch, now.number + 1, last=last)
+            now = await self._paused(begin)
+            files.append(await asyncio.to_thread(self._write_pass, now, target))
+        return files, now
+
+    def _write_pass(self, one: _Pass, target: PartTarget) -> Files:
+        part, store = one.part, self._service.store
+        if part is None:
+            changed = store.changed_since(one.since, self._fetch)
+            part = ShardPart.of_changes(store, None, changed, one.number).served(self._fetch)
+        return tuple(part.write(target))
+
+    def _copied(self, part: ShardPart) -> ShardPart:
+        self._require_memory(part.copy_bytes)
+        return part.copied()
 
     async def _paused(self, work: Callable[[], T]) -> T:
         """Run `work` on the service thread, while lookups and pushes wait."""
@@ -232,36 +267,3 @@ class ShardCheckpoints:
                 where="embedding.memory_fraction",
                 remedy="use more embedding nodes or more memory, or write no checkpoints during training",
             )
-
-
-class ServedRows:
-    """Rows of another thread, which copies them as they are read; see `TensorView`."""
-
-    def __init__(self, values: Any, fetch: Callable[[Callable[[], NDArray[Any]]], NDArray[Any]]) -> None:
-        self._values = values
-        self._fetch = fetch
-        self.dtype: np.dtype[Any] = values.dtype
-        self.itemsize: int = values.itemsize
-        self.ndim: int = values.ndim
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape in the file."""
-        shape: tuple[int, ...] = self._values.shape
-        return shape
-
-    @property
-    def nbytes(self) -> int:
-        """Size in the file."""
-        return int(self._values.nbytes)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __getitem__(self, rows: slice) -> ServedRows:
-        return ServedRows(self._values[rows], self._fetch)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        if copy is False:
-            raise ValueError("rows of another thread cannot be read without a copy")
-        return self._fetch(lambda: np.array(self._values, dtype))

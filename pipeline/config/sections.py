@@ -253,10 +253,10 @@ class CheckpointSection(BaseModel):
     """Checkpoints during training; one is always written at the end.
 
     Training never waits for a disk. An embedding node writes all its rows once, while it serves, and then
-    those that changed; when these come to half of all rows, it writes all of them again. Lookups and pushes
-    wait while changed rows are copied in memory, 35 to 70 ms per 100 MB as measured. If there is not enough
-    memory for that copy, no checkpoint is taken, and the report says so. A checkpoint takes up to one and a
-    half times the rows on the disk, and twice that while all rows are written again.
+    those that changed; when these come to half of all rows, it writes all of them again. Rows are copied a
+    few MB at a time, for which lookups and pushes wait; the last ones, which changed meanwhile, are copied at
+    once. If there is not enough memory for them, no checkpoint is taken, and the report says so. A checkpoint
+    takes up to one and a half times the rows on the disk, and twice that while all rows are written again.
 
     If both keys are set, whichever is due first counts.
     """

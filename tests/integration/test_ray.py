@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from shadowsync.tests.support.processes import Spawned, is_alive, wait_until
-from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
+from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on
 from shadowsync.tests.support.ray_jobs import (
     ENDLESS,
     EXAMPLES,
@@ -21,8 +21,6 @@ from shadowsync.tests.support.ray_jobs import (
     SECONDS,
     accounts,
     key_of,
-    ray_jobs,
-    write_ray_log,
 )
 from shadowsync.tests.support.supervised import Supervised
 
@@ -33,26 +31,9 @@ LONGER = 2
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_ray_log(tmp_path_factory.mktemp("ray-log"))
-
-
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with ray_cluster(tmp_path_factory.mktemp("ray")) as own:
-        yield own
-
-
-@pytest.fixture(scope="module")
 def second(ray: RayCluster) -> list[psutil.Process]:
     """The other raylet; a test that kills it puts another one there."""
     return [ray.add_raylet()]
-
-
-@pytest.fixture
-def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
-    with ray_jobs(ray, log, tmp_path) as starts:
-        yield starts
 
 
 def everywhere(ray: RayCluster, second: list[psutil.Process], role: str = "") -> list[psutil.Process]:
@@ -64,9 +45,9 @@ def roles(raylet: psutil.Process) -> list[str]:
 
 
 def test_the_accounts_are_those_of_one_machine(
-    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
 ) -> None:
-    job = start(None, "--on", "ray")
+    job = start_job(None, "--on", "ray")
     seen: dict[str, list[str]] = {}
 
     def all_there() -> bool:
@@ -100,16 +81,16 @@ def test_the_accounts_are_those_of_one_machine(
     wait_until(lambda: not everywhere(ray, second), "no node is left on the cluster")
     assert not [file for file in files if file.parent.exists()], "nor a folder of one"
     first = job.run.folder.resolve()
-    local = start()
+    local = start_job()
     assert local.process.wait(SECONDS) == 0, local.process.text()
     assert accounts(local.run) == own
     assert local.run.folder.resolve() != first, "it is another run"
 
 
 def test_a_node_and_an_actor_are_killed(
-    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
 ) -> None:
-    job = start({"data": {"epochs": LONGER}}, "--on", "ray")
+    job = start_job({"data": {"epochs": LONGER}}, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     everywhere(ray, second, "trainer")[0].kill()
     embedding = everywhere(ray, second, "embedding")[0]
@@ -125,9 +106,9 @@ def test_a_node_and_an_actor_are_killed(
 
 
 def test_a_raylet_is_killed(
-    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
 ) -> None:
-    job = start({"data": {"epochs": LONGER}}, "--on", "ray")
+    job = start_job({"data": {"epochs": LONGER}}, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     lost = nodes_on(second[0])
     assert lost
@@ -140,9 +121,9 @@ def test_a_raylet_is_killed(
 
 
 def test_the_driver_is_killed(
-    ray: RayCluster, second: list[psutil.Process], start: Callable[..., Supervised]
+    ray: RayCluster, second: list[psutil.Process], start_job: Callable[..., Supervised]
 ) -> None:
-    job = start(ENDLESS, "--on", "ray")
+    job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     nodes = [*everywhere(ray, second), job.node("coordinator")]
     actors = [parent for node in everywhere(ray, second) if (parent := node.parent()) is not None]
@@ -151,19 +132,19 @@ def test_the_driver_is_killed(
     wait_until(lambda: not any(map(is_alive, [*nodes, *actors])), "nothing is left")
 
 
-def test_a_cluster_that_is_too_small(start: Callable[..., Supervised]) -> None:
+def test_a_cluster_that_is_too_small(start_job: Callable[..., Supervised]) -> None:
     changes = {"trainer": {"count": 2, "workers": 40}, "run": {"start_timeout_seconds": 2.0}}
-    job = start(changes, "--on", "ray")
+    job = start_job(changes, "--on", "ray")
     assert job.process.wait(SECONDS) == 4, job.process.text()
     assert "--on ray: the cluster has 32 CPUs" in job.last_line()
     assert "it lacks " in job.last_line()
     assert not job.runs.exists(), "nothing was started"
 
 
-def test_no_cluster_answers(start: Callable[..., Supervised], ray: RayCluster) -> None:
+def test_no_cluster_answers(start_job: Callable[..., Supervised], ray: RayCluster) -> None:
     ray.environment, good = ray.environment | {"RAY_ADDRESS": "127.0.0.1:1"}, ray.environment
     try:
-        job = start(None, "--on", "ray")
+        job = start_job(None, "--on", "ray")
     finally:
         ray.environment = good
     assert job.process.wait(SECONDS) == 4, job.process.text()

@@ -10,18 +10,15 @@ from pathlib import Path
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.ray_cluster import CPUS, nodes_on, ray_cluster
-from shadowsync.tests.support.ray_jobs import RAY_TESTS, SECONDS, ray_jobs, write_ray_log
+from shadowsync.tests.support.ray_jobs import RAY_TESTS, SECONDS, ray_jobs
 
 pytestmark = RAY_TESTS
 
 
-def test_machines_without_shadowsync(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.mkdir()
-    write_ray_log(log)
+def test_machines_without_shadowsync(ray_log: Path, tmp_path: Path) -> None:
     with (
         ray_cluster(tmp_path, without_shadowsync=True) as ray,
-        ray_jobs(ray, log, tmp_path) as start,
+        ray_jobs(ray, ray_log, tmp_path) as start,
     ):
         job = start(None, "--on", "ray")
         assert job.process.wait(SECONDS) == ExitCode.CLUSTER, job.process.text()

@@ -21,9 +21,7 @@ from shadowsync.tests.support.ray_jobs import (
     SECONDS,
     accounts,
     actor_of,
-    ray_jobs,
     write_ray_job,
-    write_ray_log,
 )
 from shadowsync.tests.support.runs import RunFolder
 from shadowsync.tests.support.supervised import Supervised
@@ -32,20 +30,9 @@ pytestmark = RAY_TESTS
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_ray_log(tmp_path_factory.mktemp("ray-log"))
-
-
-@pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     with ray_cluster(tmp_path_factory.mktemp("ray"), job_server=True) as own:
         yield own
-
-
-@pytest.fixture
-def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
-    with ray_jobs(ray, log, tmp_path) as starts:
-        yield starts
 
 
 def submit(ray: RayCluster, folder: Path, *command: str) -> Spawned:
@@ -55,11 +42,11 @@ def submit(ray: RayCluster, folder: Path, *command: str) -> Spawned:
     return Spawned([program, *own], ray.environment, folder, folder.with_name("submitted.txt"))
 
 
-def test_a_submitted_job_runs_to_its_end(ray: RayCluster, log: Path, tmp_path: Path) -> None:
+def test_a_submitted_job_runs_to_its_end(ray: RayCluster, ray_log: Path, tmp_path: Path) -> None:
     # What is uploaded is the job file alone: the run folder is beside it.
     sent = tmp_path / "sent"
     sent.mkdir()
-    write_ray_job(tmp_path, log).rename(sent / "job.toml")
+    write_ray_job(tmp_path, ray_log).rename(sent / "job.toml")
     run = [sys.executable, "-m", "shadowsync.cli", "run", "job.toml", "--on", "ray", "--exit-zero-on", "5"]
     submitted = submit(ray, sent, *run)
     try:
@@ -80,8 +67,10 @@ def test_a_submitted_job_runs_to_its_end(ray: RayCluster, log: Path, tmp_path: P
     assert "failed" in refused.text()
 
 
-def test_sigterm_of_an_actor_has_its_node_leave(ray: RayCluster, start: Callable[..., Supervised]) -> None:
-    job = start(ENDLESS, "--on", "ray")
+def test_sigterm_of_an_actor_has_its_node_leave(
+    ray: RayCluster, start_job: Callable[..., Supervised]
+) -> None:
+    job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     actor = actor_of(ray.head, "trainer")
     (node,) = [node for node in nodes_on(ray.head, "trainer") if node.ppid() == actor.pid]
@@ -104,10 +93,10 @@ def test_sigterm_of_an_actor_has_its_node_leave(ray: RayCluster, start: Callable
 
 
 def test_a_node_that_cannot_leave_dies_with_its_actor(
-    ray: RayCluster, start: Callable[..., Supervised]
+    ray: RayCluster, start_job: Callable[..., Supervised]
 ) -> None:
     """The control: the same signal, another role."""
-    job = start(ENDLESS, "--on", "ray")
+    job = start_job(ENDLESS, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     actor_of(ray.head, "embedding").terminate()
     again = "embedding-2: joined the running job"

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pytest
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.processes import Spawned, wait_until
-from shadowsync.tests.support.ray_cluster import CPUS, RayCluster, nodes_on, ray_cluster
+from shadowsync.tests.support.ray_cluster import CPUS, RayCluster, nodes_on
 from shadowsync.tests.support.ray_jobs import (
     ENDLESS,
     RAY_TESTS,
     SECONDS,
     key_of,
-    ray_jobs,
-    write_ray_log,
 )
 from shadowsync.tests.support.supervised import Supervised
 
@@ -30,23 +26,6 @@ pytestmark = RAY_TESTS
 OF_A_TRAINER, OF_THE_JOB = 2, 10
 # With so many workers two trainers leave no room for another one.
 WORKERS_THAT_FILL_IT = 4
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_ray_log(tmp_path_factory.mktemp("ray-log"))
-
-
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    with ray_cluster(tmp_path_factory.mktemp("ray")) as own:
-        yield own
-
-
-@pytest.fixture
-def start(ray: RayCluster, log: Path, tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
-    with ray_jobs(ray, log, tmp_path) as starts:
-        yield starts
 
 
 def scale(ray: RayCluster, job: Supervised, trainers: int) -> tuple[int, str]:
@@ -74,10 +53,10 @@ def end(ray: RayCluster, job: Supervised) -> None:
 
 
 def test_trainers_that_autoscale_adds_take_room_and_give_it_back(
-    ray: RayCluster, start: Callable[..., Supervised]
+    ray: RayCluster, start_job: Callable[..., Supervised]
 ) -> None:
     """Any speed falls short of the target, so a third trainer joins after the first window, of 40 s."""
-    job = start(ENDLESS, "--on", "ray", "--autoscale", "2:3", "--target", "1000000M/s")
+    job = start_job(ENDLESS, "--on", "ray", "--autoscale", "2:3", "--target", "1000000M/s")
     job.wait_for_batches(20, SECONDS)
     require_free(ray, CPUS - OF_THE_JOB)
     of_it = "SELECT count(*) FROM batches WHERE trainer = 'trainer-2'"
@@ -97,9 +76,9 @@ def test_trainers_that_autoscale_adds_take_room_and_give_it_back(
 
 
 def test_a_trainer_without_room_is_refused_and_that_of_one_that_left_is_used_again(
-    ray: RayCluster, start: Callable[..., Supervised]
+    ray: RayCluster, start_job: Callable[..., Supervised]
 ) -> None:
-    job = start({**ENDLESS, "trainer": {"count": 2, "workers": WORKERS_THAT_FILL_IT}}, "--on", "ray")
+    job = start_job({**ENDLESS, "trainer": {"count": 2, "workers": WORKERS_THAT_FILL_IT}}, "--on", "ray")
     job.wait_for_batches(20, SECONDS)
     require_free(ray, 0)
     code, said = scale(ray, job, 3)

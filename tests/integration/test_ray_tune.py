@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
-from shadowsync.tests.support.ray_jobs import EXAMPLES, RAY_TESTS, SECONDS, write_ray_job, write_ray_log
+from shadowsync.tests.support.ray_jobs import EXAMPLES, RAY_TESTS, SECONDS, write_ray_job
 from shadowsync.tests.support.ray_tune import ray_studies
 
 pytestmark = [
@@ -26,11 +27,10 @@ OF_RECORDS_BYTES = 1_000_000
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(ray_log: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("ray-tune")
-    log = write_ray_log(tmp_path_factory.mktemp("ray-log"))
     changes = {"data": {"epochs": EPOCHS}, "trainer": {"count": 1}, "embedding": {"nodes": 1}}
-    job = write_ray_job(folder, log, {**changes, "sync": {"algorithm": "none", "nodes": None}})
+    job = write_ray_job(folder, ray_log, {**changes, "sync": {"algorithm": "none", "nodes": None}})
     asha = {
         "time_attr": "examples",
         "max_t": EPOCHS * EXAMPLES,

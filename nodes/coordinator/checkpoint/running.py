@@ -204,10 +204,12 @@ log = logging.getLogger(__name__)
 class RunningCheckpoint:
     """Take checkpoints of a job during training. Runs on the coordinator's loop.
 
-    Training does not wait for a disk. Pushes and lookups of an embedding shard wait while changed rows are
-    copied in memory (see `nodes/embedding/shard_checkpoints.py`). A shard without memory for a copy refuses.
+    Training does not wait for a disk. Pushes and lookups of an embedding shard wait while a few MB of
+    rows are copied in memory (see `nodes/embedding/shard_checkpoints.py`). A shard without memory for what is
+    copied at once refuses.
 
-    First the ledger is copied. Then every embedding shard copies its rows with the set of applied batches.
+    First the ledger is copied. Then every embedding shard copies its rows, with the set of applied batches of
+    the moment when it has all.
     A batch is in the ledger only once every shard has applied it, so each shard's part has all batches of
     the ledger's part, and perhaps more. After a resume these are trained again, and the shards that have them
     skip them (rule "A batch is a pure function"): nothing is lost or applied twice. Replicas and center are

@@ -88,7 +88,7 @@ class WidenedRows:
     def __len__(self) -> int:
         return len(self.bits)
 
-    def __getitem__(self, rows: slice | NDArray[np.int64]) -> WidenedRows:
+    def __getitem__(self, rows: slice) -> WidenedRows:
         return WidenedRows(self.bits[rows])
 
     def __setitem__(self, rows: slice, values: NDArray[np.float32]) -> None:

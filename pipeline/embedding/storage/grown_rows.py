@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...config.tables import TableSettings
@@ -58,15 +60,18 @@ class GrownRows:
         self._in_order: IndexArray | None = None
         self._place_of: Int32Array | None = None
 
-    def apply(self, changes: RowChanges) -> None:
-        """Replace rows in place."""
-        rows, used = changes.rows, changes.used
+    def apply(self, changes: Sequence[RowChanges]) -> None:
+        """Replace rows in place, in order.
+
+        Changes may be of no one moment: an id may then have two rows, up to later changes among them.
+        """
+        rows = np.unique(np.concatenate([one.rows for one in changes]))
         self._index.remove(rows[self._used[rows]].astype(np.int32))
-        self._key_of[rows] = changes.keys
-        self._used[rows] = used
-        now = rows[used]
-        self._vector_of[now] = changes.vectors[used]
-        self._index.add(now.astype(np.int32))
+        for one in changes:
+            self._key_of[one.rows] = one.keys
+            self._used[one.rows] = one.used
+            self._vector_of[one.rows[one.used]] = one.vectors[one.used]
+        self._index.add(rows[self._used[rows]].astype(np.int32))
         self._in_order = self._place_of = None
 
     def __len__(self) -> int:

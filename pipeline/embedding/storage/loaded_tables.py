@@ -85,11 +85,14 @@ class LoadedTables:
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
         """Replace these rows in place, in order; takes as long as to copy them."""
+        of_grown: dict[str, list[RowChanges]] = {}
         for one in changes:
-            if (grown := self.grown.get(one.table)) is not None:
-                grown.apply(one)
+            if one.table in self.grown:
+                of_grown.setdefault(one.table, []).append(one)
             else:
                 self._writable[one.table][one.rows] = one.vectors
+        for name, own in of_grown.items():
+            self.grown[name].apply(own)
 
     @property
     def names(self) -> tuple[str, ...]:

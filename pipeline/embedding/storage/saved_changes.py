@@ -1,7 +1,9 @@
 """Rows of a checkpoint that changed since all rows were written.
 
 A node sometimes writes all rows, and otherwise only the changed ones. Its earlier files stay in the
-checkpoint; numbered changes replace rows in the order of their numbers.
+checkpoint; numbered changes replace rows in the order of their numbers. One checkpoint may bring several of
+them. Rows that changed while they were copied are then of no one moment, and have later changes of that
+checkpoint. Its last ones have the batches that were applied at the moment that it is of.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def parse_role(role: str) -> tuple[int, int] | None:
 
 
 class SavedChanges:
-    """Changed rows of one node, written together; several threads may call it.
+    """Changed rows of one node, of one number; several threads may call it.
 
     Args:
         reader: reader of the files.

@@ -16,6 +16,7 @@ from ..lookup.vectors import FloatBuffer, flat_floats
 from ..placement.plan import Piece, TablePlan
 from ..placement.ranges import WEIGHTS
 from .bank import RowBank
+from .changed_rows import ChangedRows, Fetch, changed_bytes, changed_rows
 from .first_values import mixed_key, row_values
 from .growing_bank import GrowingBank, GrowingPiece
 from .memory_check import check_memory
@@ -55,20 +56,6 @@ class _Request:
         if isinstance(self.bank, GrowingBank):
             return self.bank.push_part(self.share, self.keys, self.counts, self.lengths)
         return BankPart(self.bank, self.share, self.rows, self.lengths)
-
-
-@dataclass(frozen=True)
-class ChangedRows:
-    """The changed rows of a piece.
-
-    Attributes:
-        rows: int64 [N], at least one, ascending, numbered from the piece's start.
-        arrays: all arrays of the piece, as `ShardStore.pieces` yields them.
-    """
-
-    piece: Piece
-    rows: NDArray[np.int64]
-    arrays: dict[str, RowArray]
 
 
 class ShardStore:
@@ -321,15 +308,32 @@ class ShardStore:
         for bank, _ in self._groups:
             bank.change_epoch = change_epoch
 
-    def changed_since(self, change_epoch: int) -> list[ChangedRows]:
-        """Return the rows that changed after `change_epoch` ended. Only the owning thread may call."""
+    def changed_bytes(self, change_epoch: int) -> int:
+        """Return the bytes of rows that changed after `change_epoch` ended, as `changed_since` gives them.
+
+        They are those in a file, in float32. Takes about a millisecond for ten million rows. Only the owning
+        thread may call.
+        """
+        pieces = ((self._changed_at(piece), arrays) for piece, arrays in self.pieces())
+        return sum(changed_bytes(changed_at, change_epoch, arrays) for changed_at, arrays in pieces)
+
+    def changed_since(self, change_epoch: int, fetch: Fetch = lambda step: step()) -> list[ChangedRows]:
+        """Return the rows that changed after `change_epoch` ended.
+
+        Only the owning thread may call, or another one whose `fetch` runs each step, of about a millisecond,
+        on the owning thread. Rows that change between the steps may be among them.
+        """
         found = []
         for piece, arrays in self.pieces():
-            changed_at = self._own(piece, self._places[piece.bank][0].changed_at)
-            rows = np.flatnonzero(changed_at > change_epoch)
+            rows = changed_rows(self._changed_at(piece), change_epoch, fetch)
             if len(rows):
                 found.append(ChangedRows(piece, rows, arrays))
         return found
+
+    def _changed_at(self, piece: Piece) -> NDArray[np.uint8]:
+        """Return `RowBank.changed_at` of a piece."""
+        changed_at: NDArray[np.uint8] = self._own(piece, self._places[piece.bank][0].changed_at)
+        return changed_at
 
     def restore(self, saved: SavedTables) -> list[str]:
         """Load rows and optimizer state from a checkpoint, by tables' names.

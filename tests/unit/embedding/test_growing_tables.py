@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.pipeline.checkpoint import files as files_module
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.config.tables import Growth, TableSettings
 from shadowsync.pipeline.data.hashing import mix, table_rows_of
@@ -219,6 +222,47 @@ def test_changes_have_what_rows_became(tmp_path: Path) -> None:
     other.stores[0].restore(saved)
     assert directories(cluster) == directories(other)
     assert_equal(embeddings(cluster, 9, tables=tables), embeddings(other, 9, tables=tables))
+
+
+def test_ids_that_move_while_their_rows_are_written_are_followed_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "_PIECE_BYTES", 64)
+    tables = (make_table("user", 30, 4, optimizer="adagrad", growth=Growth(evict_after_batches=3)),)
+    cluster, steps = EmbeddingCluster(tables, 1), itertools.count(10)
+    (store,) = cluster.stores
+
+    def fetch(copy: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        train(cluster, range(at := next(steps), at + 1), tables=tables)
+        return copy()
+
+    train(cluster, range(3), tables=tables)
+    whole = ShardPart.of(store, AppliedBatches()).write(tmp_path)
+    began = store.end_change_epoch()
+    train(cluster, range(3, 6), tables=tables)
+    part = ShardPart.of_changes(store, AppliedBatches(), store.changed_since(began), 1)
+    began = store.end_change_epoch()
+    files = [*whole, *part.served(fetch).write(tmp_path)]
+    before, torn = (SavedTables(tmp_path, manifest_of_files(some)) for some in (whole, files))
+    used = torn.read_directory("user").used_at > 0
+    keys = torn.read_directory("user").keys[used]
+    assert len(np.unique(keys)) < len(keys), "the control: an id is in two rows"
+    part = ShardPart.of_changes(store, AppliedBatches(), store.changed_since(began), 2)
+    after = SavedTables(tmp_path, manifest_of_files([*files, *part.write(tmp_path)]))
+    since = after.changes_since(before)
+    assert since is not None
+    loaded, wanted = (LoadedTables(one, tables, SEED) for one in (before, after))
+    loaded.apply(loaded.read(since.changes))
+    rows, other = (one.grown["user"] for one in (loaded, wanted))
+    assert len(rows) == len(other) == len(directories(cluster)["user"])
+    np.testing.assert_array_equal(rows.keys, other.keys)
+    np.testing.assert_array_equal(rows.vectors, other.vectors)
+    assert rows.find(rows.keys).tolist() == [*range(len(rows))]
+    # The index has each id once: nothing is left of rows where one was while they were written.
+    assert np.count_nonzero(rows._index._places > 0) == len(rows)
+    # Ids that have no row any more are not found either.
+    every = draw(7, tables, ids=IDS).keys[0]
+    np.testing.assert_array_equal(rows.lookup(every), other.lookup(every))
 
 
 def test_changes_have_every_row_once_batches_are_numbered_anew(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from shadowsync.nodes.embedding.shard_part import ShardPart
+from shadowsync.pipeline.checkpoint import files as files_module
 from shadowsync.pipeline.checkpoint.files import FileEntry, write_tensors
 from shadowsync.pipeline.embedding.storage import store as store_module
 from shadowsync.pipeline.embedding.storage.applied import AppliedBatches
@@ -64,6 +68,37 @@ def test_any_number_of_nodes_restores_what_was_written_in_steps(
     for store in other.stores:
         store.restore(SavedTables(tmp_path, manifest_of_files(earlier)))
     assert any(not np.array_equal(other.table(n), cluster.table(n)) for n in range(len(TABLES)))
+
+
+def test_rows_that_train_while_they_are_written_are_of_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tables of either storage, with and without bags, on two nodes."""
+    monkeypatch.setattr(files_module, "_PIECE_BYTES", 100)
+    cluster, files, steps = EmbeddingCluster(TABLES, 2), list[FileEntry](), itertools.count()
+
+    def fetch(copy: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        train(cluster, next(steps))
+        return copy()
+
+    for store in cluster.stores:
+        files += ShardPart.of(store, AppliedBatches()).served(fetch).write(tmp_path)
+    trained = next(steps)
+    assert trained > 20
+    for number in (1, 2):
+        for store in cluster.stores:
+            part = ShardPart.of_changes(store, AppliedBatches(), store.changed_since(0), number)
+            files += (part.served(fetch) if number == 1 else part).write(tmp_path)
+    assert next(steps) > trained + 20
+    other = EmbeddingCluster(TABLES, 1)
+    (restored,) = other.stores
+    for last in (1, 2):
+        parts = {*itertools.product((0, 1), range(last + 1))}
+        kept = [one for one in files if parse_role(one.role) in parts]
+        restored.restore(SavedTables(tmp_path, manifest_of_files(kept)))
+        alike = [np.array_equal(other.table(n), cluster.table(n)) for n in range(len(TABLES))]
+        # The control: without the last ones they are of many moments.
+        assert all(alike) == (last == 2)
 
 
 def test_roles_are_read_as_they_are_written() -> None:

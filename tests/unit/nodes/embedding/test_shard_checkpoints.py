@@ -18,10 +18,10 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shadowsync.nodes.embedding import shard_checkpoints
-from shadowsync.nodes.embedding.shard_checkpoints import MOST_CHANGES, ServedRows
+from shadowsync.nodes.embedding.row_views import ServedRows
+from shadowsync.nodes.embedding.shard_checkpoints import MOST_CHANGES, MOST_PASSES
 from shadowsync.pipeline.checkpoint import files as files_module
-from shadowsync.pipeline.checkpoint.files import FileEntry
-from shadowsync.pipeline.checkpoint.manifest import abandon, begin, commit, open_checkpoint
+from shadowsync.pipeline.checkpoint.manifest import begin, commit, open_checkpoint
 from shadowsync.pipeline.embedding.storage import store as store_module
 from shadowsync.pipeline.embedding.storage.loaded_tables import LoadedTables
 from shadowsync.pipeline.embedding.storage.saved_changes import parse_role
@@ -39,6 +39,7 @@ from shadowsync.tests.support.embedding_node import (
     job_of,
     running,
 )
+from shadowsync.tests.support.node_checkpoints import arrays_of, assert_saved, numbers, take
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 FEW: Int32Array = np.arange(0, 20, 2, dtype=np.int32)
@@ -48,37 +49,6 @@ FEW: Int32Array = np.arange(0, 20, 2, dtype=np.int32)
 def copied_at_once_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(shard_checkpoints, "COPIED_AT_ONCE_BYTES", request.param)
     return int(request.param)
-
-
-def take(node: Node, run: Path, *, committed: bool = True) -> list[FileEntry]:
-    """A running checkpoint of this node alone; gives its files."""
-    partial = begin(run)
-    reply = node.checkpoint(partial, running=True).result(ENOUGH_SECONDS)
-    if committed:
-        commit(partial, manifest_of_files(list(reply.files)))
-    else:
-        abandon(partial)
-    return list(reply.files)
-
-
-def numbers(files: list[FileEntry]) -> list[int]:
-    """The numbers of the changes in a checkpoint, 0 for all rows."""
-    found = [parse_role(entry.role) for entry in files]
-    return [part[1] for part in found if part is not None]
-
-
-def arrays_of(node: Node) -> dict[str, np.ndarray[Any, Any]]:
-    ((_, arrays),) = node.role.service.store.pieces()
-    return {name: np.array(values) for name, values in arrays.items()}
-
-
-def assert_saved(run: Path, wanted: dict[str, np.ndarray[Any, Any]], batches: int) -> None:
-    saved = SavedTables(*open_checkpoint(run, verify=True))
-    found = {"weights": saved.read("C1", 0, ROWS), **saved.read_state("C1", 0, ROWS)}
-    assert found.keys() == wanted.keys()
-    for name, values in wanted.items():
-        np.testing.assert_array_equal(found[name], values)
-    assert len(saved.applied(0)) == batches
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,7 +87,9 @@ def test_it_has_only_what_changed(
         second = take(node, tmp_path)
         # What was there stays as it is.
         assert second[: len(first)] == first
-        (changes,) = second[len(first) :]
+        changes, *moment = second[len(first) :]
+        # What was copied in pieces is followed by what changed meanwhile: nothing.
+        assert [one.bytes < 500 for one in moment] == ([] if copied_at_once_bytes else [True])
         reader = SavedTables(*open_checkpoint(tmp_path))
         changed = np.flatnonzero((reader.read("C1", 0, ROWS) != start_rows(node, FEW)).any(axis=1))
         np.testing.assert_array_equal(changed, FEW)
@@ -290,7 +262,7 @@ def test_when_moments_are_used_up_all_rows_are_written(
     monkeypatch: pytest.MonkeyPatch,
     copied_at_once_bytes: int,
 ) -> None:
-    monkeypatch.setattr(store_module, "LAST_CHANGE_EPOCH", 5)
+    monkeypatch.setattr(store_module, "LAST_CHANGE_EPOCH", MOST_PASSES + 6)
     whole = [0] if copied_at_once_bytes else [0, 1]
     with running(context, job_of(), failures) as node:
         seen = []
