@@ -24,19 +24,25 @@ LARGEST_WARMUP_SHARE: Final = 0.25
 MANY_TRAINERS: Final = 8
 """From here on the mean of the trainers' steps was clearly too short (docs/quality.md)."""
 
+DENSE_GAP: Final = 8
+"""Momentum was better at a gap of 4, and worse at 16."""
+
 AVERAGING: Final = frozenset({"easgd", "easgd_symmetric", "ma", "gossip"})
 """Algorithms that move the model by the mean of the trainers' steps, without momentum."""
 
 
-def averaging_warnings(sync: SyncSection, trainers: int) -> list[str]:
-    """Return a warning if the steps of many trainers were only averaged."""
-    if trainers < MANY_TRAINERS or sync.algorithm not in AVERAGING:
+def averaging_warnings(sync: SyncSection, trainers: int, gap: float | None) -> list[str]:
+    """Return a warning if momentum would make up for what averaging costs.
+
+    `gap` is the mean number of iterations between rounds, None without any.
+    """
+    if trainers < MANY_TRAINERS or sync.algorithm not in AVERAGING or gap is None or gap > DENSE_GAP:
         return []
     return [
         f"{sync.algorithm} averages the steps of {trainers} trainers, so an example moves the model less than"
-        " with one trainer. In tests with 8 that cost 0.7 to 8% of NE, with momentum 0.4 to 1%: try"
-        ' sync.algorithm = "bmuf" with sync.options = {form = "keep", block_momentum = "auto"}. On links so'
-        " slow that a round takes 20 iterations momentum is worse."
+        " with one trainer. In tests with 8 that cost 0.7 to 8% of NE, with momentum 0.4 to 2%: try"
+        ' sync.algorithm = "bmuf" with sync.options = {form = "keep", block_momentum = "auto"}. With a'
+        " round every 16 iterations or less often, momentum is worse."
     ]
 
 

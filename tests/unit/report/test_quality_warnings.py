@@ -12,6 +12,7 @@ from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import TrainedHour
 from shadowsync.pipeline.report.quality_warnings import (
+    DENSE_GAP,
     FEWEST_FIRST_ROUNDS,
     MANY_TRAINERS,
     averaging_warnings,
@@ -43,15 +44,17 @@ def test_few_rounds_at_the_start_are_warned_of() -> None:
 
 
 def test_many_trainers_whose_steps_are_averaged_are_warned_of() -> None:
-    (text,) = averaging_warnings(SyncSection(), MANY_TRAINERS)
+    many, often = MANY_TRAINERS, float(DENSE_GAP)
+    (text,) = averaging_warnings(SyncSection(), many, often)
     assert text.startswith("easgd averages the steps of 8 trainers")
     # What it says to set can be set, and ends the warning.
     options: dict[str, Any] = {"form": "keep", "block_momentum": "auto"}
     assert 'sync.options = {form = "keep", block_momentum = "auto"}' in text
     make_algorithm("bmuf", options)
-    assert averaging_warnings(SyncSection(algorithm="bmuf", options=options), MANY_TRAINERS) == []
-    assert averaging_warnings(SyncSection(), MANY_TRAINERS - 1) == []
-    assert averaging_warnings(SyncSection(algorithm="none"), MANY_TRAINERS) == []
+    assert averaging_warnings(SyncSection(algorithm="bmuf", options=options), many, often) == []
+    assert averaging_warnings(SyncSection(), many - 1, often) == []
+    assert averaging_warnings(SyncSection(), many, often + 1) == []
+    assert averaging_warnings(SyncSection(algorithm="none"), many, None) == []
 
 
 @pytest.mark.parametrize(("rates", "said"), [((0.0, None, 0.0), "0"), ((1.0,), "1")])
