@@ -118,7 +118,7 @@ class Arrivals:
         Returns the one that is shut down if there are too many.
         """
         with _held(descriptor) as held:
-            if held is None or held.getsockname()[1] != port:
+            if held is None or _port(held) != port:
                 # Closed meanwhile, and perhaps used again for something else.
                 return None
             cookie = cookie_of(held.fileno())
@@ -297,6 +297,11 @@ def _option(descriptor: int, level: int, name: int, size: int) -> bytes:
     if _LIBC.getsockopt(descriptor, level, name, value, ctypes.byref(found)) != 0 or found.value < size:
         return b""
     return value.raw
+
+
+def _port(held: socket.socket) -> int | None:
+    """Return the local port; None for a socket without one."""
+    return held.getsockname()[1] if held.family in (socket.AF_INET, socket.AF_INET6) else None
 
 
 @contextmanager

@@ -270,6 +270,11 @@ def test_a_descriptor_that_is_used_again_is_not_shut_down(accepting: Accepting, 
     assert bounds.count() == (0, 0)
     other_client.sendall(b"still there")
     assert other.recv(100) == b"still there"
+    first, second = socket.socketpair()
+    with first, second:
+        os.dup2(first.fileno(), descriptor)
+        assert bounds.accept(descriptor, accepting.port) is None
+        assert bounds.count() == (0, 0), "a socket without a port"
     with open(tmp_path / "file", "w", encoding="ascii") as file:
         os.dup2(file.fileno(), descriptor)
         bounds._connections[descriptor] = Accepted(descriptor, 1)
