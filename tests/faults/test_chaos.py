@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shadowsync.tests.support.processes import Starter
@@ -14,31 +15,33 @@ from shadowsync.tests.support.runs import JobMaker, RunFolder
 ROLES = ["reader", "trainer", "embedding", "sync", "coordinator"]
 
 
+def _chaos(starter: Starter, job_file: JobMaker, folder: Path, *options: str) -> tuple[Any, str]:
+    """What chaos.json and the output have, when no account is wrong."""
+    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
+    process = starter.fork("chaos", str(job), *options, "--clean-runs", "1", "--out", "chaos")
+    assert process.wait(580.0) == 0, process.text()
+    found = json.loads((folder / "chaos" / "chaos.json").read_text("utf-8"))
+    assert found["problems"] == []
+    return found, process.text()
+
+
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_two_faults_of_each_role(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
-    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
-    options = ["--kills", "10", "--clean-runs", "1", "--longest-stop", "2", "--out", "chaos"]
-    process = starter.fork("chaos", str(job), *options, "--set", "checkpoint.every_seconds=1")
-    assert process.wait(580.0) == 0, process.text()
-    found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
-    assert found["problems"] == []
+    options = ["--kills", "10", "--longest-stop", "2", "--set", "checkpoint.every_seconds=1"]
+    found, text = _chaos(starter, job_file, tmp_path, *options)
     aimed = [one["role"] for job in found["jobs"] for one in (*job["injected"], *job["missed"])]
     assert sorted(aimed) == sorted(2 * ROLES)
     assert len(found["jobs"]) == len({job["folder"] for job in found["jobs"]})
-    assert "problems: 0" in process.text()
+    assert "problems: 0" in text
 
 
 @pytest.mark.matrix
 @pytest.mark.no_kill
 @pytest.mark.timeout(600)
 def test_faults_of_links_and_disks(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
-    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
-    options = ["--kills", "8", "--faults", "reset,cut,stall,delay,disk", "--clean-runs", "1", "--seed", "3"]
-    process = starter.fork("chaos", str(job), *options, "--longest-stop", "2", "--out", "chaos")
-    assert process.wait(580.0) == 0, process.text()
-    found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
-    assert found["problems"] == []
+    options = ["--kills", "8", "--faults", "reset,cut,stall,delay,disk", "--seed", "3", "--longest-stop", "2"]
+    found, _ = _chaos(starter, job_file, tmp_path, *options)
     injected = {one["kind"] for job in found["jobs"] for one in job["injected"]}
     assert len(injected) >= 3, injected
 
@@ -47,12 +50,8 @@ def test_faults_of_links_and_disks(starter: Starter, job_file: JobMaker, tmp_pat
 @pytest.mark.no_kill
 @pytest.mark.timeout(600)
 def test_clocks_that_jump(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
-    job = job_file({"data": {"epochs": 12}, "run": {"node_timeout_seconds": 5.0}})
-    options = ["--kills", "10", "--faults", "clock", "--clean-runs", "1", "--longest-stop", "4"]
-    process = starter.fork("chaos", str(job), *options, "--set", "checkpoint.every_seconds=0.5")
-    assert process.wait(580.0) == 0, process.text()
-    found = json.loads((tmp_path / "chaos" / "chaos.json").read_text("utf-8"))
-    assert found["problems"] == []
+    options = ["--kills", "10", "--faults", "clock", "--longest-stop", "4"]
+    found, _ = _chaos(starter, job_file, tmp_path, *options, "--set", "checkpoint.every_seconds=0.5")
     assert {tuple(job["exit_codes"]) for job in found["jobs"]} == {(0,)}
     # The control: a coordinator logs each checkpoint, so its log shows the jump; it may come too late to end.
     jumps = [

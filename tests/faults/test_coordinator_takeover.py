@@ -6,7 +6,7 @@ import asyncio
 import socket
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,16 +114,22 @@ def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluste
     own.coordinator.kill()
 
 
-def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster]) -> None:
+def _die_at(in_process: Callable[..., InProcessCluster], moments: Sequence[int]) -> InProcessCluster:
+    """The job, whose coordinator died after these numbers of batches, and whose accounts are whole."""
     # Nodes train meanwhile, and there is to be much left each time.
     own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2})).start()
-    for batches in (20, 40, 60):
+    for batches in moments:
         own.wait_for_batches(batches)
         own.coordinator.kill()
         own.take_over()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, takeovers=3, epochs=2)
+    _require_whole(own.run.report, takeovers=len(moments), epochs=2)
     assert own.run.report.examples.replayed == 0
+    return own
+
+
+def test_it_may_die_again_and_again(in_process: Callable[..., InProcessCluster]) -> None:
+    _die_at(in_process, (20, 40, 60))
 
 
 def test_it_goes_on_from_a_snapshot(
@@ -140,14 +146,7 @@ def test_it_goes_on_from_a_snapshot(
     for module in (journal, takeover):
         monkeypatch.setattr(module, "SNAPSHOT_CHANGES", 10)
     monkeypatch.setattr(Takeover, "replay", replay_and_count)
-    own = in_process(_changed(data=CHANGES["data"] | {"epochs": 2})).start()
-    for batches in (40, 80):
-        own.wait_for_batches(batches)
-        own.coordinator.kill()
-        own.take_over()
-    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
-    _require_whole(own.run.report, takeovers=2, epochs=2)
-    assert own.run.report.examples.replayed == 0
+    own = _die_at(in_process, (40, 80))
     assert len(read) == 2
     assert all(some < every for some, every in read), read
     # The independent check needs all that the file had before.
