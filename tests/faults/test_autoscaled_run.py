@@ -149,9 +149,10 @@ def test_a_trainer_leaves_a_job_that_is_followed(in_process: Callable[..., InPro
     assert own.node("trainer-1").wait(SECONDS) == ExitCode.OK
     report = own.run.report
     assert [event.node for event in report.events if "left the job" in event.what] == ["trainer-1"]
-    # In so short a job the decision to stay with one may not come.
-    kept = [event.what for event in report.events if event.what.startswith("autoscale keeps")]
-    assert len(kept) <= 1, kept
+    # Each number is kept at most once. Two are kept first if too little of the job seems left for a change
+    # to pay, one if enough of it is left for another decision.
+    kept = [event.what.split(": ")[0] for event in report.events if event.what.startswith("autoscale keeps")]
+    assert len(kept) == len(set(kept)), kept
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == report.examples.trained == EPOCHS * EXAMPLES
 
