@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 
@@ -11,47 +11,62 @@ from .base import Replica
 from .outer_model import OuterModel
 from .pull import PullOptions
 
+WARMUP_ROUNDS: Final = 8
+"""With "warmup" μ is half of 1 in the round after this many."""
+
 
 @dataclass(frozen=True)
 class BMUFOptions(PullOptions):
     """Options of BMUF.
 
+    By default replicas take the whole global model and keep what their workers did meanwhile, and momentum is
+    warmed up. Zheng et al. have `form` "interpolate", an `elastic_rate` below 1, and no momentum.
+
     `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none; "auto" is
     Chen and Huo's choice for the n trainers of each round: η / (n (1 - μ)) = 1, so 1 - 1/n at η = 1 (their
-    trainers stop for each round). `nesterov` moves the replicas toward the look-ahead: the point to which
-    the momentum will carry the global model.
+    trainers stop for each round). "warmup" lets μ grow to that: after r rounds it is at most r / (r + 8), so
+    that the momentum never reaches far back in a job's few rounds, as a fixed one does where rounds are rare
+    or late (docs/quality.md). `nesterov` moves the replicas toward the look-ahead: the point to which the
+    momentum will carry the global model.
     """
 
+    elastic_rate: float = 1.0
+    form: Literal["interpolate", "keep"] = "keep"
     eta: float = 1.0
-    block_momentum: float | Literal["auto"] = 0.0
+    block_momentum: float | Literal["auto", "warmup"] = "warmup"
     nesterov: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0.0 < self.eta < float("inf"):
             raise ValueError(f"eta: {self.eta!r} given; give a number above 0")
-        if self.block_momentum == "auto":
+        if isinstance(self.block_momentum, str):
             if self.nesterov:
                 # The look-ahead uses the last round's μ, which depends on who took part in that round.
-                raise ValueError('nesterov: true given; give block_momentum as a number, not as "auto"')
+                raise ValueError(
+                    f'nesterov: true given; give block_momentum as a number, not as "{self.block_momentum}"'
+                )
             return
         if not 0.0 <= self.block_momentum < 1.0:
             raise ValueError(
                 f"block_momentum: {self.block_momentum!r} given; give a number of at least 0 and below 1, "
-                'or "auto"'
+                '"auto" or "warmup"'
             )
         if self.nesterov and self.block_momentum == 0.0:
             raise ValueError("nesterov: true given; give a block_momentum above 0 too")
 
-    def momentum_of(self, members: int) -> float:
+    def momentum_of(self, members: int, completed_rounds: int) -> float:
         """Return μ for a round of `members` trainers.
 
         With "auto", a block's update adds n times its mean to the global model over all rounds: the sum of
         the trainers' progress. μ is 0 if η alone is more than n.
         """
+        if not isinstance(self.block_momentum, str):
+            return self.block_momentum
+        published = max(0.0, 1.0 - self.eta / members)
         if self.block_momentum == "auto":
-            return max(0.0, 1.0 - self.eta / members)
-        return self.block_momentum
+            return published
+        return min(published, completed_rounds / (completed_rounds + WARMUP_ROUNDS))
 
 
 class BMUF(OuterModel):
@@ -74,15 +89,14 @@ class BMUF(OuterModel):
     """
 
     name = "bmuf"
-    summary = (
-        "a global model moves toward the replicas' mean, optionally with momentum; the replicas follow it"
-    )
+    summary = "a global model moves toward the replicas' mean, with momentum; the replicas continue from it"
     Options = BMUFOptions
     options: BMUFOptions
 
     def _step(self, mean: torch.Tensor, members: int) -> None:
         update = mean - self._target()
-        self._momentum.mul_(self.options.momentum_of(members)).add_(update, alpha=self.options.eta)
+        momentum = self.options.momentum_of(members, self._completed)
+        self._momentum.mul_(momentum).add_(update, alpha=self.options.eta)
         self._global.add_(self._momentum)
 
     def _pull(self, replica: Replica, snapshot: torch.Tensor) -> None:
@@ -90,6 +104,7 @@ class BMUF(OuterModel):
 
     def _target(self) -> torch.Tensor:
         """Return the replicas' target b: with Nesterov, the look-ahead."""
-        if self.options.nesterov and self.options.block_momentum != "auto":
-            return torch.add(self._global, self._momentum, alpha=self.options.block_momentum)
+        momentum = self.options.block_momentum
+        if self.options.nesterov and not isinstance(momentum, str):
+            return torch.add(self._global, self._momentum, alpha=momentum)
         return self._global

@@ -25,6 +25,8 @@ TARGETS = torch.tensor([[1.0, -2.0, 0.5, 4.0], [2.0, 0.0, -1.5, 3.0], [-1.0, 1.0
 # Equal up to the order in which a machine adds float32.
 TOLERANCE = {"relative": 1e-5, "absolute": 1e-6}
 
+# BMUF of Zheng et al.
+PAPER: dict[str, Any] = {"block_momentum": 0.0, "elastic_rate": 0.5, "form": "interpolate"}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "easgd": [{}, {"elastic_rate": 0.2}],
     "easgd_symmetric": [{}, {"elastic_rate": 0.2}],
@@ -32,10 +34,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ma": [{}, {"elastic_rate": 1.0}, {"form": "keep"}, {"weighted": True}],
     "bmuf": [
         {},
-        {"eta": 0.5, "form": "keep"},
-        {"block_momentum": 0.5},
-        {"block_momentum": "auto", "elastic_rate": 1.0},
-        {"block_momentum": 0.5, "nesterov": True, "elastic_rate": 1.0},
+        PAPER,
+        PAPER | {"eta": 0.5, "form": "keep"},
+        PAPER | {"block_momentum": 0.5},
+        PAPER | {"block_momentum": "auto", "elastic_rate": 1.0},
+        PAPER | {"block_momentum": 0.5, "nesterov": True, "elastic_rate": 1.0},
     ],
     "diloco": [{}, {"outer_lr": 1.0, "outer_momentum": 0.0}],
     "gaia": [{}, {"threshold": 0.5}, {"threshold": 0.5, "combine": "mean"}],

@@ -52,6 +52,10 @@ class ForgetsTheCount(BMUF):
 
     name = "forgets_the_count"
 
+    def __init__(self, options: BMUFOptions) -> None:
+        # A momentum that is warmed up depends on the count, and replicas would differ first.
+        super().__init__(dataclasses.replace(options, block_momentum=0.5))
+
     def load_state(self, state: AlgorithmState) -> None:
         super().load_state(AlgorithmState(0, state.tensors))
 

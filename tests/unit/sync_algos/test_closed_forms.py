@@ -152,7 +152,7 @@ def test_an_incomplete_round_still_weighs() -> None:
 @pytest.mark.parametrize("trainers", [1, 3])
 @pytest.mark.parametrize(
     "momentum",
-    [{"eta": 0.7}, {"eta": 1.0, "block_momentum": 0.6}, {"block_momentum": 0.6, "nesterov": True}],
+    [{"eta": 0.7, "block_momentum": 0.0}, {"block_momentum": 0.6}, {"block_momentum": 0.6, "nesterov": True}],
     ids=["none", "plain", "nesterov"],
 )
 def test_bmuf(trainers: int, rate: float, form: Any, momentum: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ def test_bmuf_with_the_momentum_for_n_trainers(trainers: int, eta: float) -> Non
     """The published μ: η / (n (1 - μ)) = 1, so that a block counts n times in the end; 0 if η is more."""
     options = BMUFOptions(elastic_rate=1.0, form="keep", eta=eta, block_momentum="auto")
     run = Run(lambda: BMUF(options), trainers)
-    mu = options.momentum_of(trainers)
+    mu = options.momentum_of(trainers, completed_rounds=0)
     assert eta / (trainers * (1 - mu)) == pytest.approx(1.0) if eta <= trainers else mu == 0.0
     w_g, delta = run.exact[0].copy(), np.zeros(SIZE)
     for _ in run.rounds():
@@ -192,6 +192,30 @@ def test_bmuf_with_the_momentum_for_n_trainers(trainers: int, eta: float) -> Non
             run.pull(index, w_g, options)
         run.check()
         close(run.cluster.algorithms[0].global_model(), w_g)
+
+
+@pytest.mark.parametrize("trainers", [1, 3])
+def test_bmuf_by_default_warms_its_momentum_up(trainers: int) -> None:
+    """Each μ is written out: r / (r + 8) after r rounds, until it is 1 - 1/n."""
+    run = Run(lambda: BMUF(BMUFOptions()), trainers)
+    w_g, delta = run.exact[0].copy(), np.zeros(SIZE)
+    for mu, _ in zip([0.0, 1 / 9, 2 / 10, 3 / 11, 4 / 12], run.rounds(), strict=True):
+        delta = min(mu, 1 - 1 / trainers) * delta + (np.mean(run.snapshots, axis=0) - w_g)
+        w_g = w_g + delta
+        for index in range(trainers):
+            run.exact[index] = run.exact[index] + (w_g - run.snapshots[index])
+        run.check()
+        close(run.cluster.algorithms[0].global_model(), w_g)
+
+
+def test_a_momentum_that_is_warmed_up_ends_at_the_published_one() -> None:
+    options = BMUFOptions()
+    values = [options.momentum_of(8, rounds) for rounds in range(200)]
+    assert values == sorted(values)
+    assert values[0] == 0.0
+    assert values[8] == 0.5
+    published = BMUFOptions(block_momentum="auto").momentum_of(8, 0)
+    assert values[55] < values[56] == values[-1] == published == 0.875
 
 
 @pytest.mark.parametrize(("momentum", "times"), [("auto", 4.0), (0.0, 1.0)])
@@ -256,9 +280,9 @@ def test_the_kinds_of_momentum_are_told_apart() -> None:
     """The control of the test above: global models differ by far more than its tolerance."""
     found = []
     plain: dict[str, Any] = {"block_momentum": 0.6}
-    kinds: list[dict[str, Any]] = [{}, plain, plain | {"nesterov": True}]
+    kinds: list[dict[str, Any]] = [{"block_momentum": 0.0}, plain, plain | {"nesterov": True}]
     for momentum in kinds:
-        run = Run(partial(BMUF, BMUFOptions(**momentum)), 2)
+        run = Run(partial(BMUF, BMUFOptions(elastic_rate=0.5, **momentum)), 2)
         list(run.rounds())
         found.append(run.cluster.algorithms[0].global_model())
     apart = [float((a - b).abs().max()) for a, b in zip(found, found[1:] + found[:1], strict=True)]

@@ -110,6 +110,9 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
         assert refusal(name, elastic_rate=rate) == said
 
 
+OUTSIDE = 'give a number of at least 0 and below 1, "auto" or "warmup"'
+
+
 @pytest.mark.parametrize(
     ("name", "key", "value", "said"),
     [
@@ -123,10 +126,9 @@ def test_elastic_rate_of_another_type(refusal: Callable[..., str], rate: Any) ->
         ("bmuf", "eta", 0, "0 given; give a number above 0"),
         ("bmuf", "eta", float("inf"), "inf given; give a number above 0"),
         ("bmuf", "eta", float("nan"), "nan given; give a number above 0"),
-        ("bmuf", "block_momentum", 1.0, '1.0 given; give a number of at least 0 and below 1, or "auto"'),
-        ("bmuf", "block_momentum", -0.1, '-0.1 given; give a number of at least 0 and below 1, or "auto"'),
-        ("bmuf", "block_momentum", "atuo", "'atuo' given; give a number or 'auto'"),
-        ("bmuf", "nesterov", True, "true given; give a block_momentum above 0 too"),
+        ("bmuf", "block_momentum", 1.0, f"1.0 given; {OUTSIDE}"),
+        ("bmuf", "block_momentum", -0.1, f"-0.1 given; {OUTSIDE}"),
+        ("bmuf", "block_momentum", "atuo", "'atuo' given; give a number or 'auto' or 'warmup'"),
         ("ds_sync", "group_size", 1, "1 given; give an integer of at least 2"),
         ("ds_sync", "group_size", 2.0, "2.0 given; give an integer"),
         ("gaia", "threshold", -0.1, "-0.1 given; give a number of at least 0"),
@@ -144,9 +146,12 @@ def test_options_that_cannot_be_used(
     assert refusal(name, **{key: value}) == f"sync.options.{key}: {said}"
 
 
-def test_a_look_ahead_needs_a_momentum_of_its_own(refusal: Callable[..., str]) -> None:
-    said = 'sync.options.nesterov: true given; give block_momentum as a number, not as "auto"'
-    assert refusal("bmuf", nesterov=True, block_momentum="auto") == said
+@pytest.mark.parametrize("momentum", ["auto", "warmup"])
+def test_a_look_ahead_needs_a_momentum_of_its_own(refusal: Callable[..., str], momentum: str) -> None:
+    said = f'sync.options.nesterov: true given; give block_momentum as a number, not as "{momentum}"'
+    assert refusal("bmuf", nesterov=True, block_momentum=momentum) == said
+    said = "sync.options.nesterov: true given; give a block_momentum above 0 too"
+    assert refusal("bmuf", nesterov=True, block_momentum=0.0) == said
 
 
 @pytest.mark.parametrize("rate", [0, 0.0, -0.1, 1.0001, float("nan"), float("inf")])
