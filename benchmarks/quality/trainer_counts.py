@@ -32,13 +32,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "default": (),
     DENSE_WARM_UP: (),
     "control": ("embedding.warmup_iterations=0",),
-    "easgd, gap 4": DENSE,
+    "easgd, gap 4": (*DENSE, "sync.algorithm=easgd"),
     "diloco, gap 4": (*DENSE, "sync.algorithm=diloco"),
-    "bmuf, gap 4": (
-        *DENSE,
-        "sync.algorithm=bmuf",
-        'sync.options={form="keep", block_momentum="auto"}',
-    ),
+    "bmuf, gap 4": (*DENSE, "sync.algorithm=bmuf"),
 }
 
 Figures = dict[str, Any]
