@@ -12,6 +12,8 @@ from ..pipeline.jobfile.load import job_of_tree
 from .errors import AttachError
 
 SECTIONS: Final = ("run", "sync", "codecs", "embedding", "watch")
+# Loops come and go at any pace, and a center waits for none of them.
+DEFAULT_ALGORITHM: Final = "easgd"
 # Loops have their own data and models: no node of a hub reads these sections, which a job must have.
 _UNREAD: Final[dict[str, dict[str, Any]]] = {
     "data": {"format": "criteo_tsv", "path": ["-"], "dense_features": 0, "categorical_features": 1},
@@ -31,7 +33,7 @@ def loop_job(settings: Mapping[str, Any], overrides: Iterable[str] = ()) -> Job:
                 "is no setting of attached loops", where=key, remedy=f"give one of {', '.join(SECTIONS)}"
             )
     tree: dict[str, Any] = {name: dict(section) for name, section in _UNREAD.items()}
-    tree["run"] = {"name": "hub"}
+    tree |= {"run": {"name": "hub"}, "sync": {"algorithm": DEFAULT_ALGORITHM}}
     for key, value in settings.items():
         section, _, name = key.partition(".")
         tree.setdefault(section, {})[name] = value

@@ -30,14 +30,19 @@ FRESH = Timing(lookup_seconds=0.0, push_seconds=0.0)
 
 
 def every(iterations: int) -> tuple[str, ...]:
-    """Return shadow settings with a round every `iterations` iterations of a trainer."""
-    return ("sync.duty=1.0", f"sync.gap={iterations}")
+    """Return shadow settings with a round every `iterations` iterations of a trainer.
+
+    The algorithm is EASGD, unless a later setting names another one.
+    """
+    return ("sync.algorithm=easgd", "sync.duty=1.0", f"sync.gap={iterations}")
 
 
 FOUR = ("trainer.count=4", *every(4))
 EIGHT = ("trainer.count=8", *every(4))
 DILOCO = "sync.algorithm=diloco"
-BMUF = ("sync.algorithm=bmuf", 'sync.options={form="keep", block_momentum="auto"}')
+BMUF = ("sync.algorithm=bmuf",)
+# The published momentum from the first round on.
+BMUF_AUTO = (*BMUF, 'sync.options={elastic_rate=0.5, block_momentum="auto"}')
 STATE = "sync.optimizer_state=synchronized"
 ADAM = ("trainer.optimizer=adam", "trainer.lr=0.001")
 # The rows warm up over as many examples as with 2 or 4 trainers.
@@ -89,9 +94,9 @@ VARIANTS: dict[str, Variant] = {
     "2 trainers, diloco, gap 4, rows warm up": (("trainer.count=2", *every(4), DILOCO), Timing()),
     "4 trainers, diloco, gap 4, rows warm up": ((*FOUR, DILOCO), Timing()),
     "8 trainers, diloco, gap 4, rows warm up": ((*EIGHT, DILOCO), Timing()),
-    "2 trainers, bmuf auto, gap 4, rows warm up": (("trainer.count=2", *every(4), *BMUF), Timing()),
-    "4 trainers, bmuf auto, gap 4, rows warm up": ((*FOUR, *BMUF), Timing()),
-    "8 trainers, bmuf auto, gap 4, rows warm up": ((*EIGHT, *BMUF), Timing()),
+    "2 trainers, bmuf auto, gap 4, rows warm up": (("trainer.count=2", *every(4), *BMUF_AUTO), Timing()),
+    "4 trainers, bmuf auto, gap 4, rows warm up": ((*FOUR, *BMUF_AUTO), Timing()),
+    "8 trainers, bmuf auto, gap 4, rows warm up": ((*EIGHT, *BMUF_AUTO), Timing()),
     "4 trainers, easgd, gap 4, rows warm up, state synchronized": ((*FOUR, STATE), Timing()),
     "1 trainer, adam, rows warm up": ((*ALONE, *ADAM), Timing()),
     "4 trainers, easgd, gap 4, adam, rows warm up": ((*FOUR, *ADAM), Timing()),

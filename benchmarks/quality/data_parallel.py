@@ -11,7 +11,7 @@ try the same five factors. All train the same number of examples; their time ove
 
 from __future__ import annotations
 
-from shadowsync.benchmarks.quality.ablation import BMUF, every, figures
+from shadowsync.benchmarks.quality.ablation import BMUF, BMUF_AUTO, every, figures
 from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.timing import Timing
 
@@ -33,6 +33,7 @@ def variants() -> dict[str, Variant]:
                 shadow = (f"trainer.count={count}", *every(4), *rates)
                 found[f"{count} trainers, easgd, rates x{factor:g}"] = (shadow, Timing())
                 found[f"{count} trainers, bmuf, rates x{factor:g}"] = ((*shadow, *BMUF), Timing())
+                found[f"{count} trainers, bmuf auto, rates x{factor:g}"] = ((*shadow, *BMUF_AUTO), Timing())
     return found
 
 

@@ -16,7 +16,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from shadowsync.benchmarks.quality.ablation import ALONE, BMUF, every
+from shadowsync.benchmarks.quality.ablation import ALONE, BMUF, BMUF_AUTO, every
 from shadowsync.benchmarks.quality.data_parallel import BATCH
 from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.result import CurvePoint, VirtualResult
@@ -31,9 +31,10 @@ WINDOW: Final = 8
 CLOSE: Final = 1.01
 DOWNPOUR: Final = ("sync.algorithm=downpour", f"sync.options={{rate={1 / TRAINERS}}}")
 ALGORITHMS: Final[dict[str, tuple[str, ...]]] = {
-    "easgd": (),
+    "easgd": ("sync.algorithm=easgd",),
     "ma": ("sync.algorithm=ma",),
     "bmuf": BMUF,
+    "bmuf auto": BMUF_AUTO,
     "diloco": ("sync.algorithm=diloco",),
     "gossip": ("sync.algorithm=gossip",),
     "tree": ("sync.algorithm=tree",),

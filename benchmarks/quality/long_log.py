@@ -4,14 +4,15 @@
     python benchmarks/quality/long_log.py --job examples/demo.toml --out docs/results/long_log.json \\
         --set 'data.path="long-data/train-*.parquet"' 'data.eval_path="long-data/eval-*.parquet"'
 
-Each number of trainers is run with the job file's algorithm, with BMUF, and as synchronous data parallelism:
-one trainer with a batch n times as large. The rates are those of the job file, which are the best of five
-for all three on a million examples (data_parallel.py). The control is no synchronization.
+Each number of trainers is run with EASGD, with BMUF as it is by default and with the published momentum, and
+as synchronous data parallelism: one trainer with a batch n times as large. The rates are those of the job
+file, which are the best of five for all on a million examples (data_parallel.py). The control is no
+synchronization.
 """
 
 from __future__ import annotations
 
-from shadowsync.benchmarks.quality.ablation import ALONE, BMUF, every, figures
+from shadowsync.benchmarks.quality.ablation import ALONE, BMUF, BMUF_AUTO, every, figures
 from shadowsync.benchmarks.quality.data_parallel import BATCH
 from shadowsync.benchmarks.quality.virtual_variants import Variant, run_variants
 from shadowsync.lab.virtual.timing import Timing
@@ -29,6 +30,7 @@ def variants() -> dict[str, Variant]:
         shadow = (f"trainer.count={count}", *every(4))
         found[f"{count} trainers, easgd"] = (shadow, Timing())
         found[f"{count} trainers, bmuf"] = ((*shadow, *BMUF), Timing())
+        found[f"{count} trainers, bmuf auto"] = ((*shadow, *BMUF_AUTO), Timing())
         found[f"{count} trainers, data parallel"] = ((*ALONE, f"trainer.batch={BATCH * count}"), Timing())
     return found
 

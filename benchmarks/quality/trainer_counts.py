@@ -35,6 +35,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "easgd, gap 4": (*DENSE, "sync.algorithm=easgd"),
     "diloco, gap 4": (*DENSE, "sync.algorithm=diloco"),
     "bmuf, gap 4": (*DENSE, "sync.algorithm=bmuf"),
+    "bmuf auto, gap 4": (
+        *DENSE,
+        "sync.algorithm=bmuf",
+        'sync.options={elastic_rate=0.5, block_momentum="auto"}',
+    ),
 }
 
 Figures = dict[str, Any]

@@ -23,13 +23,14 @@ from shadowsync.lab.virtual.timing import Timing
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.report.model import Report
 
+EVERY_TEN = ("sync.mode=fixed", "sync.every=10")
 SETTINGS: dict[str, tuple[str, ...]] = {
     "none, 1 trainer": ("trainer.count=1", "sync.algorithm=none"),
-    "easgd, 2 trainers": ("trainer.count=2",),
-    "easgd, 4 trainers": ("trainer.count=4",),
+    "easgd, 2 trainers": ("trainer.count=2", "sync.algorithm=easgd"),
+    "easgd, 4 trainers": ("trainer.count=4", "sync.algorithm=easgd"),
     "ma, 2 trainers": ("trainer.count=2", "sync.algorithm=ma"),
-    "easgd every 10, 4 trainers": ("trainer.count=4", "sync.mode=fixed", "sync.every=10"),
-    "ma every 10, 4 trainers": ("trainer.count=4", "sync.algorithm=ma", "sync.mode=fixed", "sync.every=10"),
+    "easgd every 10, 4 trainers": ("trainer.count=4", "sync.algorithm=easgd", *EVERY_TEN),
+    "ma every 10, 4 trainers": ("trainer.count=4", "sync.algorithm=ma", *EVERY_TEN),
 }
 
 

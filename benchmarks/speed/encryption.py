@@ -36,15 +36,13 @@ FIGURES = ("cpu_seconds_per_million", "examples_per_second")
 
 
 def sections(log: Path, codecs: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Return a job of two trainers, two embedding nodes and one sync node.
-
-    One sync node is the default of easgd.
-    """
+    """Return a job of two trainers, two embedding nodes and one sync node."""
     return {
         **on_log(log, seed=1),
         "model": {"embedding_dim": 16, "table_rows": 20_000},
         "trainer": {"count": 2, "batch": 256},
         "embedding": {"nodes": 2},
+        "sync": {"algorithm": "easgd", "nodes": 1},
         "codecs": codecs,
         "network": {"transport": "tcp"},
         "report": {"pictures": False},

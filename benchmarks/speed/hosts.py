@@ -41,7 +41,11 @@ DEMO: Final = Path(__file__).parents[2] / "examples" / "demo.toml"
 JOB, KEY, DATA = "examples/demo.toml", "job.key", "demo-data"
 S3_HOST: Final = 4
 # Long, since the nodes of a run share two cores, on which each starts its own interpreter.
-SETTINGS: Final = ("run.start_timeout_seconds=180", "run.node_timeout_seconds=60")
+SETTINGS: Final = (
+    "run.start_timeout_seconds=180",
+    "run.node_timeout_seconds=60",
+    "sync.algorithm=easgd",
+)
 ROLES: Final = (
     (1, "reader"),
     (1, "sync"),

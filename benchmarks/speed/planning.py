@@ -60,7 +60,7 @@ BASE: Final[Sections] = {
     "model": {"embedding_dim": 16, "table_rows": 50_000, "bottom": [512, 256, 64], "top": [512, 256]},
     "trainer": {"count": 1, "workers": 1, "batch": 512},
     "embedding": {"nodes": 1},
-    "sync": {"nodes": 1},
+    "sync": {"algorithm": "easgd", "nodes": 1},
 }
 OTHER_MODEL: Final[Sections] = {"model": {"bottom": [64, 16], "top": [64]}}
 CORES: Final = "cores"

@@ -219,7 +219,7 @@ def _warnings(state: JobState, examples: ExampleCounts, sync: Sync) -> list[str]
         *bad_row_warnings(examples, job.data.epochs),
         *one_class_warnings(state.training_metrics.hours()),
         *first_gap_warnings(job.sync, sync.first_rounds, resumed=bool(state.origin.run)),
-        *averaging_warnings(job.sync, job.trainer.count, sync.gap_mean),
+        *averaging_warnings(job.sync, job.trainer.count),
         *control_warnings(job, sync.control),
         *link_warnings(sync.link_codecs),
         *warmup_warnings(job, examples.trained + state.ledger.restored_examples),

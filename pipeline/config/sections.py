@@ -133,8 +133,8 @@ class SyncSection(Section):
     """
 
     algorithm: str = Field(
-        default="easgd",
-        description="`easgd`, `easgd_symmetric`, `downpour`, `ma`, `bmuf`, `diloco`, `gaia`, `gossip`,"
+        default="bmuf",
+        description="`bmuf`, `easgd`, `easgd_symmetric`, `downpour`, `ma`, `diloco`, `gaia`, `gossip`,"
         ' `ds_sync`, `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class".',
     )
     mode: Literal["shadow", "fixed"] = Field(

@@ -73,7 +73,7 @@ def test_job_files_that_cannot_be_used(refuse: Callable[..., str], command: list
     [
         (["sync.algorithm=easdg"], "sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?"),
         (
-            ["sync.nodes=0"],
+            ["sync.algorithm=easgd", "sync.nodes=0"],
             "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node",
         ),
         (
@@ -164,7 +164,7 @@ def test_a_hub_whose_book_has_no_folder_does_not_begin(refuse: Callable[..., str
 
 def test_the_real_process_ends_with_the_code(job_file: str) -> None:
     """Through the interpreter, not click's runner: the code and the one line arrive."""
-    done = _shadowsync("run", job_file, "--set", "sync.nodes=0")
+    done = _shadowsync("run", job_file, "--set", "sync.algorithm=easgd", "--set", "sync.nodes=0")
     assert done.returncode == ExitCode.USAGE
     assert done.stdout == ""
     said = "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node"

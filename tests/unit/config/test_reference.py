@@ -49,7 +49,7 @@ def test_every_section_and_key_is_on_the_page() -> None:
     "row",
     [
         "| `seed` | integer, at least 0, less than 2,147,483,648 | `1` |",
-        '| `algorithm` | text | `"easgd"` |',
+        '| `algorithm` | text | `"bmuf"` |',
         '| `mode` | `"shadow"` or `"fixed"` | `"shadow"` |',
         "| `path` | list of text, at least 1 of them | required |",
         "| `link_bytes_per_second` | number, more than 0 | none |",

@@ -25,6 +25,8 @@ table_rows = 100
 [trainer]
 count = 3
 workers = 2
+[sync]
+algorithm = "easgd"
 """
 # Notes what it was called with; the coordinator ends with CODE, or when it is told to.
 SHADOWSYNC = """#!/bin/bash

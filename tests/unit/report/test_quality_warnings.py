@@ -12,7 +12,6 @@ from shadowsync.pipeline.report.markdown import render_markdown
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.report.quality import TrainedHour
 from shadowsync.pipeline.report.quality_warnings import (
-    DENSE_GAP,
     FEWEST_FIRST_ROUNDS,
     MANY_TRAINERS,
     averaging_warnings,
@@ -21,7 +20,6 @@ from shadowsync.pipeline.report.quality_warnings import (
     one_class_warnings,
     warmup_warnings,
 )
-from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.tests.unit.report.conftest import on_terminal
 
 ENOUGH = {"trainer-0": FEWEST_FIRST_ROUNDS, "trainer-1": 100}
@@ -44,17 +42,15 @@ def test_few_rounds_at_the_start_are_warned_of() -> None:
 
 
 def test_many_trainers_whose_steps_are_averaged_are_warned_of() -> None:
-    many, often = MANY_TRAINERS, float(DENSE_GAP)
-    (text,) = averaging_warnings(SyncSection(), many, often)
+    averaged = SyncSection(algorithm="easgd")
+    (text,) = averaging_warnings(averaged, 8)
     assert text.startswith("easgd averages the steps of 8 trainers")
-    # What it says to set can be set, and ends the warning.
-    options: dict[str, Any] = {"form": "keep", "block_momentum": "auto"}
-    assert 'sync.options = {form = "keep", block_momentum = "auto"}' in text
-    make_algorithm("bmuf", options)
-    assert averaging_warnings(SyncSection(algorithm="bmuf", options=options), many, often) == []
-    assert averaging_warnings(SyncSection(), many - 1, often) == []
-    assert averaging_warnings(SyncSection(), many, often + 1) == []
-    assert averaging_warnings(SyncSection(algorithm="none"), many, None) == []
+    # What it says to set ends the warning, and is the default.
+    assert text.endswith('leave sync.options out and set sync.algorithm = "bmuf".')
+    assert SyncSection() == SyncSection(algorithm="bmuf")
+    assert averaging_warnings(SyncSection(), 8) == []
+    assert averaging_warnings(averaged, MANY_TRAINERS - 1) == []
+    assert averaging_warnings(SyncSection(algorithm="none"), 8) == []
 
 
 @pytest.mark.parametrize(("rates", "said"), [((0.0, None, 0.0), "0"), ((1.0,), "1")])

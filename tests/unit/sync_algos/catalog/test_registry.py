@@ -196,13 +196,16 @@ def test_options_of_an_outsider_may_fail_otherwise(
 
 
 def test_a_job_is_checked_before_anything_starts() -> None:
-    good: list[dict[str, Any]] = [{}, {"nodes": 2}, {"algorithm": "none", "nodes": 0}]
+    good: list[dict[str, Any]] = [{}, {"algorithm": "easgd", "nodes": 2}, {"algorithm": "none", "nodes": 0}]
     for sync in good:
         check_sync(_job(**sync))
     bad: list[tuple[dict[str, Any], str]] = [
         ({"algorithm": "easdg"}, "sync.algorithm: 'easdg' is not an algorithm; did you mean 'easgd'?"),
         ({"options": {"elastic_rate": 2}}, "sync.options.elastic_rate: 2 given; give a number above 0"),
-        ({"nodes": 0}, "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node"),
+        (
+            {"algorithm": "easgd", "nodes": 0},
+            "sync.nodes: 0 given; easgd keeps a center and needs at least 1 sync node",
+        ),
     ]
     for sync, said in bad:
         with pytest.raises(JobFileError) as caught:
