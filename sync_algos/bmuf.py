@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -24,10 +25,11 @@ class BMUFOptions(PullOptions):
 
     `eta` is the step η of the global model toward the mean. `block_momentum` is μ, 0 for none; "auto" is
     Chen and Huo's choice for the n trainers of each round: η / (n (1 - μ)) = 1, so 1 - 1/n at η = 1 (their
-    trainers stop for each round). "warmup" lets μ grow to that: after r rounds it is at most r / (r + 8), so
-    that the momentum never reaches far back in a job's few rounds, as a fixed one does where rounds are rare
-    or late (docs/quality.md). `nesterov` moves the replicas toward the look-ahead: the point to which the
-    momentum will carry the global model.
+    trainers stop for each round). "warmup" lets μ grow with the completed rounds r, as r / (r + 8), to 1 -
+    1/√n at η = 1. So the momentum never reaches far back in a job's few rounds, and it multiplies steps by
+    √n, as suits adaptive optimizers (Malladi et al., arXiv 2205.10287), not by n; where rounds were rare or
+    late, the published one was too large (docs/quality.md). `nesterov` moves the replicas toward the
+    look-ahead: the point to which the momentum will carry the global model.
     """
 
     elastic_rate: float = 1.0
@@ -59,14 +61,14 @@ class BMUFOptions(PullOptions):
         """Return μ for a round of `members` trainers.
 
         With "auto", a block's update adds n times its mean to the global model over all rounds: the sum of
-        the trainers' progress. μ is 0 if η alone is more than n.
+        the trainers' progress. With "warmup" it is √n times at last. μ is 0 if η alone is more than that.
         """
         if not isinstance(self.block_momentum, str):
             return self.block_momentum
-        published = max(0.0, 1.0 - self.eta / members)
         if self.block_momentum == "auto":
-            return published
-        return min(published, completed_rounds / (completed_rounds + WARMUP_ROUNDS))
+            return max(0.0, 1.0 - self.eta / members)
+        warmed_up = completed_rounds / (completed_rounds + WARMUP_ROUNDS)
+        return min(max(0.0, 1.0 - self.eta / math.sqrt(members)), warmed_up)
 
 
 class BMUF(OuterModel):

@@ -157,7 +157,7 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     yield ""
     if trainers == 1:
         yield "[sync]"
-        yield 'algorithm = "none"  # one trainer has no other to synchronize with; for more: "easgd"'
+        yield 'algorithm = "none"  # one trainer has no other to synchronize with; for more: "bmuf"'
         yield ""
     yield "[validation]"
     yield "every_epochs = 1" if small else f"every_examples = {max(10_000, sample.rows // 10)}"
