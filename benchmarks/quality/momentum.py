@@ -1,4 +1,4 @@
-"""Averaging with and without momentum, by gap, delay, model and number of trainers, on emulated machines.
+"""Averaging with and without momentum, by gap, delay, model and trainers, emulated.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/momentum.py --job examples/demo.toml --seeds 1 --out docs/results/momentum.json

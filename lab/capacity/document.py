@@ -63,7 +63,7 @@ class CapacityPlan(ResultModel):
     profile: str
     machines: PositiveInt
     cores: PositiveInt
-    settings: dict[str, int]
+    settings: dict[str, int | str]
     examples_per_second: NonNegativeFloat
     bottleneck: str
     runner_up: str
@@ -113,9 +113,9 @@ class CapacityPlan(ResultModel):
         )
 
 
-def _settings(found: Found, job: Job) -> dict[str, int]:
+def _settings(found: Found, job: Job) -> dict[str, int | str]:
     layout = found.layout
-    settings = {
+    settings: dict[str, int | str] = {
         "trainer.count": layout.trainers,
         "trainer.workers": layout.workers,
         "embedding.nodes": layout.embedding_nodes,
@@ -123,7 +123,8 @@ def _settings(found: Found, job: Job) -> dict[str, int]:
         "data.readers": layout.readers,
     }
     if job.sync_nodes:
-        settings["sync.nodes"] = layout.sync_nodes
+        # A job with one trainer that names no algorithm would get another one with more trainers.
+        settings |= {"sync.algorithm": job.sync.algorithm, "sync.nodes": layout.sync_nodes}
     return settings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -28,7 +29,7 @@ def print_plan(plan: CapacityPlan, console: Console) -> None:
         million = amount(plan.price_of_a_million)
         console.print(Text(f"Price: {amount(plan.price_an_hour)} an hour, {million} for a million examples."))
     console.print()
-    console.print(_grid("Set", [(f"{key} = {value}",) for key, value in plan.settings.items()]))
+    console.print(_grid("Set", [(f"{key} = {json.dumps(value)}",) for key, value in plan.settings.items()]))
     console.print()
     rows = [(counted(row.machines, "machine"), _nodes(row.nodes)) for row in plan.layout]
     console.print(_grid("Machines", rows))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any, Final
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -38,6 +39,9 @@ from .tables import (
 )
 from .trainer import TrainerSection
 
+OF_ONE_TRAINER: Final = "easgd"
+"""The default algorithm with one trainer: whatever replaces the trainer continues from its center."""
+
 
 class Job(Section):
     """A whole job file, with all defaults filled in.
@@ -62,6 +66,18 @@ class Job(Section):
     validation: ValidationSection = ValidationSection()
     watch: WatchSection = WatchSection()
     report: ReportSection = ReportSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_trainer(cls, given: Any) -> Any:
+        """Choose the algorithm of a job with one trainer that names none."""
+        if not isinstance(given, dict):
+            return given
+        sync, trainer = given.get("sync", {}), given.get("trainer", {})
+        if not (isinstance(sync, dict) and isinstance(trainer, dict)) or "algorithm" in sync:
+            return given
+        alone = trainer.get("count", 1) == 1
+        return given | {"sync": sync | {"algorithm": OF_ONE_TRAINER}} if alone else given
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:

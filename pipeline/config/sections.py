@@ -135,7 +135,8 @@ class SyncSection(Section):
     algorithm: str = Field(
         default="bmuf",
         description="`bmuf`, `easgd`, `easgd_symmetric`, `downpour`, `ma`, `diloco`, `gaia`, `gossip`,"
-        ' `ds_sync`, `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class".',
+        ' `ds_sync`, `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class". Default of a'
+        " job with one trainer: `easgd`, whose center has the model if that trainer dies.",
     )
     mode: Literal["shadow", "fixed"] = Field(
         default="shadow",

@@ -240,6 +240,15 @@ def test_expected_nodes(load: Load) -> None:
     assert alone.sync_nodes == 0
 
 
+def test_one_trainer_has_a_center_unless_another_algorithm_is_given(load: Load) -> None:
+    """A center has the model if the only trainer dies; among several, a living one has it."""
+    alone, several = "trainer.count=1", "trainer.count=2"
+    assert [load("", given).sync.algorithm for given in (alone, several)] == ["easgd", "bmuf"]
+    assert load("", alone, "sync.gap=4").sync == load("", alone, "sync.gap=4", "sync.algorithm=easgd").sync
+    assert load("", alone, "sync.algorithm=bmuf").sync.algorithm == "bmuf"
+    assert load("", several, "sync.algorithm=easgd").sync.algorithm == "easgd"
+
+
 def test_table_rows_of_each_table(load: Load) -> None:
     assert load("", "data.categorical_features=3", "model.table_rows=9").table_rows == (9, 9, 9)
     assert load("", "data.categorical_features=3", "model.table_rows=[1,2,3]").table_rows == (1, 2, 3)

@@ -28,9 +28,10 @@ workers = 2
 [sync]
 algorithm = "easgd"
 """
-# Notes what it was called with; the coordinator ends with CODE, or when it is told to.
+# Notes what it was called with; the coordinator ends with CODE, or when it is told to. It may be told more than
+# once, and bash would run the trap in itself.
 SHADOWSYNC = """#!/bin/bash
-trap 'echo told >> "$NOTES"; exit 130' TERM
+trap 'trap "" TERM; echo told >> "$NOTES"; exit 130' TERM
 echo "$SHADOWSYNC_KEY_FILE $*" >> "$NOTES"
 [ "$1" = coordinator ] || exit 0
 [ -z "$ENDLESS" ] || while :; do sleep 0.05; done

@@ -83,6 +83,7 @@ def test_a_plan_says_what_to_set_and_what_to_expect(run: Path) -> None:
     said = io.StringIO()
     print_plan(found, Console(file=said, width=100))
     assert f"trainer.count = {found.settings['trainer.count']}" in said.getvalue()
+    assert 'sync.algorithm = "easgd"' in said.getvalue()
     assert f"The bottleneck will be: {found.bottleneck}" in said.getvalue()
     assert "4.8 an hour" in said.getvalue()
 
@@ -132,7 +133,10 @@ def test_a_profile_of_another_model_is_refused(run: Path) -> None:
     fixed = load_job("job.toml", ['sync.mode="fixed"'])
     with pytest.raises(JobFileError, match=r"sync\.every = None, and the job has 30"):
         plan_job(fixed, run, machines=1)
-    more = load_job("job.toml", ["trainer.count=7", "embedding.nodes=3", "sync.duty=0.05"])
+    several = ["trainer.count=7", "embedding.nodes=3", "sync.duty=0.05"]
+    with pytest.raises(JobFileError, match=r"sync\.algorithm = easgd, and the job has bmuf"):
+        plan_job(load_job("job.toml", several), run, machines=1)
+    more = load_job("job.toml", [*several, "sync.algorithm=easgd"])
     assert plan_job(more, run, machines=1).machines == 1, "the control: these are planned or followed"
 
 
