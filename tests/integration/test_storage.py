@@ -28,6 +28,7 @@ from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.deterministic import deterministic, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.object_servers import SERVERS
 from shadowsync.tests.support.processes import Starter, until, wait_until
 from shadowsync.tests.support.resumed import Changed, check_trained_once
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
@@ -38,12 +39,12 @@ KILLED_AFTER_BYTES = 12 << 20
 TWO: Settings = {"sync": {"mode": "fixed", "every": 7}, "embedding": {"nodes": 2}}
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", *SERVERS])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "file":
         yield f"file://{tmp_path}/storage"
         return
-    with s3_url(monkeypatch) as own:
+    with SERVERS[request.param](monkeypatch, tmp_path / "server") as own:
         yield own
 
 

@@ -5,6 +5,9 @@ Imports no torch.
 
 from __future__ import annotations
 
+from typing import Final
+from urllib.parse import urlsplit
+
 from ....pipeline.checkpoint.run_checkpoints import StoredCheckpoints
 from ....pipeline.checkpoint.saved import storage_of
 from ....pipeline.checkpoint.storage import CheckpointStorage, Owner, split_address
@@ -14,10 +17,15 @@ from ....pipeline.config.job import Job
 from ....pipeline.errors import JobFileError, ResourceError
 from .resume import RestoredRun
 
-_ACCESS = (
-    "check that the bucket is there and may be written to, and the endpoint, region and credentials in the"
-    " environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for s3)"
-)
+_ACCESS: Final = {
+    "s3": "the bucket is there and may be written to, and the endpoint, region and credentials in the"
+    " environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)",
+    "gs": "the bucket is there and may be written to, and the credentials in the environment"
+    " (GOOGLE_SERVICE_ACCOUNT, a file)",
+    "az": "the container is there and may be written to, and account and key in the environment"
+    " (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY)",
+    "file": "the folder may be written to",
+}
 
 
 def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints | None:
@@ -45,7 +53,9 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
             storage.pass_to(owner)
     except (StorageError, ResourceError) as error:
         raise JobFileError(
-            f"the storage cannot be used: {error.what}", where=f"run.storage, {error.where}", remedy=_ACCESS
+            f"the storage cannot be used: {error.what}",
+            where=f"run.storage, {error.where}",
+            remedy=f"check that {_ACCESS[urlsplit(storage.url).scheme]}",
         ) from error
     return StoredCheckpoints(storage)
 

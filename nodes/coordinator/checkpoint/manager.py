@@ -80,7 +80,6 @@ class CheckpointManager:
         ended_early: why training should end, once patience is exhausted.
         best_is_last: whether the last checkpoint of a finished job is also the best one.
         failed: number of checkpoints that failed during training.
-        newest_examples: trained examples of the newest one; None before this coordinator has written one.
     """
 
     def __init__(self, server: CoordinatorServer, model: FinalModel, spans: Sequence[Span]) -> None:
@@ -111,12 +110,16 @@ class CheckpointManager:
         self.ended_early = ""
         self.best_is_last = False
         self.failed = 0
-        self.newest_examples: int | None = None
 
     @property
     def written(self) -> int:
         """Number of checkpoints written while training went on."""
         return self._state.checkpoints_written
+
+    @property
+    def newest_examples(self) -> int | None:
+        """Trained examples of the newest one; None before this coordinator has written one."""
+        return self._taker.newest_examples
 
     async def run(self) -> None:
         """Take and validate checkpoints during training, until cancelled."""
@@ -264,13 +267,11 @@ class CheckpointManager:
 
     async def _take(self, *, yields: bool) -> CheckpointManifest | None:
         try:
-            manifest = await self._taker.take(yields=yields)
+            return await self._taker.take(yields=yields)
         except ShadowSyncError as error:
             self.failed += 1
             self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
             return None
-        self.newest_examples = manifest.examples_trained
-        return manifest
 
     async def _pin(self) -> None:
         """Have the last checkpoint wait for its validation."""

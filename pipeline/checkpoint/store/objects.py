@@ -35,7 +35,11 @@ _CREDENTIALS_REMEDY: Final = (
     "give the account its rights back, or renew the credentials: a node keeps those that it started with, so"
     " resume the job with new ones (docs/storage.md)"
 )
-_HTTP_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINTS: Final = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 
 
 def connect(url: str) -> Any:
@@ -46,19 +50,20 @@ def connect(url: str) -> Any:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    client: Any = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": _TIMEOUT, "allow_http": _allows_http()}
+    client: Any = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": _TIMEOUT, "allow_http": _allows_http(url)}
     try:
         return from_url(url, client_options=client, retry_config={"max_retries": _RETRIES})
     except (BaseError, ValueError, OSError) as error:
         raise StorageError(f"cannot be used ({reason_of(error)})", where=url) from error
 
 
-def _allows_http() -> bool:
+def _allows_http(url: str) -> bool:
     """Return whether the environment names an endpoint without TLS.
 
     obstore takes AWS_ALLOW_HTTP itself, but not beside other options of the client.
     """
-    endpoint = next((os.environ[name] for name in _HTTP_ENDPOINTS if os.environ.get(name)), "")
+    names = _ENDPOINTS[url.partition(":")[0]]
+    endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
     return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") or endpoint.startswith("http://")
 
 

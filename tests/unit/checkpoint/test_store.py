@@ -1,4 +1,4 @@
-"""One contract for every store of checkpoints: a folder, stores of obstore, a server that speaks S3."""
+"""One contract for every store of checkpoints: a folder, stores of obstore, servers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import pytest
 from shadowsync.pipeline.checkpoint.store.contract import ObjectMissing, PartTarget, StorageError, Store
 from shadowsync.pipeline.checkpoint.store.local import LocalStore
 from shadowsync.pipeline.checkpoint.store.objects import CHUNK_BYTES, ObjectStore
+from shadowsync.tests.support.object_servers import SERVERS
 
-KINDS = ["folder", "memory", "obstore's folder", "s3"]
+KINDS = ["folder", "memory", "obstore's folder", *SERVERS]
 
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "folder":
         yield LocalStore(tmp_path)
-    elif request.param == "s3":
-        yield request.getfixturevalue("s3_store")
+    elif request.param in SERVERS:
+        yield request.getfixturevalue("server_store")(request.param)
     else:
         stores = pytest.importorskip("obstore.store")
         own = stores.MemoryStore() if request.param == "memory" else stores.LocalStore(tmp_path)
