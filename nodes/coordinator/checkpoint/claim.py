@@ -36,8 +36,8 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
     """
     if not job.run.storage:
         return None
-    storage = CheckpointStorage.open(job.run.storage)
     try:
+        storage = CheckpointStorage.open(job.run.storage)
         numbers = storage.numbers()
         owner = Owner(job.run.name, job.digest, max(numbers, default=0) + 1)
         if restored is not None and (start := _start_in(storage, restored)) is not None:
@@ -55,7 +55,7 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
         raise JobFileError(
             f"the storage cannot be used: {error.what}",
             where=f"run.storage, {error.where}",
-            remedy=f"check that {_ACCESS[urlsplit(storage.url).scheme]}",
+            remedy=f"check that {_ACCESS[urlsplit(job.run.storage).scheme]}",
         ) from error
     return StoredCheckpoints(storage)
 

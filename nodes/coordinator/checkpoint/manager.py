@@ -110,6 +110,7 @@ class CheckpointManager:
         self.ended_early = ""
         self.best_is_last = False
         self.failed = 0
+        self._failed_in_a_row = 0
 
     @property
     def written(self) -> int:
@@ -267,11 +268,27 @@ class CheckpointManager:
 
     async def _take(self, *, yields: bool) -> CheckpointManifest | None:
         try:
-            return await self._taker.take(yields=yields)
+            manifest = await self._taker.take(yields=yields)
         except ShadowSyncError as error:
-            self.failed += 1
-            self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
+            self._note_failure(error)
             return None
+        if self._failed_in_a_row:
+            failed = f"{self._failed_in_a_row:,} that failed"
+            self._server.event("coordinator", f"a checkpoint was written again, after {failed}")
+            self._failed_in_a_row = 0
+        return manifest
+
+    def _note_failure(self, error: ShadowSyncError) -> None:
+        """Count a checkpoint that failed; of many in a row ever fewer are events."""
+        self.failed += 1
+        self._failed_in_a_row += 1
+        row = self._failed_in_a_row
+        which = "" if row == 1 else f" ({row:,} in a row)"
+        what = f"a checkpoint could not be written during training{which}: {error}"
+        if row.bit_count() == 1:
+            self._server.event("coordinator", what)
+        else:
+            log.warning("%s", what)
 
     async def _pin(self) -> None:
         """Have the last checkpoint wait for its validation."""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Final
 
+from .aws_profile import profile_credentials
 from .contract import Hashing, ObjectMissing, StorageError, Store, Stored
 
 CHUNK_BYTES: Final = 8 << 20
@@ -32,9 +33,10 @@ _REFUSED: Final = re.compile(
     r"status code: 40[13]\b|<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>"
 )
 _CREDENTIALS_REMEDY: Final = (
-    "give the account its rights back, or renew the credentials: a node keeps those that it started with, so"
-    " resume the job with new ones (docs/storage.md)"
+    "give the account its rights back, or renew the credentials: those of a file or a role are read again;"
+    " for those of the environment, resume the job with new ones (docs/storage.md)"
 )
+_PANIC_REMEDY: Final = "look for line breaks and other control characters in the credentials"
 _ENDPOINTS: Final = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
@@ -51,8 +53,11 @@ def connect(url: str) -> Any:
     from obstore.store import from_url
 
     client: Any = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": _TIMEOUT, "allow_http": _allows_http(url)}
+    options: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": _RETRIES}}
+    if url.startswith("s3:") and (credentials := profile_credentials()) is not None:
+        options["credential_provider"] = credentials
     try:
-        return from_url(url, client_options=client, retry_config={"max_retries": _RETRIES})
+        return from_url(url, **options)
     except (BaseError, ValueError, OSError) as error:
         raise StorageError(f"cannot be used ({reason_of(error)})", where=url) from error
 
@@ -166,6 +171,12 @@ class ObjectStore(Store):
             raise StorageError(
                 f"the storage refuses or does not answer ({reason_of(error)})", where=where
             ) from error
+        except BaseException as error:
+            # No Exception: what cannot be a header, as an access key with a line break, ends a request so.
+            if type(error).__name__ != "PanicException":
+                raise
+            what = f"the client of the storage failed ({reason_of(error)})"
+            raise StorageError(what, where=where, remedy=_PANIC_REMEDY) from error
 
 
 class _AlreadyThere(StorageError):

@@ -120,3 +120,15 @@ def test_a_url_that_is_none_is_refused_by_the_job_file(url: str, said: str) -> N
     with pytest.raises(ValueError, match=said):
         job_at(url)
     assert job_at("s3://bucket/x").run.storage == "s3://bucket/x"
+
+
+def test_one_that_cannot_be_opened_is_refused_with_the_variables_of_its_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(JobFileError, match="Account must be specified") as caught:
+        claim_storage(job_at("az://container/run"), None)
+    assert caught.value.where == "run.storage, az://container/run"
+    assert "AZURE_STORAGE_ACCOUNT_KEY" in caught.value.remedy
+    assert "AWS" not in caught.value.remedy
