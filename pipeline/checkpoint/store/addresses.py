@@ -20,9 +20,10 @@ def root_of(url: str) -> str:
 
 
 def open_store(url: str, request_seconds: float = REQUEST_SECONDS) -> Store:
-    """Open the store at a URL, each of whose requests may take that long; sends nothing yet.
+    """Open the store at a URL; sends nothing yet.
 
-    Raises JobFileError for a URL that cannot be used, and if the extra is missing; StorageError.
+    A request that takes longer than `request_seconds` is tried again, or fails. Raises JobFileError for a URL
+    that cannot be used, and if the extra is missing; StorageError.
     """
     if fault := storage_fault(url):
         raise JobFileError("cannot be used as a storage", where=url, remedy=fault)

@@ -1,7 +1,7 @@
-"""Credentials for s3 from the file that Amazon's own programs share, which obstore does not read.
+"""Credentials for s3 from the file that Amazon's own programs share.
 
-It is read again for each request. So whoever renews the credentials in it while a job trains renews those of
-every node on that machine.
+obstore does not read it. It is read again for each request. So whoever renews the credentials in it while a
+job trains renews those of every node on that machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def profile_credentials() -> Callable[[], Credentials] | None:
 
 
 def _read(path: Path, profile: str) -> Credentials:
-    """Read the credentials of a profile, in obstore's form; raises ValueError if there are none."""
+    """Read the credentials of a profile, in obstore's form.
+
+    Raises ValueError if there are none.
+    """
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(path.read_text(encoding="utf-8"))
