@@ -33,6 +33,7 @@ from .manifest import (
 )
 from .store.addresses import open_store, root_of
 from .store.contract import ObjectMissing, StorageError, Store
+from .store.objects import REQUEST_SECONDS
 from .stored_files import StoredFiles
 
 log = logging.getLogger(__name__)
@@ -72,9 +73,9 @@ class CheckpointStorage:
         self.url = root_of(url)
 
     @classmethod
-    def open(cls, url: str) -> CheckpointStorage:
-        """Open the storage at a URL; raises as `open_store`."""
-        return cls(open_store(url), url)
+    def open(cls, url: str, request_seconds: float = REQUEST_SECONDS) -> CheckpointStorage:
+        """Open the storage at a URL; same arguments and errors as `open_store`."""
+        return cls(open_store(url, request_seconds), url)
 
     def address(self, number: int) -> str:
         """Return the URL of one checkpoint."""

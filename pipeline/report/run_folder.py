@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from ..atomic_file import atomic_file, unwritable
-from ..checkpoint.saved import open_saved
+from ..checkpoint.saved import open_saved, storage_of
+from ..checkpoint.storage import CheckpointStorage
 from ..checkpoint.store.contract import StorageError
 from ..errors import JobFileError, ShadowSyncError
 
 LATEST: Final = "latest"
 ADDRESS_FILE: Final = "coordinator.json"
+_STORAGE_SECONDS: Final = 3.0
 
 
 def create_run_folder(directory: Path, name: str) -> Path:
@@ -99,7 +101,11 @@ def resume_hint(run_folder: Path, storage: str = "", *, trained: bool = False) -
     The text begins with "; ", to be appended to a sentence. `trained`: whether all of its input is trained.
     Of a storage that does not answer nobody knows what is in it.
     """
+    storage = storage or storage_of(run_folder)
     try:
+        if storage:
+            # The end of a job waits for this.
+            CheckpointStorage.open(storage, _STORAGE_SECONDS).numbers()
         open_saved(storage or run_folder)
     except StorageError:
         again = f"once the storage answers, `shadowsync resume {storage}` continues from its last checkpoint"

@@ -28,22 +28,23 @@ from shadowsync.serving.follower import FollowedModel
 from shadowsync.serving.server import ModelServer
 from shadowsync.tests.support.deterministic import deterministic, was_trained
 from shadowsync.tests.support.in_process_cluster import InProcessCluster, finished_run
+from shadowsync.tests.support.object_servers import SERVERS
 from shadowsync.tests.support.processes import Starter, until, wait_until
 from shadowsync.tests.support.resumed import Changed, check_trained_once
 from shadowsync.tests.support.runs import EXAMPLES, RunFolder, Settings
-from shadowsync.tests.support.s3_server import S3Process, revoke, s3_url
+from shadowsync.tests.support.s3_server import S3Process, new_keys, revoke, s3_url, write_credentials
 
 # Of a part of a checkpoint; more than the first piece of its upload has.
 KILLED_AFTER_BYTES = 12 << 20
 TWO: Settings = {"sync": {"mode": "fixed", "every": 7}, "embedding": {"nodes": 2}}
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(params=["file", *SERVERS])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "file":
         yield f"file://{tmp_path}/storage"
         return
-    with s3_url(monkeypatch) as own:
+    with SERVERS[request.param](monkeypatch, tmp_path / "server") as own:
         yield own
 
 
@@ -200,15 +201,16 @@ def ends_without_its_last(own: InProcessCluster, saved_examples: int) -> RunFold
     return run
 
 
-@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("later", ["never", "back", "renewed"])
 def test_credentials_that_are_revoked_while_it_trains(
-    cluster: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, back: bool
+    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
-    """The job trains on; once they are good again, so are its checkpoints."""
+    """The job trains on; once they are good again, so are its checkpoints. Those of a file can be renewed."""
     if os.environ.get("SHADOWSYNC_S3"):
         pytest.skip("only moto's can be told to refuse")
-    with s3_url(monkeypatch) as url:
+    with s3_url(monkeypatch) as url, new_keys() as keys:
         endpoint, epochs = os.environ["AWS_ENDPOINT_URL"], 5
+        in_file = in_credentials_file(tmp_path / "credentials", monkeypatch)
         own = cluster(stored_in(passes(epochs), url)).start()
         storage = CheckpointStorage.open(url)
         wait_until(storage.numbers, "a checkpoint is there")
@@ -218,20 +220,32 @@ def test_credentials_that_are_revoked_while_it_trains(
             wait_until(lambda: own.run.logged("a checkpoint could not be written"), "a checkpoint failed")
             trained = own.run.batches()
             wait_until(lambda: own.run.batches() > trained, "training goes on")
-            if back:
+            if later == "renewed":
+                write_credentials(in_file, keys)
+            elif later == "back":
                 revoke(endpoint, back=True)
-                assert own.wait(120.0) == 0, own.coordinator.text()
-                assert open_saved(url, verify=True)[1].examples_trained == epochs * EXAMPLES
-            else:
-                assert own.wait(120.0) == ExitCode.RESOURCES, own.coordinator.text()
+            assert own.wait(120.0) == (ExitCode.RESOURCES if later == "never" else 0), own.coordinator.text()
         finally:
             revoke(endpoint, back=True)
         said = next(event.what for event in own.report.events if "refuses the credentials" in event.what)
         assert "InvalidAccessKeyId" in said
         assert "renew the credentials" in said
-        if not back:
-            ends_without_its_last(own, open_saved(url, verify=True)[1].examples_trained)
+        examples = open_saved(url, verify=True)[1].examples_trained
+        if later == "never":
+            ends_without_its_last(own, examples)
             assert f"`shadowsync resume {url}`" in own.coordinator.text()
+        else:
+            assert examples == epochs * EXAMPLES
+
+
+def in_credentials_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have a file give the credentials of the environment."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    write_credentials(path, {name.lower(): os.environ[name] for name in names})
+    for name in names:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    return path
 
 
 class Killer:

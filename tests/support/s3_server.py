@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -72,6 +72,30 @@ def revoke(endpoint: str, *, back: bool = False) -> None:
     """Have moto refuse all credentials from now on, or accept them `back`."""
     accepted = b"inf" if back else b"0"
     assert answer(f"{endpoint}/moto-api/reset-auth", "POST", accepted) is not None
+
+
+@contextmanager
+def new_keys() -> Iterator[dict[str, str]]:
+    """Keys that moto accepts also while it refuses all others, as a credentials file names them."""
+    iam = importlib.import_module("moto.iam.models").iam_backends["123456789012"]["aws"]
+    name, everything = "trainer", {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+    iam.create_user(region_name=ENVIRONMENT["AWS_REGION"], user_name=name)
+    iam.put_user_policy(name, "all", json.dumps({"Version": "2012-10-17", "Statement": [everything]}))
+    key = iam.create_access_key(name)
+    try:
+        yield {"aws_access_key_id": key.access_key_id, "aws_secret_access_key": key.secret_access_key}
+    finally:
+        iam.delete_access_key(key.access_key_id, name)
+        iam.delete_user_policy(name, "all")
+        iam.delete_user(name)
+
+
+def write_credentials(path: Path, keys: Mapping[str, str], profile: str = "default") -> None:
+    """Write a credentials file, or replace it whole."""
+    lines = [f"[{profile}]", *(f"{name} = {value}" for name, value in keys.items())]
+    new = path.with_name(path.name + ".new")
+    new.write_text("\n".join(lines) + "\n")
+    new.replace(path)
 
 
 class S3Process:

@@ -5,6 +5,9 @@ Imports no torch.
 
 from __future__ import annotations
 
+from typing import Final
+from urllib.parse import urlsplit
+
 from ....pipeline.checkpoint.run_checkpoints import StoredCheckpoints
 from ....pipeline.checkpoint.saved import storage_of
 from ....pipeline.checkpoint.storage import CheckpointStorage, Owner, split_address
@@ -14,10 +17,16 @@ from ....pipeline.config.job import Job
 from ....pipeline.errors import JobFileError, ResourceError
 from .resume import RestoredRun
 
-_ACCESS = (
-    "check that the bucket is there and may be written to, and the endpoint, region and credentials in the"
-    " environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for s3)"
-)
+_FIRST_SECONDS: Final = 6.0
+_ACCESS: Final = {
+    "s3": "the bucket is there and may be written to, and the endpoint, region and credentials in the"
+    " environment (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)",
+    "gs": "the bucket is there and may be written to, and the credentials in the environment"
+    " (GOOGLE_SERVICE_ACCOUNT, a file)",
+    "az": "the container is there and may be written to, and account and key in the environment"
+    " (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY)",
+    "file": "the folder may be written to",
+}
 
 
 def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints | None:
@@ -28,9 +37,10 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
     """
     if not job.run.storage:
         return None
-    storage = CheckpointStorage.open(job.run.storage)
     try:
-        numbers = storage.numbers()
+        # Who waits for the start is told soon of a server that never answers.
+        numbers = CheckpointStorage.open(job.run.storage, _FIRST_SECONDS).numbers()
+        storage = CheckpointStorage.open(job.run.storage)
         owner = Owner(job.run.name, job.digest, max(numbers, default=0) + 1)
         if restored is not None and (start := _start_in(storage, restored)) is not None:
             storage.pass_to(owner)
@@ -45,7 +55,9 @@ def claim_storage(job: Job, restored: RestoredRun | None) -> StoredCheckpoints |
             storage.pass_to(owner)
     except (StorageError, ResourceError) as error:
         raise JobFileError(
-            f"the storage cannot be used: {error.what}", where=f"run.storage, {error.where}", remedy=_ACCESS
+            f"the storage cannot be used: {error.what}",
+            where=f"run.storage, {error.where}",
+            remedy=f"check that {_ACCESS[urlsplit(job.run.storage).scheme]}",
         ) from error
     return StoredCheckpoints(storage)
 

@@ -80,7 +80,6 @@ class CheckpointManager:
         ended_early: why training should end, once patience is exhausted.
         best_is_last: whether the last checkpoint of a finished job is also the best one.
         failed: number of checkpoints that failed during training.
-        newest_examples: trained examples of the newest one; None before this coordinator has written one.
     """
 
     def __init__(self, server: CoordinatorServer, model: FinalModel, spans: Sequence[Span]) -> None:
@@ -111,12 +110,17 @@ class CheckpointManager:
         self.ended_early = ""
         self.best_is_last = False
         self.failed = 0
-        self.newest_examples: int | None = None
+        self._failed_in_a_row = 0
 
     @property
     def written(self) -> int:
         """Number of checkpoints written while training went on."""
         return self._state.checkpoints_written
+
+    @property
+    def newest_examples(self) -> int | None:
+        """Trained examples of the newest one; None before this coordinator has written one."""
+        return self._taker.newest_examples
 
     async def run(self) -> None:
         """Take and validate checkpoints during training, until cancelled."""
@@ -266,11 +270,25 @@ class CheckpointManager:
         try:
             manifest = await self._taker.take(yields=yields)
         except ShadowSyncError as error:
-            self.failed += 1
-            self._server.event("coordinator", f"a checkpoint could not be written during training: {error}")
+            self._note_failure(error)
             return None
-        self.newest_examples = manifest.examples_trained
+        if self._failed_in_a_row:
+            failed = f"{self._failed_in_a_row:,} that failed"
+            self._server.event("coordinator", f"a checkpoint was written again, after {failed}")
+            self._failed_in_a_row = 0
         return manifest
+
+    def _note_failure(self, error: ShadowSyncError) -> None:
+        """Count a checkpoint that failed; of many in a row ever fewer are events."""
+        self.failed += 1
+        self._failed_in_a_row += 1
+        row = self._failed_in_a_row
+        which = "" if row == 1 else f" ({row:,} in a row)"
+        what = f"a checkpoint could not be written during training{which}: {error}"
+        if row.bit_count() == 1:
+            self._server.event("coordinator", what)
+        else:
+            log.warning("%s", what)
 
     async def _pin(self) -> None:
         """Have the last checkpoint wait for its validation."""

@@ -214,6 +214,9 @@ class RunningCheckpoint:
     the ledger's part, and perhaps more. After a resume these are trained again, and the shards that have them
     skip them (rule "A batch is a pure function"): nothing is lost or applied twice. Replicas and center are
     copied while workers and rounds write them, like every snapshot of a round.
+
+    Attributes:
+        newest_examples: trained examples of the newest one; None before this coordinator has written one.
     """
 
     def __init__(self, server: CoordinatorServer, model: FinalModel) -> None:
@@ -225,6 +228,7 @@ class RunningCheckpoint:
         self._new_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._reported_pauses: set[str] = set()
+        self.newest_examples: int | None = None
 
     async def take(self, *, yields: bool = False) -> CheckpointManifest:
         """Take one checkpoint, which replaces the previous one.
@@ -260,9 +264,10 @@ class RunningCheckpoint:
         self._new_bytes = sum(entry.bytes for entry in manifest.files if entry not in self._files)
         self._files = frozenset(manifest.files)
         # Counted here, since the coroutine that awaits this thread may be cancelled.
-        post(self._loop, self._count)
+        post(self._loop, lambda: self._count(manifest.examples_trained))
 
-    def _count(self) -> None:
+    def _count(self, examples: int) -> None:
+        self.newest_examples = examples
         self._state.checkpoint_written()
         self._server.journal.decided(CheckpointWritten())
 

@@ -10,7 +10,7 @@ from ...errors import JobFileError
 from ...jobfile.extras import require_extra
 from .contract import PartTarget, Store
 from .local import LocalStore
-from .objects import ObjectStore, connect
+from .objects import REQUEST_SECONDS, ObjectStore, connect
 from .yielding import Yielding
 
 
@@ -19,10 +19,11 @@ def root_of(url: str) -> str:
     return url.rstrip("/")
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, request_seconds: float = REQUEST_SECONDS) -> Store:
     """Open the store at a URL; sends nothing yet.
 
-    Raises JobFileError for a URL that cannot be used, and if the extra is missing; StorageError.
+    A request that takes longer than `request_seconds` is tried again, or fails. Raises JobFileError for a URL
+    that cannot be used, and if the extra is missing; StorageError.
     """
     if fault := storage_fault(url):
         raise JobFileError("cannot be used as a storage", where=url, remedy=fault)
@@ -30,7 +31,7 @@ def open_store(url: str) -> Store:
     if parts.scheme == "file":
         return LocalStore(Path(unquote(parts.path)), makes_folder=True)
     require_extra(f"a storage at {parts.scheme}://", "storage")
-    return ObjectStore(connect(root_of(url)), root_of(url))
+    return ObjectStore(connect(root_of(url), request_seconds), root_of(url))
 
 
 def part_target(directory: str, *, yields: bool = False) -> PartTarget:

@@ -10,9 +10,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import chain
 from typing import Any, Final
 
+from .aws_profile import profile_credentials
 from .contract import Hashing, ObjectMissing, StorageError, Store, Stored
 
 CHUNK_BYTES: Final = 8 << 20
@@ -21,8 +23,11 @@ CHUNK_BYTES: Final = 8 << 20
 _UPLOADS_AT_ONCE: Final = 4
 # A server that is gone is noticed within seconds, since a checkpoint that fails is tried again anyway.
 _RETRIES: Final = 3
-_CONNECT_TIMEOUT: Final = "5s"
-_TIMEOUT: Final = "60s"
+_RETRIES_END: Final = timedelta(seconds=90)
+_CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+REQUEST_SECONDS: Final = 60.0
+"""The longest that one request takes, by default."""
+
 _LONGEST_REASON: Final = 240
 # Where a cloud's machine gives the credentials of its role, asked last.
 _METADATA_ADDRESS: Final = "169.254.169.254"
@@ -32,33 +37,53 @@ _REFUSED: Final = re.compile(
     r"status code: 40[13]\b|<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired)</Code>"
 )
 _CREDENTIALS_REMEDY: Final = (
-    "give the account its rights back, or renew the credentials: a node keeps those that it started with, so"
-    " resume the job with new ones (docs/storage.md)"
+    "give the account its rights back, or renew the credentials: those of a file or a role are read again;"
+    " for those of the environment, resume the job with new ones (docs/storage.md)"
 )
-_HTTP_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+# Only in the details of obstore's errors it is said why there was no connection.
+_TRANSPORT: Final = re.compile(
+    r"Error performing [A-Z]+ (https?://[^/ ]+).*HttpError \{\s*kind: (Connect|Timeout)(.*)", re.DOTALL
+)
+_DETAIL: Final = re.compile(r'(?:message|error): "([^"]+)"')
+_PANIC_REMEDY: Final = "look for line breaks and other control characters in the credentials"
+_ENDPOINTS: Final = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 
 
-def connect(url: str) -> Any:
+def connect(url: str, request_seconds: float = REQUEST_SECONDS) -> Any:
     """Make obstore's store of a URL; sends nothing.
 
-    Raises StorageError for one that it does not take.
+    A request that takes longer than `request_seconds` is tried again, or fails. Raises StorageError for a URL
+    that it does not take.
     """
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    client: Any = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": _TIMEOUT, "allow_http": _allows_http()}
+    client = {
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "timeout": timedelta(seconds=request_seconds),
+        "allow_http": _allows_http(url),
+    }
+    retries = {"max_retries": _RETRIES, "retry_timeout": _RETRIES_END}
+    options: dict[str, Any] = {"client_options": client, "retry_config": retries}
+    if url.startswith("s3:") and (credentials := profile_credentials()) is not None:
+        options["credential_provider"] = credentials
     try:
-        return from_url(url, client_options=client, retry_config={"max_retries": _RETRIES})
+        return from_url(url, **options)
     except (BaseError, ValueError, OSError) as error:
         raise StorageError(f"cannot be used ({reason_of(error)})", where=url) from error
 
 
-def _allows_http() -> bool:
+def _allows_http(url: str) -> bool:
     """Return whether the environment names an endpoint without TLS.
 
     obstore takes AWS_ALLOW_HTTP itself, but not beside other options of the client.
     """
-    endpoint = next((os.environ[name] for name in _HTTP_ENDPOINTS if os.environ.get(name)), "")
+    names = _ENDPOINTS[url.partition(":")[0]]
+    endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
     return os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") or endpoint.startswith("http://")
 
 
@@ -161,6 +186,12 @@ class ObjectStore(Store):
             raise StorageError(
                 f"the storage refuses or does not answer ({reason_of(error)})", where=where
             ) from error
+        except BaseException as error:
+            # No Exception: what cannot be a header, as an access key with a line break, ends a request so.
+            if type(error).__name__ != "PanicException":
+                raise
+            what = f"the client of the storage failed ({reason_of(error)})"
+            raise StorageError(what, where=where, remedy=_PANIC_REMEDY) from error
 
 
 class _AlreadyThere(StorageError):
@@ -182,12 +213,19 @@ def are_credentials_refused(error: BaseException) -> bool:
 def reason_of(error: BaseException) -> str:
     """Return why a request failed.
 
-    This is the provider's code and message, or the first line of the error.
+    This is the provider's code and message, what hindered the connection, or the first line of the error.
     """
     text = str(error)
     if _METADATA_ADDRESS in text:
         return "no credentials are in the environment, and the machine has no role"
     code, message = (re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL) for tag in ("Code", "Message"))
     if code is not None:
-        return f"{code[1]}: {message[1]}"[:_LONGEST_REASON] if message is not None else code[1]
+        # Azure has more lines, of its own numbers.
+        said = message[1].strip().partition("\n")[0] if message is not None else ""
+        return f"{code[1]}: {said}"[:_LONGEST_REASON] if said else code[1]
+    if (transport := _TRANSPORT.search(text)) is not None:
+        address, kind, details = transport.groups()
+        detail = _DETAIL.findall(details)
+        what = "no answer in time" if kind == "Timeout" else "no connection"
+        return f"{address}: {what}{f', {detail[-1]}' if detail else ''}"[:_LONGEST_REASON]
     return text.strip().partition("\n")[0][:_LONGEST_REASON]

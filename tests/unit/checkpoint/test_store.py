@@ -1,4 +1,4 @@
-"""One contract for every store of checkpoints: a folder, stores of obstore, a server that speaks S3."""
+"""One contract for every store of checkpoints: a folder, stores of obstore, servers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from shadowsync.pipeline.checkpoint.store.addresses import open_store
 from shadowsync.pipeline.checkpoint.store.contract import ObjectMissing, PartTarget, StorageError, Store
 from shadowsync.pipeline.checkpoint.store.local import LocalStore
 from shadowsync.pipeline.checkpoint.store.objects import CHUNK_BYTES, ObjectStore
+from shadowsync.tests.support.object_servers import SERVERS
+from shadowsync.tests.support.s3_server import s3_url
 
-KINDS = ["folder", "memory", "obstore's folder", "s3"]
+KINDS = ["folder", "memory", "obstore's folder", *SERVERS]
 
 
 @pytest.fixture(params=KINDS)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "folder":
         yield LocalStore(tmp_path)
-    elif request.param == "s3":
-        yield request.getfixturevalue("s3_store")
+    elif request.param in SERVERS:
+        yield request.getfixturevalue("server_store")(request.param)
     else:
         stores = pytest.importorskip("obstore.store")
         own = stores.MemoryStore() if request.param == "memory" else stores.LocalStore(tmp_path)
@@ -147,3 +150,13 @@ def test_refused_credentials_are_told_from_other_failures(error: str, refused: b
     assert ("refuses the credentials" in str(caught.value)) == refused
     assert ("renew the credentials" in caught.value.remedy) == refused
     assert caught.value.where == "s3://bucket/run/a"
+
+
+def test_a_key_that_cannot_be_sent_is_an_error_of_the_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore panics, and what it raises is no Exception."""
+    with s3_url(monkeypatch) as url:
+        assert open_store(url).list() == {}, "the control"
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test\n")
+        with pytest.raises(StorageError, match="the client of the storage failed") as caught:
+            open_store(url).list()
+    assert "line breaks" in caught.value.remedy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from shadowsync.pipeline.checkpoint.manifest import begin, commit
 from shadowsync.pipeline.checkpoint.store.contract import StorageError
 from shadowsync.pipeline.report import run_folder
 from shadowsync.pipeline.report.run_folder import resume_hint
+from shadowsync.tests.support.s3_server import ENVIRONMENT
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 
@@ -38,3 +41,21 @@ def test_of_a_storage_that_does_not_answer_it_says_what_to_do_then(
         f"; once the storage answers, `shadowsync resume {url}` continues from its last checkpoint,"
         " if it has one"
     )
+
+
+def test_the_folder_of_a_killed_run_leads_to_its_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing listens there: that is not a run without a checkpoint."""
+    pytest.importorskip("obstore")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(run_folder, "_STORAGE_SECONDS", 0.1)
+        (tmp_path / "job.json").write_text(json.dumps({"run": {"storage": "s3://bucket/run"}}))
+        assert resume_hint(tmp_path).startswith(
+            "; once the storage answers, `shadowsync resume s3://bucket/run` continues"
+        )
+    (tmp_path / "job.json").write_text(json.dumps({"run": {}}))
+    assert resume_hint(tmp_path) == "", "the control: a run without a storage"

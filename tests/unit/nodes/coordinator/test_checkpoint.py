@@ -76,6 +76,7 @@ def test_cancelled_while_it_is_put_in_place_it_is_whole(
         await asyncio.wait({task})
         assert task.cancelled()
         assert c.state.checkpoints_written == 2
+        assert keeps.newest_examples == 20
 
     run(body())
     assert open_checkpoint(tmp_path, verify=True)[1].examples_trained == 20

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from shadowsync.nodes.coordinator.checkpoint.manager import MOST_WAITING, CheckpointManager
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore
 from shadowsync.nodes.coordinator.state.changes import DECISIONS, RECORDS
+from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.nodes.coordinator.state.outcome import FinalModel
 from shadowsync.nodes.coordinator.validation.scoring import CheckpointScore, CheckpointScorer
 from shadowsync.pipeline.checkpoint import run_checkpoints
@@ -23,7 +25,7 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ResourceError
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.performance.priority import BACKGROUND_NICE
-from shadowsync.pipeline.wire.control.base import Done, Reply
+from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import PauseTraining, WriteCheckpoint
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
@@ -331,3 +333,32 @@ def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
 
     asyncio.run(asyncio.wait_for(body(), 60.0))
     assert coming == []
+
+
+def test_of_many_that_fail_in_a_row_few_are_events(tmp_path: Path) -> None:
+    async def body() -> None:
+        c = job(tmp_path, Clock())
+        manager = manager_of(c)
+
+        def refuse(node: Member, _: Request[Any]) -> Reply:
+            raise ResourceError(f"{node.info.name} has no room")
+
+        def events() -> list[str]:
+            return [what for _, what in c.reports]
+
+        for _ in range(2):
+            c.state.events.clear()
+            c.reply, written = refuse, c.reply
+            for _ in range(20):
+                assert await manager._take(yields=False) is None
+            said = ["", " (2 in a row)", " (4 in a row)", " (8 in a row)", " (16 in a row)"]
+            failed = "a checkpoint could not be written during training"
+            assert [what.partition(":")[0] for what in events()] == [failed + one for one in said]
+            assert all("has no room" in what for what in events())
+            c.reply = written
+            for _ in range(2):
+                assert await manager._take(yields=False) is not None
+            assert events()[5:] == ["a checkpoint was written again, after 20 that failed"]
+        assert manager.failed == 40
+
+    asyncio.run(body())

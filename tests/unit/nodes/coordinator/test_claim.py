@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
+from shadowsync.nodes.coordinator.checkpoint import claim
 from shadowsync.nodes.coordinator.checkpoint.claim import claim_storage, take_over_storage, with_start_of
 from shadowsync.nodes.coordinator.checkpoint.resume import RestoredRun
 from shadowsync.pipeline.checkpoint.files import write_tensors
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
 from shadowsync.pipeline.checkpoint.store.addresses import part_target
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.sections import RunSection
 from shadowsync.pipeline.errors import ExitCode, JobFileError
-from shadowsync.tests.support.s3_server import s3_url
+from shadowsync.tests.support.s3_server import ENVIRONMENT, s3_url
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 DATA = {"format": "parquet", "path": ["/x"]}
@@ -120,3 +123,34 @@ def test_a_url_that_is_none_is_refused_by_the_job_file(url: str, said: str) -> N
     with pytest.raises(ValueError, match=said):
         job_at(url)
     assert job_at("s3://bucket/x").run.storage == "s3://bucket/x"
+
+
+def test_one_that_cannot_be_opened_is_refused_with_the_variables_of_its_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(JobFileError, match="Account must be specified") as caught:
+        claim_storage(job_at("az://container/run"), None)
+    assert caught.value.where == "run.storage, az://container/run"
+    assert "AZURE_STORAGE_ACCOUNT_KEY" in caught.value.remedy
+    assert "AWS" not in caught.value.remedy
+
+
+def test_a_server_that_never_answers_is_told_of_before_the_start_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("obstore")
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    # Of a whole start, which waits for much else.
+    assert RunSection().start_timeout_seconds > 4 * claim._FIRST_SECONDS
+    monkeypatch.setattr(claim, "_FIRST_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        with pytest.raises(JobFileError, match=f"{address}: no answer in time"):
+            claim_storage(job_at("s3://bucket/run"), None)
+    # The control: one that is not there at all.
+    with pytest.raises(JobFileError, match=f"{address}: no connection, Connection refused"):
+        claim_storage(job_at("s3://bucket/run"), None)
