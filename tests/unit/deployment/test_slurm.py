@@ -28,8 +28,8 @@ workers = 2
 [sync]
 algorithm = "easgd"
 """
-# Notes what it was called with; the coordinator ends with CODE, or when it is told to. It may be told more than
-# once, and bash would run the trap in itself.
+# Notes what it was called with; the coordinator ends with CODE, or when it is told to. It may be told more
+# than once, and bash would run the trap within itself.
 SHADOWSYNC = """#!/bin/bash
 trap 'trap "" TERM; echo told >> "$NOTES"; exit 130' TERM
 echo "$SHADOWSYNC_KEY_FILE $*" >> "$NOTES"
