@@ -9,10 +9,10 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ...text.wall_clock import now
 from .contract import StorageError
 
 _BEFORE: Final = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
@@ -60,7 +60,7 @@ def _read(path: Path, profile: str) -> Credentials:
             "secret_access_key": keys["aws_secret_access_key"],
             "token": keys.get("aws_session_token"),
             # Already over, so that they are asked for again each time.
-            "expires_at": datetime.now(UTC),
+            "expires_at": now(),
         }
     except (OSError, UnicodeDecodeError, configparser.Error, KeyError) as error:
         raise ValueError(f"no keys of the profile {profile} can be read ({error})") from error
