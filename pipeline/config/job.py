@@ -39,7 +39,7 @@ from .tables import (
 )
 from .trainer import TrainerSection
 
-OF_ONE_TRAINER: Final = "easgd"
+ONE_TRAINER_ALGORITHM: Final = "easgd"
 """The default algorithm with one trainer: whatever replaces the trainer continues from its center."""
 
 
@@ -77,7 +77,7 @@ class Job(Section):
         if not (isinstance(sync, dict) and isinstance(trainer, dict)) or "algorithm" in sync:
             return given
         alone = trainer.get("count", 1) == 1
-        return given | {"sync": sync | {"algorithm": OF_ONE_TRAINER}} if alone else given
+        return given | {"sync": sync | {"algorithm": ONE_TRAINER_ALGORITHM}} if alone else given
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
