@@ -88,7 +88,8 @@ def test_at_a_fixed_rate_all_trainers_have_the_same_rounds(cluster: Callable[...
 
 @pytest.mark.matrix
 def test_under_bmuf_the_global_model_comes_out(cluster: Callable[..., InProcessCluster]) -> None:
-    options = {"eta": 0.5, "block_momentum": 0.3}
+    # At a rate of 1 the replicas would end as the global model.
+    options = {"eta": 0.5, "block_momentum": 0.3, "elastic_rate": 0.5}
     own = cluster({"sync": {"algorithm": "bmuf", "options": options} | OFTEN}).start()
     assert own.wait() == 0, own.coordinator.text()
     report = own.run.report
