@@ -110,7 +110,7 @@ def starting(tmp_path_factory: pytest.TempPathFactory, click_log: Path, text_log
     temporary = tmp_path_factory.mktemp("tmp")
     marker = uuid4().hex
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    environment = inherited | THREADS | {MARKER: marker, "TMPDIR": str(temporary)}
+    environment = inherited | THREADS | {MARKER: marker, "TMPDIR": str(temporary), "PYTHONFAULTHANDLER": "1"}
     # Of torch's compiler, which its optimizers import; it stays when the process has ended.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("compiler"))
     server = WarmServer(environment)

@@ -28,6 +28,8 @@ METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
 METHODS = ("forkserver", "spawn")
 # A server that has done its imports ends at once.
 END_SECONDS = 0.3
+# A killed one ends when the machine has freed its memory.
+KILLED_SECONDS = 5.0
 
 
 class StartedProcess(Protocol):
@@ -291,9 +293,9 @@ class _ServerConnection:
             self._server.shutdown(socket.SHUT_WR)
 
     def wait_ended(self) -> None:
-        """Wait until the server has ended, after `shut_down`."""
-        self._server.setblocking(True)
-        with contextlib.suppress(ConnectionResetError):
+        """Wait up to KILLED_SECONDS for the end of a server that was killed."""
+        self._server.settimeout(KILLED_SECONDS)
+        with contextlib.suppress(ConnectionResetError, TimeoutError):
             # Only the server has the other end; what it answered meanwhile is for nobody.
             while self._server.recv(1):
                 continue

@@ -106,7 +106,8 @@ class Supervisor:
         self._starter = starter
         self._launcher = launcher or LocalLauncher(starter)
         self._interrupts = 0
-        self._interrupted = asyncio.Event()
+        # The job is to end: by an interrupt, or since its relay has ended.
+        self._stopping = asyncio.Event()
         self.folder: Path | None = None
 
     async def run(self) -> JobExit:
@@ -124,8 +125,8 @@ class Supervisor:
         try:
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
             await self._check()
-            await race(self._launcher.open(self._job), self._interrupted.wait())
-            if self._interrupts:
+            await race(self._launcher.open(self._job), self._stopping.wait())
+            if self._stopping.is_set():
                 return ExitCode.INTERRUPTED, "interrupted", None
             await self._emulation.start(self._starter)
             endpoint = await self._start_coordinator()
@@ -160,7 +161,7 @@ class Supervisor:
             require_scalable(self._job, self._autoscale)
         await asyncio.to_thread(require_topics_usable, self._job.data)
         devices = self._launcher.trainers_here
-        await race(have_checked(self._starter, self._job_file, devices=devices), self._interrupted.wait())
+        await race(have_checked(self._starter, self._job_file, devices=devices), self._stopping.wait())
 
     async def _start_coordinator(self, *more: str) -> str | None:
         """Start a coordinator; return its endpoint, or None if it ended."""
@@ -172,7 +173,7 @@ class Supervisor:
         if self._profile_seconds is not None:
             options += ["--profile-seconds", str(self._profile_seconds)]
         coordinator = self._coordinator = await self._spawn(COORDINATOR, 0, [*options, *more])
-        if self._interrupts:
+        if self._stopping.is_set():
             coordinator.signal(signal.SIGTERM)
         try:
             return await self._endpoint(coordinator)
@@ -184,7 +185,7 @@ class Supervisor:
         """Decide whether to replace an ended coordinator."""
         coordinator = self._coordinator
         left = self._job.run.restarts - self._restarts[COORDINATOR, 0]
-        if coordinator is None or (coordinator.code or 0) >= 0 or left <= 0 or self._interrupts:
+        if coordinator is None or (coordinator.code or 0) >= 0 or left <= 0 or self._stopping.is_set():
             return False
         self._restarts[COORDINATOR, 0] += 1
         log.warning("the coordinator was %s; another one takes over", exit_status_text(coordinator.code))
@@ -269,7 +270,7 @@ class Supervisor:
 
         Raises ClusterError if the node cannot be started.
         """
-        if self._interrupts:
+        if self._stopping.is_set():
             raise ClusterError("the job is being interrupted")
         if self._emulation.has(order.role, 0):
             raise ClusterError(
@@ -306,7 +307,7 @@ class Supervisor:
                 successor=successor,
             )
             reply = await self._report_exit(channel, exited)
-            if reply is None or not reply.replace or self._interrupts:
+            if reply is None or not reply.replace or self._stopping.is_set():
                 return
             self._restarts[child.role, child.index] += 1
             try:
@@ -360,14 +361,13 @@ class Supervisor:
                 logged = True
 
     async def _watch_relay(self) -> None:
-        """Interrupt the job if its relay ends, since it cannot continue without one.
+        """Stop the job if its relay ends, since it cannot continue without one.
 
         `job_exit` reports the reason.
         """
         if self._emulation.relay is not None:
             await self._emulation.relay.ended.wait()
-            assert self._coordinator is not None
-            self._coordinator.signal(signal.SIGTERM)
+            self._stop()
 
     def interrupt(self) -> None:
         """Interrupt the job, as Ctrl-C does; on the loop.
@@ -375,15 +375,18 @@ class Supervisor:
         The first call allows for a checkpoint and a report; the second ends the job at once.
         """
         self._interrupts += 1
-        self._interrupted.set()
-        coordinator = self._coordinator
-        if coordinator is None or coordinator.ended.is_set():
-            return
         if self._interrupts == 1:
+            self._stop()
+        elif self._coordinator is not None:
+            self._coordinator.signal(signal.SIGKILL)
+
+    def _stop(self) -> None:
+        """Have the coordinator end the job within STOP_SECONDS, with a checkpoint and a report."""
+        self._stopping.set()
+        coordinator = self._coordinator
+        if coordinator is not None and not coordinator.ended.is_set():
             coordinator.signal(signal.SIGTERM)
             asyncio.get_running_loop().call_later(STOP_SECONDS, coordinator.signal, signal.SIGKILL)
-        else:
-            coordinator.signal(signal.SIGKILL)
 
     async def _wait_for_others(self) -> None:
         # If the coordinator died, nobody tells the others to end.

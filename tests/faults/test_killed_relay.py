@@ -7,26 +7,44 @@ from collections.abc import Callable
 import psutil
 import pytest
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.supervised import Supervised
 
 
-@pytest.mark.matrix
-def test_a_killed_relay_stops_the_job(supervise: Callable[..., Supervised]) -> None:
+@pytest.fixture
+def slow_job(supervise: Callable[..., Supervised]) -> Supervised:
+    """A job that trains across a relay."""
     job = supervise({"network": {"delay": "5ms"}})
     job.wait_for_batches(10)
+    return job
+
+
+def relay_of(job: Supervised) -> psutil.Process:
+    """The job's relay."""
     (relay,) = (
         child
         for child in psutil.Process(job.process.pid).children(recursive=True)
         if "shadowsync.nodes.supervisor.network.relay" in child.cmdline()
     )
-    relay.kill()
-    wait_until(lambda: job.process.poll() is not None, "the job stops")
-    assert job.process.code == 6, job.process.text()
-    assert job.last_line() == "shadowsync run: the relay of the slow network died (killed by SIGKILL)"
-    report = job.run.report
+    return relay
+
+
+@pytest.mark.matrix
+def test_a_killed_relay_stops_the_job(slow_job: Supervised) -> None:
+    relay_of(slow_job).kill()
+    assert slow_job.process.wait() == 6, slow_job.process.text()
+    assert slow_job.last_line() == "shadowsync run: the relay of the slow network died (killed by SIGKILL)"
+    report = slow_job.run.report
     assert report.ledger.adds_up
     assert report.network is not None
     assert (report.network.means, report.network.relay_cpu_seconds) == ("relay", None)
-    _, manifest = open_checkpoint(job.run.folder, verify=True)
+    _, manifest = open_checkpoint(slow_job.run.folder, verify=True)
     assert manifest.examples_trained == report.examples.distinct
+
+
+@pytest.mark.matrix
+def test_no_coordinator_takes_over_without_the_relay(slow_job: Supervised) -> None:
+    relay = relay_of(slow_job)
+    slow_job.node("coordinator").kill()
+    relay.kill()
+    assert slow_job.process.wait() == 6, slow_job.process.text()
+    assert slow_job.last_line() == "shadowsync run: the relay of the slow network died (killed by SIGKILL)"

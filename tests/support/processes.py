@@ -257,8 +257,14 @@ class Starter:
         return self._remember(Forked(self._server, self._log(arguments[0]), order, torch=torch))
 
     def end_all(self) -> None:
-        """Kills what is left."""
+        """Kills what is left, which is so after a failed test alone, and prints where it was."""
         for process in self.started:
+            if process.poll() is None:
+                # PYTHONFAULTHANDLER is set: it writes its stacks, and ends.
+                process.signal(signal.SIGABRT)
+                with contextlib.suppress(AssertionError):
+                    process.wait(5.0)
+                print(f"{process.log.name} of {process.pid} was left:\n{process.text()}")
             process.end()
 
     def _log(self, name: str) -> Path:
