@@ -18,7 +18,7 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 WHOLE_JOBS = tests/integration tests/faults
 UNIT = $(PYTEST) -n $(JOBS) $(BY_FILE) tests/unit
 
-.PHONY: demo test faults variants gpu ray install install-dev lint types unit clean help
+.PHONY: demo test faults variants gpu ray ray-kills install install-dev lint types unit clean help
 
 help:
 	@echo "make demo   install, generate a click log of 1 million examples, train on it, print the report"
@@ -27,6 +27,7 @@ help:
 	@echo "make variants run the variants of jobs and the faults without a kill that make test leaves out"
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make ray    run the tests of jobs on a Ray cluster of this machine; installs Ray, 240 MB, beside the rest"
+	@echo "make ray-kills  of these, the accounts of a job and the kills: a minute and a half"
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
 
 $(VENV)/.torch: constraints.txt
@@ -83,6 +84,9 @@ gpu: install-dev
 
 ray: $(VENV)/.ray
 	$(PYTEST) -m ray tests/integration
+
+ray-kills: $(VENV)/.ray
+	$(PYTEST) -m ray tests/integration/test_ray.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-data runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -190,7 +190,7 @@ def _settings(
     from ..nodes.runtime.settings import NodeSettings
     from ..pipeline.errors import JobFileError
 
-    job = job_of(job_file, overrides, torch=torch)
+    job = job_of(job_file, overrides, torch=torch, resolved=supervised)
     if job.network.slow is not None and not supervised:
         raise JobFileError(
             "network.delay and network.bandwidth need a supervisor: run, profile or compare",

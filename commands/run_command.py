@@ -102,7 +102,7 @@ def _prepare_engine(on: str, stack: ExitStack, *, quiet: bool) -> None:
     from ..deployment.ray.submitting import require_engine
 
     require_engine(on)
-    from ..deployment.ray.held_secret import held_key
+    from ..deployment.ray.held_file import held_key
 
     made = stack.enter_context(held_key())
     if made and not quiet:

@@ -58,17 +58,18 @@ def supervised_option(command: F) -> F:
     return click.option("--supervised", is_flag=True, hidden=True)(command)
 
 
-def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool) -> Job:
-    """Load the job from TOML, or from a run folder's resolved JSON.
+def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool, resolved: bool = False) -> Job:
+    """Load the job from TOML, or from the resolved JSON of a run folder or a supervisor.
 
-    A supervisor gives its nodes such JSON too. `torch` says whether this process has torch anyway, and may
-    import an algorithm. Raises JobFileError for overrides of a JSON file.
+    A file that ends with ".json" has such JSON, and any file that is said to be `resolved`. `torch` says
+    whether this process has torch anyway, and may import an algorithm. Raises JobFileError for overrides of a
+    JSON file.
     """
     from ...nodes.launch import with_sync_nodes
     from ...pipeline.errors import JobFileError
     from ...pipeline.jobfile.load import load_job, load_resolved
 
-    if not job_file.endswith(".json"):
+    if not resolved and not job_file.endswith(".json"):
         return with_sync_nodes(load_job(job_file, overrides), may_import=torch)
     if overrides:
         raise JobFileError("--set cannot change a resolved job", where=job_file, remedy="give the TOML file")

@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import socket
-import tempfile
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -23,7 +22,7 @@ from ... import __version__
 from ...nodes.supervisor.child import Child
 from ...nodes.supervisor.launcher import LocalLauncher, NodeStart
 from ...nodes.supervisor.starter import SpawnStarter
-from .held_secret import take_key
+from .held_file import hold, take_key
 
 T = TypeVar("T")
 
@@ -61,7 +60,6 @@ class NodeHost:
 
     def __init__(self, key: str) -> None:
         take_key(key)
-        self._folder = tempfile.TemporaryDirectory(prefix="shadowsync-")
         self._node = _NodeProcess()
         self._is_leaving = False
         signal.signal(signal.SIGTERM, self._on_terminated)
@@ -84,21 +82,15 @@ class NodeHost:
         `job` is the job in JSON.
         """
         address = str(ray.util.get_node_ip_address())
-        job_file = Path(self._folder.name, "job.json")
-        job_file.write_text(job, encoding="utf-8")
         addresses = ("--bind", address, "--advertise", address)
-        return self._node.start(NodeStart(role, index, token, job_file, addresses, tuple(options)))
+        return self._node.start(NodeStart(role, index, token, Path(hold(job)), addresses, tuple(options)))
 
     def wait(self) -> tuple[int, list[str]]:
         """Wait for the node's end.
 
         Return the exit code, or minus the signal, and its last lines.
         """
-        try:
-            return self._node.wait()
-        finally:
-            # Ray ends the actor with SIGKILL, which would leave it.
-            self._folder.cleanup()
+        return self._node.wait()
 
     def signal(self, number: int) -> None:
         """Send the node a signal, if it is still there."""
@@ -113,7 +105,6 @@ class NodeHost:
         del frame
         if self._node.role not in CAN_LEAVE:
             # The node ends with this process. Ray's own handler would wait for `wait`.
-            self._folder.cleanup()
             os._exit(EXIT_CODE)
         elif not self._is_leaving:
             self._is_leaving = True

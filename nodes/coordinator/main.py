@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
+from ...pipeline.checkpoint.store.contract import StorageError
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
@@ -26,6 +27,7 @@ from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import (
     ADDRESS_FILE,
     create_run_folder,
+    hint_of_silent,
     point_latest,
     resume_hint,
     write_address,
@@ -171,14 +173,16 @@ async def _end(
     """Tell the nodes to end, and write what the run leaves."""
     folder = server.state.folder
     eval_files = list(dict.fromkeys(span.path for span in plan.test))
-    code, text, report = _conclude(server, totals, outcome, eval_files)
+    hint = await _resume_hint(server) if outcome.stop is not None else ""
+    code, text, report = _conclude(server, totals, outcome, eval_files, hint)
     ended = await controller.finish(code, text)
+    checkpoints, calls = server.state.checkpoints, server.checkpoint_calls
     # Removes an abandoned checkpoint: no node writes any more.
-    await asyncio.to_thread(server.state.checkpoints.end)
+    await calls.clean_up(checkpoints.end)
     if report is not None:
         report = with_exits(report, ended)
         await asyncio.to_thread(write_report, folder, report)
-        await asyncio.to_thread(server.state.checkpoints.keep_report, folder)
+        await calls.clean_up(partial(checkpoints.keep_report, folder))
     if outcome.profile is not None:
         await asyncio.to_thread(write_profile, folder, *outcome.profile)
     return code, text, report
@@ -278,8 +282,18 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
     return endpoint
 
 
+async def _resume_hint(server: CoordinatorServer) -> str:
+    state, storage = server.state, server.state.job.run.storage
+    try:
+        return await server.checkpoint_calls.run(
+            resume_hint, state.folder, storage, trained=state.ledger.complete
+        )
+    except StorageError:
+        return hint_of_silent(storage)
+
+
 def _conclude(
-    server: CoordinatorServer, stored: StoredTotals, outcome: Outcome, eval_files: list[str]
+    server: CoordinatorServer, stored: StoredTotals, outcome: Outcome, eval_files: list[str], hint: str
 ) -> tuple[ExitCode, str, Report | None]:
     state, stop = server.state, outcome.stop
     if not state.members.started:
@@ -299,8 +313,7 @@ def _conclude(
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None:
-        text += f"; {outcome.older_checkpoint}" if outcome.older_checkpoint else ""
-        text += resume_hint(state.folder, state.job.run.storage, trained=state.ledger.complete)
+        text += (f"; {outcome.older_checkpoint}" if outcome.older_checkpoint else "") + hint
     if not report.ledger.adds_up and stop is None:
         text = "the ledger does not add up; report.md says where"
     return ExitCode(report.exit_code), text, report

@@ -28,6 +28,7 @@ from ..runtime.health import Health, coordinator_health, health_path, serve_heal
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
 from .audit import lost_batches
+from .checkpoint.calls import CheckpointCalls
 from .control_server import ControlServer
 from .journal import JobJournal
 from .ledger.store import LedgerWriter
@@ -65,6 +66,7 @@ class CoordinatorServer(ControlServer):
         super().__init__(settings, process)
         self.state: JobState = state
         self.store = store
+        self.checkpoint_calls = CheckpointCalls(state.checkpoints)
         self.journal = JobJournal(state, store, self._failed)
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
@@ -134,6 +136,8 @@ class CoordinatorServer(ControlServer):
         """Stop the job; the first reason counts."""
         if self.state.request_stop(stop):
             log.info("stopping: %s", stop.text)
+            if stop.kind == "interrupted":
+                self.checkpoint_calls.hurry()
             self.journal.decided(StopRequested(stop))
             self._stopped.set()
 

@@ -23,7 +23,6 @@ from ...pipeline.wire.control.orders import (
     WriteCheckpointReply,
 )
 from ...sync_algos.model_origin import ModelOrigin
-from ..runtime.threads import run_in_thread_uncancellable
 from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
 from .control.divergence import CHUNK_ELEMENTS, Divergence
 from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer
@@ -159,13 +158,13 @@ class JobFinalizer:
         if not trainers:
             self._outcome.note("no checkpoint could be written, since no trainer is left")
             return
-        checkpoints = self._state.checkpoints
+        checkpoints, calls = self._state.checkpoints, self._server.checkpoint_calls
         try:
-            directory = await run_in_thread_uncancellable(checkpoints.begin)
+            directory = await calls.run(checkpoints.begin)
             saver, manifest = await self._write(directory, trainers)
-            await run_in_thread_uncancellable(checkpoints.commit, directory, manifest)
+            await calls.run(checkpoints.commit, directory, manifest)
         except BaseException:
-            await run_in_thread_uncancellable(checkpoints.sweep)
+            await calls.clean_up(checkpoints.sweep)
             raise
         self._outcome.saved(manifest.model)
         self._note_disagreement(saver, trainers)
@@ -195,7 +194,7 @@ class JobFinalizer:
         if missing:
             raise checkpoint_failed(missing, "its part", self._server.unmet)
         files = [file for reply in (written, *by_name.values()) for file in reply.files]
-        files += await asyncio.to_thread(snapshot.ledger.write, part_target(directory))
+        files += await self._server.checkpoint_calls.run(snapshot.ledger.write, part_target(directory))
         return saver, await manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
     async def _save_model(

@@ -99,14 +99,13 @@ class Supervisor:
         # For the coordinator; the others read the copy that it puts into the run's folder.
         self._job_file = self._scratch / "job.json"
         self._announce = self._scratch / "coordinator.json"
-        # Whoever knows the identity may report deaths, so it is in a file that only this user can read, and
-        # in no command line.
+        # Whoever knows it may report deaths: it is in a file of this user alone, and in no command line.
         self._identity = f"supervisor-{uuid4().hex}"
         self._identity_file = self._scratch / "supervisor"
         self._starter = starter
         self._launcher = launcher or LocalLauncher(starter)
         self._interrupts = 0
-        # The job is to end: by an interrupt, or since its relay has ended.
+        # Set by an interrupt and by the relay's end.
         self._stopping = asyncio.Event()
         self.folder: Path | None = None
 
@@ -391,9 +390,9 @@ class Supervisor:
     async def _wait_for_others(self) -> None:
         # If the coordinator died, nobody tells the others to end.
         code = self._coordinator.code if self._coordinator is not None else None
-        timeout_seconds = 4.0 if code == 0 or self.folder is not None else 0.5
+        told = (code or 0) >= 0 and (code == 0 or self.folder is not None)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.5 if (code or 0) < 0 else timeout_seconds):
+            async with asyncio.timeout(4.0 if told else 0.5):
                 for child in self._children:
                     await child.ended.wait()
 

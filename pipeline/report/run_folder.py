@@ -108,11 +108,16 @@ def resume_hint(run_folder: Path, storage: str = "", *, trained: bool = False) -
             CheckpointStorage.open(storage, _STORAGE_SECONDS).numbers()
         open_saved(storage or run_folder)
     except StorageError:
-        again = f"once the storage answers, `shadowsync resume {storage}` continues from its last checkpoint"
-        return f"; {again}, if it has one" if storage else ""
+        return hint_of_silent(storage) if storage else ""
     except ShadowSyncError:
         return ""
     place = storage or shown(run_folder)
     if trained:
         return f"; all of the input is trained: score the checkpoint with `shadowsync eval {place}`"
     return f"; continue from its last checkpoint with `shadowsync resume {place}`"
+
+
+def hint_of_silent(storage: str) -> str:
+    """Return the `resume_hint` of a run whose storage does not answer."""
+    again = f"once the storage answers, `shadowsync resume {storage}` continues from its last checkpoint"
+    return f"; {again}, if it has one"

@@ -1,13 +1,13 @@
 """Jobs on a Ray cluster of two raylets: the accounts of a job on one machine, whatever dies.
 
-`make ray` runs them. They say when the extra is not installed.
+`make ray-kills` runs them, and with the other tests on Ray `make ray`. They say when the extra is not
+installed.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -59,9 +59,6 @@ def test_the_accounts_are_those_of_one_machine(
     wait_until(all_there, f"all nodes run: {job.process.text()}", SECONDS)
     assert seen["head"], job.process.text()
     assert seen["second"]
-    files = [Path(part) for node in everywhere(ray, second) for part in node.cmdline() if "job.json" in part]
-    assert len(files) == sum(NODES.values())
-    assert all(file.exists() for file in files)
     top = [sys.executable, "-m", "shadowsync.cli", "top", str(job.run.folder), "--once", "--key", key_of(job)]
 
     def shows_trainers() -> bool:
@@ -79,7 +76,7 @@ def test_the_accounts_are_those_of_one_machine(
     assert own["trained"] == EXAMPLES
     assert {file.stem for file in (job.run.folder / "logs").glob("*.jsonl")} >= {"trainer-1", "embedding-0"}
     wait_until(lambda: not everywhere(ray, second), "no node is left on the cluster")
-    assert not [file for file in files if file.parent.exists()], "nor a folder of one"
+    assert not ray.left_files()
     first = job.run.folder.resolve()
     local = start_job()
     assert local.process.wait(SECONDS) == 0, local.process.text()
@@ -103,6 +100,7 @@ def test_a_node_and_an_actor_are_killed(
     assert job.run.logged("died (killed by SIGKILL)")
     assert job.run.logged("died (its actor died)")
     assert not is_alive(embedding), "its process ends when its actor does"
+    assert not ray.left_files()
 
 
 def test_a_raylet_is_killed(
@@ -118,6 +116,7 @@ def test_a_raylet_is_killed(
     assert code == 5, job.process.text()
     assert accounts(job.run)["read"] >= LONGER * EXAMPLES
     wait_until(lambda: not any(map(is_alive, lost)), "the nodes of the lost machine end")
+    assert not ray.left_files()
 
 
 def test_the_driver_is_killed(
@@ -129,7 +128,8 @@ def test_the_driver_is_killed(
     actors = [parent for node in everywhere(ray, second) if (parent := node.parent()) is not None]
     assert len(nodes) == len(actors) + 1 == sum(NODES.values()) + 1
     job.process.kill()
-    wait_until(lambda: not any(map(is_alive, [*nodes, *actors])), "nothing is left")
+    wait_until(lambda: not any(map(is_alive, [*nodes, *actors])), "no process is left")
+    assert not ray.left_files()
 
 
 def test_a_cluster_that_is_too_small(start_job: Callable[..., Supervised]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from shadowsync.nodes.coordinator.checkpoint import calls
 from shadowsync.nodes.supervisor.run import resumed_job
 from shadowsync.pipeline.checkpoint.saved import open_saved
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
@@ -152,6 +153,39 @@ def test_checkpoints_that_fail_are_counted_and_the_one_before_opens(
     assert run.report.checkpoints is not None
     assert run.report.checkpoints.failed >= 1
     assert any("the storage does not answer" in event.what for event in run.report.events)
+
+
+@pytest.mark.parametrize("waits", ["during a checkpoint", "after one"])
+def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
+    cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    """The server takes requests and answers none; the job has a report all the same."""
+    monkeypatch.setattr(calls, "HURRY_SECONDS", 1.0)
+    often = 4_000 if waits == "during a checkpoint" else 10**9
+    settings: Changed = {"data": {"epochs": 10_000}, "checkpoint": {"every_examples": often}}
+    own = cluster(stored_in(settings, f"file://{tmp_path}/storage")).start()
+    wait_until(lambda: own.run.batches() > 20, "it trains")
+    silent, asked = threading.Event(), threading.Event()
+
+    def no_answer(*_: object) -> None:
+        asked.set()
+        silent.wait(120)
+        raise StorageError("too late")
+
+    try:
+        for name in ("list", "put", "put_if_absent"):
+            monkeypatch.setattr(LocalStore, name, no_answer)
+        if waits == "during a checkpoint":
+            wait_until(asked.is_set, "a checkpoint waits")
+        own.coordinator.interrupt()
+        wait_until((own.run.folder / "report.json").exists, "there is a report, and still no answer")
+        assert asked.is_set()
+    finally:
+        silent.set()
+    assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
+    assert own.report.ledger.adds_up, own.report.ledger.identities
+    said = "the storage did not answer within 1 s of the interrupt"
+    assert any(said in event.what for event in own.report.events)
 
 
 def test_a_replaced_shard_starts_from_the_storage(

@@ -44,12 +44,14 @@ class RayCluster:
     Attributes:
         head: the head's raylet.
         environment: of a driver.
+        temporary: where drivers and actors put temporary files.
         job_server: address of the server that `ray job submit` talks to, "" without one.
     """
 
-    def __init__(self, process: subprocess.Popen[str], environment: dict[str, str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], environment: dict[str, str], temporary: Path) -> None:
         self._process = process
         self.environment = environment
+        self.temporary = temporary
         self.job_server = ""
 
     def begin(self) -> None:
@@ -72,6 +74,10 @@ class RayCluster:
         self._process.stdin.write(f"{FREE}\n")
         self._process.stdin.flush()
         return float(self._read().get(resource, 0.0))
+
+    def left_files(self) -> list[Path]:
+        """Temporary files of shadowsync."""
+        return list(self.temporary.glob("shadowsync-*"))
 
     def close(self) -> None:
         """End all of it."""
@@ -110,7 +116,13 @@ def ray_cluster(
     that, and the driver's has it.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "RAY_"))}
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    environment |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DISABLE_IMPORT_WARNING": "1",
+        "TMPDIR": str(temporary),
+    }
     its_own = dict(environment)
     if without_shadowsync:
         (folder / "sitecustomize.py").write_text(WITHOUT_SHADOWSYNC, encoding="utf-8")
@@ -125,7 +137,7 @@ def ray_cluster(
             env=its_own,
             cwd=folder,
         )
-        cluster = RayCluster(process, environment)
+        cluster = RayCluster(process, environment, temporary)
         try:
             cluster.begin()
             yield cluster

@@ -18,7 +18,6 @@ from ....pipeline.metrics.ranking import metrics_by_label
 from ....pipeline.performance.priority import BACKGROUND_NICE
 from ....pipeline.text.format import counted, percent
 from ....pipeline.wire.control.orders import PauseTraining
-from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
 from ..state.changes import BestTakenOver, CheckpointScored, TrainingPaused
 from ..state.outcome import FinalModel, Scored, ValidationState
@@ -87,6 +86,7 @@ class CheckpointManager:
         self._state = server.state
         self._spans = spans
         self._checkpoints = server.state.checkpoints
+        self._calls = server.checkpoint_calls
         self._taker = RunningCheckpoint(server, model)
         job = server.state.job
         self._checkpoint_due = IntervalTrigger(job.checkpoint.every_examples, job.checkpoint.every_seconds)
@@ -157,7 +157,7 @@ class CheckpointManager:
             self._scoring.cancel()
             await asyncio.gather(self._scoring, return_exceptions=True)
         await self._scorer.close()
-        await run_in_thread_uncancellable(self._checkpoints.drop_all)
+        await self._calls.clean_up(self._checkpoints.drop_all)
 
     async def score_best(self, spans: Sequence[Span]) -> CheckpointScore:
         """Score the best checkpoint on other spans, once training has ended; raises as `CheckpointScorer`."""
@@ -170,7 +170,7 @@ class CheckpointManager:
 
     async def _adopt(self) -> None:
         """Take over the resumed run's best checkpoint, once; remove pins of a dead coordinator."""
-        await run_in_thread_uncancellable(self._checkpoints.drop_all)
+        await self._calls.clean_up(self._checkpoints.drop_all)
         state, start = self._state, self._state.job.start
         # Later it would replace a better one of this run.
         if not (start.resume and self._validates) or state.best_before is not None or state.scored:
@@ -178,9 +178,7 @@ class CheckpointManager:
         metric = self.validation.settings.metric
         try:
             digest = await asyncio.to_thread(input_digest, self._spans)
-            note = await run_in_thread_uncancellable(
-                self._checkpoints.adopt_best, start.checkpoint, metric, digest
-            )
+            note = await self._calls.run(self._checkpoints.adopt_best, start.checkpoint, metric, digest)
         except ShadowSyncError as error:
             self._server.event(
                 "coordinator", f"the best checkpoint of the resumed run was not taken over: {error}"
@@ -294,7 +292,7 @@ class CheckpointManager:
         """Have the last checkpoint wait for its validation."""
         self._pinned += 1
         try:
-            self._waiting.append(await run_in_thread_uncancellable(self._checkpoints.pin, self._pinned))
+            self._waiting.append(await self._calls.run(self._checkpoints.pin, self._pinned))
         except ShadowSyncError as error:
             self._server.event("coordinator", f"a checkpoint could not be validated: {error}")
             self.validation.fail()
@@ -312,7 +310,7 @@ class CheckpointManager:
         """
         while self._waiting:
             self.validation.skip()
-            await run_in_thread_uncancellable(self._checkpoints.drop, self._waiting.popleft())
+            await self._calls.run(self._checkpoints.drop, self._waiting.popleft())
 
     async def _validate(self, candidate: str) -> None:
         """Score a pinned checkpoint; keep it if it is the best."""
@@ -332,7 +330,7 @@ class CheckpointManager:
         except ShadowSyncError as error:
             self._fail(str(error))
         finally:
-            await run_in_thread_uncancellable(self._checkpoints.drop, candidate)
+            await self._calls.run(self._checkpoints.drop, candidate)
 
     def _tell_bad_rows(self, score: CheckpointScore) -> None:
         """Have an event say once which rows of the validation part are not scored."""
@@ -350,7 +348,7 @@ class CheckpointManager:
             note = BestNote(self.validation.settings.metric, scored.value, scored.examples, digest)
             # Promote it before it counts as the best: if that fails, the best so far stays.
             try:
-                await run_in_thread_uncancellable(self._checkpoints.promote, candidate, note)
+                await self._calls.run(self._checkpoints.promote, candidate, note)
             except asyncio.CancelledError as cancelled:
                 if cancelled.__cause__ is None:
                     # The folder has it by now, so the report must have it, too.

@@ -27,7 +27,6 @@ from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, Writ
 from ....pipeline.wire.field_checks import values_of
 from ....pipeline.wire.tasks import post
 from ....sync_algos.model_origin import ModelOrigin
-from ...runtime.threads import run_in_thread_uncancellable
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointWritten
 from ..state.job import JobState
@@ -236,20 +235,20 @@ class RunningCheckpoint:
         With `yields` the nodes write it in the time that training leaves: nobody waits for it. Raises
         ShadowSyncError if a node cannot write its part or is lost; the previous one then stays.
         """
-        began = time.monotonic()
+        began, calls = time.monotonic(), self._server.checkpoint_calls
         try:
-            partial = await run_in_thread_uncancellable(self._checkpoints.begin)
+            partial = await calls.run(self._checkpoints.begin)
             estimate = estimated_bytes(self._state.members.alive(), self._model.dense_elements)
             if (folder := self._checkpoints.folder) is not None:
-                await run_in_thread_uncancellable(require_room, folder, max(estimate, self._new_bytes))
+                await calls.run(require_room, folder, max(estimate, self._new_bytes))
             manifest = await self._write(partial, yields=yields)
             # A replacement node may be reading the checkpoint that this one would replace.
             require_all_shards(self._state)
-            await run_in_thread_uncancellable(self._commit, partial, manifest)
+            await calls.run(self._commit, partial, manifest)
         except BaseException:
             # Frees the disk of a failed checkpoint, which matters most if it is full. After success there is
             # nothing to remove.
-            await run_in_thread_uncancellable(self._checkpoints.sweep)
+            await calls.clean_up(self._checkpoints.sweep)
             raise
         log.info(
             "wrote a checkpoint at %d examples in %.2f s, %s of it new",
@@ -278,7 +277,7 @@ class RunningCheckpoint:
         # The ledger's file must have everything that the checkpoint has.
         await self._server.store.flush()
         part = WriteCheckpoint(partial, self._model.origin, running=True, yields=yields)
-        files = await asyncio.to_thread(snapshot.ledger.write, part_target(partial))
+        files = await self._server.checkpoint_calls.run(snapshot.ledger.write, part_target(partial))
         files += await self._parts([(shard, part) for shard in shards])
         trainers, syncs = self._state.members.alive("trainer"), self._state.members.alive("sync")
         if not trainers:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
-from shadowsync.deployment.ray.held_secret import held_key, hold, take_key
+from shadowsync.deployment.ray.held_file import held_key, hold, take_key
 from shadowsync.nodes.supervisor import starter
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKey, job_key
@@ -110,5 +110,5 @@ def test_an_actor_takes_the_key_of_its_job(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.environ[INSECURE_VARIABLE] == "1"
 
 
-def test_a_held_secret_is_for_this_user_alone() -> None:
+def test_a_held_file_is_for_this_user_alone() -> None:
     assert os.stat(hold("x")).st_mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""Secrets in files without a name, which end with their process."""
+"""The key and the job in files without a name, which end with their process however it dies."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from ...pipeline.wire.keys.job_key import INSECURE_VARIABLE, KEY_VARIABLE, JobKe
 
 
 def hold(text: str) -> str:
-    """Keep a secret in memory for this process's life; return its path.
+    """Keep a text in memory for this process's life; return its path.
 
-    Other processes of this user can read it there. The descriptor stays open, so that the path never stands
-    for another secret. Linux only, as is Ray's use of several machines.
+    Only this user's processes can read it there. The descriptor stays open, so that the path never stands for
+    another text. Linux only, as is Ray's use of several machines.
     """
     descriptor = os.memfd_create("shadowsync")
     os.fchmod(descriptor, 0o600)
-    os.write(descriptor, text.encode("ascii"))
+    with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+        file.write(text)
     return f"/proc/{os.getpid()}/fd/{descriptor}"
 
 

@@ -1,0 +1,76 @@
+"""Calls of a run's checkpoints from the coordinator's loop. Imports no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+from ....pipeline.checkpoint.run_checkpoints import RunCheckpoints
+from ....pipeline.checkpoint.store.contract import StorageError
+from ....pipeline.errors import ResourceError
+from ....pipeline.text.format import duration
+from ....pipeline.wire.tasks import on_daemon_thread
+from ...runtime.threads import run_in_thread_uncancellable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The supervisor kills the coordinator nine seconds after an interrupt, and the report is still to be written.
+HURRY_SECONDS: Final = 6.0
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointCalls:
+    """Calls that run on threads, and that a silent storage cannot hold up once the job is interrupted.
+
+    A call ends with its work, also if it is cancelled, so that a clean-up runs alone. The exception is a
+    storage that is still silent HURRY_SECONDS after the interrupt: the job ends without it.
+
+    Args:
+        checkpoints: those of the run.
+    """
+
+    def __init__(self, checkpoints: RunCheckpoints) -> None:
+        self._checkpoints = checkpoints
+        self._deadline: float | None = None
+
+    def hurry(self) -> None:
+        """Give all calls together HURRY_SECONDS from now. A call that is waiting has to be cancelled, too."""
+        self._deadline = asyncio.get_running_loop().time() + HURRY_SECONDS
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `work` returns; raises what it raises.
+
+        Raises StorageError if the time of a job in a hurry is over.
+        """
+        if self._checkpoints.folder is not None:
+            return await run_in_thread_uncancellable(work, *args, **kwargs)
+        task = asyncio.ensure_future(on_daemon_thread(partial(work, *args, **kwargs), "storage"))
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            left = self._left_seconds()
+            if left is not None and left <= 0:
+                task.cancel()
+                silent = f"the storage did not answer within {duration(HURRY_SECONDS)} of the interrupt"
+                raise cancelled or StorageError(silent)
+            try:
+                await asyncio.wait({task}, timeout=left)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled from task.exception()
+        return task.result()
+
+    async def clean_up(self, work: Callable[[], None]) -> None:
+        """Run `work`, without which the job can end; an error of the storage is logged."""
+        try:
+            await self.run(work)
+        except (StorageError, ResourceError) as error:
+            log.warning("checkpoints are not cleaned up: %s", error)
+
+    def _left_seconds(self) -> float | None:
+        return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()

@@ -1,0 +1,104 @@
+"""Calls of checkpoints end with their work, unless the storage is silent and the job in a hurry."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from shadowsync.nodes.coordinator.checkpoint import calls as module
+from shadowsync.nodes.coordinator.checkpoint.calls import CheckpointCalls
+from shadowsync.pipeline.checkpoint.run_checkpoints import (
+    FolderCheckpoints,
+    RunCheckpoints,
+    StoredCheckpoints,
+)
+from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
+from shadowsync.pipeline.checkpoint.store.contract import StorageError
+
+
+@pytest.fixture(params=["folder", "storage"])
+def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> RunCheckpoints:
+    if request.param == "folder":
+        return FolderCheckpoints(tmp_path)
+    return stored(tmp_path)
+
+
+def stored(folder: Path) -> StoredCheckpoints:
+    return StoredCheckpoints(CheckpointStorage.open(f"file://{folder}/storage"))
+
+
+class Slow:
+    """Work that a test lets end."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end, self.ended = (threading.Event() for _ in range(3))
+
+    def __call__(self) -> str:
+        self.began.set()
+        self.may_end.wait(60)
+        self.ended.set()
+        return "done"
+
+
+def test_what_it_returns_and_raises(checkpoints: RunCheckpoints) -> None:
+    async def check() -> None:
+        def fail() -> None:
+            raise StorageError("no")
+
+        calls = CheckpointCalls(checkpoints)
+        assert (await calls.run(checkpoints.begin)).startswith(("file://", "/"))
+        with pytest.raises(StorageError, match="no"):
+            await calls.run(fail)
+        await calls.clean_up(fail)
+
+    asyncio.run(check())
+
+
+def test_a_cancelled_call_ends_with_its_work(checkpoints: RunCheckpoints) -> None:
+    async def check() -> None:
+        work, calls = Slow(), CheckpointCalls(checkpoints)
+        calling = asyncio.create_task(calls.run(work))
+        await asyncio.to_thread(work.began.wait)
+        calling.cancel()
+        done, _ = await asyncio.wait({calling}, timeout=0.2)
+        assert not done
+        work.may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert work.ended.is_set()
+
+    asyncio.run(check())
+
+
+def test_a_job_in_a_hurry_gives_up_a_silent_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        monkeypatch.setattr(module, "HURRY_SECONDS", 0.2)
+        work, calls = Slow(), CheckpointCalls(stored(tmp_path))
+        calling = asyncio.create_task(calls.run(work))
+        await asyncio.to_thread(work.began.wait)
+        calls.hurry()
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        assert not work.ended.is_set()
+        later = Slow()
+        with pytest.raises(StorageError, match="did not answer within 200 ms of the interrupt"):
+            await calls.run(later)
+        assert not later.began.is_set()
+        await calls.clean_up(lambda: None)
+        work.may_end.set()
+
+    asyncio.run(check())
+
+
+def test_a_job_in_a_hurry_still_uses_a_storage_that_answers(checkpoints: RunCheckpoints) -> None:
+    async def check() -> None:
+        calls = CheckpointCalls(checkpoints)
+        calls.hurry()
+        work = Slow()
+        work.may_end.set()
+        assert await calls.run(work) == "done"
+
+    asyncio.run(check())
