@@ -11,6 +11,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,6 +123,8 @@ def ray_cluster(
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DISABLE_IMPORT_WARNING": "1",
         "TMPDIR": str(temporary),
+        # Ray's own files have sockets among them, whose paths must be short.
+        "RAY_TMPDIR": tempfile.gettempdir(),
     }
     its_own = dict(environment)
     if without_shadowsync:
