@@ -345,6 +345,30 @@ def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: 
     _require_whole(own.run.report)
 
 
+@pytest.mark.parametrize("role", ["trainer", pytest.param("reader", marks=pytest.mark.matrix)])
+def test_a_node_that_was_given_up_comes_back_to_the_next_one(
+    in_process: Callable[..., InProcessCluster], role: str
+) -> None:
+    """It stood still; what it sends to the new coordinator counts for nothing, and it ends."""
+    slowed = Slowed(30)
+    own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), faults=(slowed,)).start()
+    own.wait_for_batches(30)
+    node = own.nodes[role][0]
+    node.suspend()
+    wait_until(lambda: own.run.logged(f"{node.name}: was silent for 2 s"), "the coordinator gives it up")
+    own.coordinator.kill()
+    own.take_over()
+    wait_until(lambda: own.run.logged("died; another one took over"), "another one takes over")
+    node.resume()
+    assert node.wait() == ExitCode.STOPPED_BY_DEATH, node.text()
+    assert "was silent for 2 s" in node.text()
+    slowed.release()
+    assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    _require_whole(own.run.report)
+    said = [event.what for event in own.run.report.events if event.node == node.name]
+    assert said.count("was silent for 2 s") == 1, "it is declared dead once"
+
+
 @pytest.mark.matrix
 def test_it_dies_while_a_shard_is_replaced(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch

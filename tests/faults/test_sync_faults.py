@@ -50,9 +50,11 @@ def test_a_fixed_rate_waits_for_the_stopped_node(cluster: Callable[..., AnyClust
     own.wait_for_batches(40)
     sync = own.nodes["sync"][0]
     sync.suspend()
-    before = own.run.batches()
+    # Some of these were trained before, and each trainer has two iterations left.
+    held_up = own.run.batches() + 100
+    assert not own.run.reaches(held_up, 3.0), "training waits"
     sync.resume()
-    own.wait_for_batches(before + 60)
+    own.wait_for_batches(held_up + 60)
     own.coordinator.interrupt()
     assert own.wait() == 130
     assert own.run.report.sync.gap_max == 2
