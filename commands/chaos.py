@@ -82,13 +82,14 @@ def chaos(
     clock   the wall clock of a process jumps by 10 minutes or a day, and later jumps back
     """
     from ..lab.chaos.run import ChaosPlan, run_chaos
+    from ..nodes.launch import with_sync_nodes
     from ..pipeline.errors import ExitCode, JobFileError
     from ..pipeline.input.plan import require_fixed_input
     from ..pipeline.jobfile.load import load_job
 
     if out.exists() and any(out.iterdir()):
         raise JobFileError("is not empty", where=f"--out {out}", remedy="give another folder")
-    job = load_job(str(job_file), overrides)
+    job = with_sync_nodes(load_job(str(job_file), overrides), may_import=False)
     require_fixed_input(job)
     if not job.checkpoint.model_fields_set:
         overrides = (*overrides, "checkpoint.every_seconds=5")

@@ -158,9 +158,12 @@ class CenterRounds(FixedRate):
 
     def close(self) -> None:
         """Close the sockets, on the worker's thread."""
-        if self._loop is not None:
+        if self._loop is None:
+            return
+        try:
             if self._center is not None:
                 self._center.close()
+        finally:
             self._loop.close()
 
     async def _round(self) -> None:

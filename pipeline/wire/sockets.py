@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -313,11 +314,13 @@ def send_now(socket: zmq.asyncio.Socket, frames: list[Any]) -> bool:
 class Waker:
     """A socket pair that wakes a thread waiting in a poller.
 
-    Any thread may call `wake`; only the waiting thread may call `fileno` and `clear`.
+    Any thread may call `wake`; only the waiting thread may call `fileno` and `clear`. One that nobody closes,
+    since its thread could not be started, is closed when it is garbage.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
+        weakref.finalize(self, _close_all, self._reader, self._writer)
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 
@@ -342,5 +345,9 @@ class Waker:
 
     def close(self) -> None:
         """Close both ends."""
-        self._reader.close()
-        self._writer.close()
+        _close_all(self._reader, self._writer)
+
+
+def _close_all(*sockets: socket.socket) -> None:
+    for one in sockets:
+        one.close()

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from shadowsync import cli
+from shadowsync.lab.chaos import run
 from shadowsync.lab.chaos.schedule import FAULT_KINDS, FIRST_SHARE, LAST_SHARE, ScheduledFault, schedule
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.errors import ClusterError
+from shadowsync.tests.support.runs import JobMaker
 
 COUNTS = {"reader": 1, "trainer": 2, "embedding": 2, "sync": 0, "coordinator": 1}
 PROCESSES = ("kill", "stop")
@@ -26,6 +33,21 @@ def test_as_many_as_are_wanted_and_each_role_in_turn(kills: int) -> None:
     assert set(roles) <= set(COUNTS) - {"sync"}
     assert max(roles.values()) - min(roles.get(role, 0) for role in COUNTS if COUNTS[role]) <= 1
     assert all(FIRST_SHARE <= fault.after <= LAST_SHARE for fault in faults)
+
+
+@pytest.mark.parametrize(("algorithm", "syncs"), [("bmuf", 0), ("easgd", 1)])
+def test_only_a_job_with_a_center_has_faults_of_sync_nodes(
+    job_file: JobMaker, monkeypatch: pytest.MonkeyPatch, algorithm: str, syncs: int
+) -> None:
+    jobs = list[Job]()
+
+    def take(job: Job, *_: Any) -> None:
+        jobs.append(job)
+        raise ClusterError("enough")
+
+    monkeypatch.setattr(run, "run_chaos", take)
+    CliRunner().invoke(cli.main, ["chaos", str(job_file({"sync": {"algorithm": algorithm}}))])
+    assert [job.expected["sync"] for job in jobs] == [syncs]
 
 
 def test_some_come_two_at_once_and_some_only_stop() -> None:

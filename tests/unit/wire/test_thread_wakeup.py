@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -33,6 +35,15 @@ def test_it_wakes_until_cleared(waker: Waker) -> None:
     assert poller.poll(0) == []
     waker.wake()
     assert poller.poll(60_000)
+
+
+def test_one_that_nobody_closed_is_closed_when_it_is_garbage() -> None:
+    """Otherwise Python would warn of its two sockets, which is an error here."""
+    made = Waker()
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None
 
 
 def test_another_thread_wakes_a_poller_that_waits(waker: Waker) -> None:
