@@ -382,8 +382,7 @@ class Supervisor:
     def _stop(self) -> None:
         """Have the coordinator end the job within STOP_SECONDS, with a checkpoint and a report."""
         self._stopping.set()
-        coordinator = self._coordinator
-        if coordinator is not None and not coordinator.ended.is_set():
+        if (coordinator := self._coordinator) is not None:
             coordinator.signal(signal.SIGTERM)
             asyncio.get_running_loop().call_later(STOP_SECONDS, coordinator.signal, signal.SIGKILL)
 
