@@ -59,11 +59,11 @@ def supervised_option(command: F) -> F:
 
 
 def job_of(job_file: str, overrides: tuple[str, ...], *, torch: bool, resolved: bool = False) -> Job:
-    """Load the job from TOML, or from the resolved JSON of a run folder or a supervisor.
+    """Load the job from TOML, or from the JSON of a resolved one.
 
-    A file that ends with ".json" has such JSON, and any file that is said to be `resolved`. `torch` says
-    whether this process has torch anyway, and may import an algorithm. Raises JobFileError for overrides of a
-    JSON file.
+    A run folder has such JSON in job.json; a supervisor gives its nodes a file of any name, and says that it
+    is `resolved`. `torch` says whether this process has torch anyway, and may import an algorithm. Raises
+    JobFileError for overrides of JSON.
     """
     from ...nodes.launch import with_sync_nodes
     from ...pipeline.errors import JobFileError

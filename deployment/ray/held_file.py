@@ -1,4 +1,4 @@
-"""The key and the job in files without a name, which end with their process however it dies."""
+"""Files without a name, which end with their process."""
 
 from __future__ import annotations
 

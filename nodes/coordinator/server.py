@@ -28,7 +28,7 @@ from ..runtime.health import Health, coordinator_health, health_path, serve_heal
 from ..runtime.process import ProcessHooks
 from ..runtime.settings import NodeSettings
 from .audit import lost_batches
-from .checkpoint.calls import CheckpointCalls
+from .checkpoint_calls import CheckpointCalls
 from .control_server import ControlServer
 from .journal import JobJournal
 from .ledger.store import LedgerWriter

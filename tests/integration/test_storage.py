@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import calls
+from shadowsync.nodes.coordinator import checkpoint_calls
 from shadowsync.nodes.supervisor.run import resumed_job
 from shadowsync.pipeline.checkpoint.saved import open_saved
 from shadowsync.pipeline.checkpoint.storage import CheckpointStorage
@@ -160,7 +160,7 @@ def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
     cluster: Callable[..., InProcessCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
     """The server takes requests and answers none; the job has a report all the same."""
-    monkeypatch.setattr(calls, "HURRY_SECONDS", 1.0)
+    monkeypatch.setattr(checkpoint_calls, "HURRY_SECONDS", 1.0)
     often = 4_000 if waits == "during a checkpoint" else 10**9
     settings: Changed = {"data": {"epochs": 10_000}, "checkpoint": {"every_examples": often}}
     own = cluster(stored_in(settings, f"file://{tmp_path}/storage")).start()

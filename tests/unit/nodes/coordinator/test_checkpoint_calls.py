@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from shadowsync.nodes.coordinator.checkpoint import calls as module
-from shadowsync.nodes.coordinator.checkpoint.calls import CheckpointCalls
+from shadowsync.nodes.coordinator import checkpoint_calls
+from shadowsync.nodes.coordinator.checkpoint_calls import CheckpointCalls
 from shadowsync.pipeline.checkpoint.run_checkpoints import (
     FolderCheckpoints,
     RunCheckpoints,
@@ -74,7 +74,7 @@ def test_a_cancelled_call_ends_with_its_work(checkpoints: RunCheckpoints) -> Non
 
 def test_a_job_in_a_hurry_gives_up_a_silent_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
-        monkeypatch.setattr(module, "HURRY_SECONDS", 0.2)
+        monkeypatch.setattr(checkpoint_calls, "HURRY_SECONDS", 0.2)
         work, calls = Slow(), CheckpointCalls(stored(tmp_path))
         calling = asyncio.create_task(calls.run(work))
         await asyncio.to_thread(work.began.wait)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
-from ....pipeline.checkpoint.run_checkpoints import RunCheckpoints
-from ....pipeline.checkpoint.store.contract import StorageError
-from ....pipeline.errors import ResourceError
-from ....pipeline.text.format import duration
-from ....pipeline.wire.tasks import on_daemon_thread
-from ...runtime.threads import run_in_thread_uncancellable
+from ...pipeline.checkpoint.run_checkpoints import RunCheckpoints
+from ...pipeline.checkpoint.store.contract import StorageError
+from ...pipeline.errors import ResourceError
+from ...pipeline.text.format import duration
+from ...pipeline.wire.tasks import on_daemon_thread
+from ..runtime.threads import run_in_thread_uncancellable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointCalls:
-    """Calls that run on threads, and that a silent storage cannot hold up once the job is interrupted.
+    """Call checkpoints on threads; no silent storage holds up an interrupted job.
 
     A call ends with its work, also if it is cancelled, so that a clean-up runs alone. The exception is a
     storage that is still silent HURRY_SECONDS after the interrupt: the job ends without it.
@@ -39,7 +39,10 @@ class CheckpointCalls:
         self._deadline: float | None = None
 
     def hurry(self) -> None:
-        """Give all calls together HURRY_SECONDS from now. A call that is waiting has to be cancelled, too."""
+        """Give all calls together HURRY_SECONDS from now.
+
+        One that is waiting has to be cancelled, too.
+        """
         self._deadline = asyncio.get_running_loop().time() + HURRY_SECONDS
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -66,7 +69,7 @@ class CheckpointCalls:
         return task.result()
 
     async def clean_up(self, work: Callable[[], None]) -> None:
-        """Run `work`, without which the job can end; an error of the storage is logged."""
+        """Run `work`; an error of the storage is logged."""
         try:
             await self.run(work)
         except (StorageError, ResourceError) as error:
