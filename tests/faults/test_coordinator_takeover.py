@@ -112,6 +112,7 @@ def test_it_is_started_again_by_the_same_command(processes: Callable[..., Cluste
     own.start_coordinator(*options)
     assert own.run.folder.resolve() != before
     own.coordinator.kill()
+    own.coordinator.wait()
 
 
 def _die_at(in_process: Callable[..., InProcessCluster], moments: Sequence[int]) -> InProcessCluster:
