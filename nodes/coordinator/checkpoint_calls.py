@@ -48,7 +48,8 @@ class CheckpointCalls:
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `work` returns; raises what it raises.
 
-        Raises StorageError if the time of a job in a hurry is over.
+        Raises StorageError if the time of a job in a hurry is over. If this is cancelled, it raises
+        CancelledError at the end of the work, with a cause unless the work was done.
         """
         if self._checkpoints.folder is not None:
             return await run_in_thread_uncancellable(work, *args, **kwargs)
@@ -58,8 +59,10 @@ class CheckpointCalls:
             left = self._left_seconds()
             if left is not None and left <= 0:
                 task.cancel()
-                silent = f"the storage did not answer within {duration(HURRY_SECONDS)} of the interrupt"
-                raise cancelled or StorageError(silent)
+                silent = self._silent()
+                if cancelled is None:
+                    raise silent
+                raise cancelled from silent
             try:
                 await asyncio.wait({task}, timeout=left)
             except asyncio.CancelledError as error:
@@ -74,6 +77,9 @@ class CheckpointCalls:
             await self.run(work)
         except (StorageError, ResourceError) as error:
             log.warning("checkpoints are not cleaned up: %s", error)
+
+    def _silent(self) -> StorageError:
+        return StorageError(f"the storage did not answer within {duration(HURRY_SECONDS)} of the interrupt")
 
     def _left_seconds(self) -> float | None:
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()

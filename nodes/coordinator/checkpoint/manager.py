@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ....pipeline.checkpoint.best import BEST
@@ -310,7 +311,7 @@ class CheckpointManager:
         """
         while self._waiting:
             self.validation.skip()
-            await self._calls.run(self._checkpoints.drop, self._waiting.popleft())
+            await self._calls.clean_up(partial(self._checkpoints.drop, self._waiting.popleft()))
 
     async def _validate(self, candidate: str) -> None:
         """Score a pinned checkpoint; keep it if it is the best."""
@@ -330,7 +331,7 @@ class CheckpointManager:
         except ShadowSyncError as error:
             self._fail(str(error))
         finally:
-            await self._calls.run(self._checkpoints.drop, candidate)
+            await self._calls.clean_up(partial(self._checkpoints.drop, candidate))
 
     def _tell_bad_rows(self, score: CheckpointScore) -> None:
         """Have an event say once which rows of the validation part are not scored."""

@@ -65,9 +65,10 @@ def test_a_cancelled_call_ends_with_its_work(checkpoints: RunCheckpoints) -> Non
         done, _ = await asyncio.wait({calling}, timeout=0.2)
         assert not done
         work.may_end.set()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as raised:
             await calling
         assert work.ended.is_set()
+        assert raised.value.__cause__ is None, "it was done"
 
     asyncio.run(check())
 
@@ -80,9 +81,10 @@ def test_a_job_in_a_hurry_gives_up_a_silent_storage(tmp_path: Path, monkeypatch:
         await asyncio.to_thread(work.began.wait)
         calls.hurry()
         calling.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as raised:
             await calling
         assert not work.ended.is_set()
+        assert isinstance(raised.value.__cause__, StorageError), "it was not done"
         later = Slow()
         with pytest.raises(StorageError, match="did not answer within 200 ms of the interrupt"):
             await calls.run(later)
