@@ -27,7 +27,7 @@ help:
 	@echo "make variants run the variants of jobs and the faults without a kill that make test leaves out"
 	@echo "make gpu    run the tests and take the figures that need a GPU; first install a torch for it: make clean gpu TORCH_INDEX="
 	@echo "make ray    run the tests of jobs on a Ray cluster of this machine; installs Ray, 240 MB, beside the rest"
-	@echo "make ray-kills  of these, the accounts of a job and the kills: a minute and a half"
+	@echo "make ray-kills  of these, the accounts of a job and the kills: some two minutes"
 	@echo "make clean  remove the virtual environment, the demo's data and its runs"
 
 $(VENV)/.torch: constraints.txt

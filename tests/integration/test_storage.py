@@ -165,11 +165,11 @@ def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
     settings: Changed = {"data": {"epochs": 10_000}, "checkpoint": {"every_examples": often}}
     own = cluster(stored_in(settings, f"file://{tmp_path}/storage")).start()
     wait_until(lambda: own.run.batches() > 20, "it trains")
-    silent, asked = threading.Event(), threading.Event()
+    may_answer, asked = threading.Event(), threading.Event()
 
     def no_answer(*_: object) -> None:
         asked.set()
-        silent.wait(120)
+        may_answer.wait(120)
         raise StorageError("too late")
 
     try:
@@ -181,7 +181,7 @@ def test_an_interrupted_job_does_not_wait_for_a_silent_storage(
         wait_until((own.run.folder / "report.json").exists, "there is a report, and still no answer")
         assert asked.is_set()
     finally:
-        silent.set()
+        may_answer.set()
     assert own.wait() == ExitCode.INTERRUPTED, own.coordinator.text()
     assert own.report.ledger.adds_up, own.report.ledger.identities
     said = "the storage did not answer within 1 s of the interrupt"
