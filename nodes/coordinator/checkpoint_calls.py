@@ -13,7 +13,6 @@ from ...pipeline.checkpoint.store.contract import StorageError
 from ...pipeline.errors import ResourceError
 from ...pipeline.text.format import duration
 from ...pipeline.wire.tasks import on_daemon_thread
-from ..runtime.threads import run_in_thread_uncancellable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,17 +45,17 @@ class CheckpointCalls:
         self._deadline = asyncio.get_running_loop().time() + HURRY_SECONDS
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what `work` returns; raises what it raises.
+        """Run `work` on a thread, and return what it returns; raises what it raises.
 
         Raises StorageError if the time of a job in a hurry is over. If this is cancelled, it raises
         CancelledError at the end of the work, with a cause unless the work was done.
         """
-        if self._checkpoints.folder is not None:
-            return await run_in_thread_uncancellable(work, *args, **kwargs)
-        task = asyncio.ensure_future(on_daemon_thread(partial(work, *args, **kwargs), "storage"))
+        call, in_storage = partial(work, *args, **kwargs), self._checkpoints.folder is None
+        on_thread = on_daemon_thread(call, "storage") if in_storage else asyncio.to_thread(call)
+        task = asyncio.ensure_future(on_thread)
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
-            left = self._left_seconds()
+            left = self._left_seconds() if in_storage else None
             if left is not None and left <= 0:
                 task.cancel()
                 silent = self._silent()

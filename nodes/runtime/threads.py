@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, TypeVar
 
 import zmq
 
@@ -210,24 +210,3 @@ class ListeningService(MessageHandler, CommandedService):
 
     def finish_taken(self) -> None:
         """Finish taken work before a command runs, unless the thread is `stopping`."""
-
-
-P = ParamSpec("P")
-
-
-async def run_in_thread_uncancellable(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `work` on a thread; return its result or raise its exception.
-
-    A thread cannot be cancelled. If this coroutine is cancelled, it still waits for the end of the work, and
-    then raises CancelledError from the work's exception, so that a clean-up never runs beside the work.
-    """
-    task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled from task.exception()
-    return task.result()

@@ -30,15 +30,18 @@ def stored(folder: Path) -> StoredCheckpoints:
 
 
 class Slow:
-    """Work that a test lets end."""
+    """Work that a test lets end, or fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
         self.began, self.may_end, self.ended = (threading.Event() for _ in range(3))
 
     def __call__(self) -> str:
         self.began.set()
         self.may_end.wait(60)
         self.ended.set()
+        if self._fails:
+            raise KeyError("x")
         return "done"
 
 
@@ -56,19 +59,21 @@ def test_what_it_returns_and_raises(checkpoints: RunCheckpoints) -> None:
     asyncio.run(check())
 
 
-def test_a_cancelled_call_ends_with_its_work(checkpoints: RunCheckpoints) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_cancelled_call_ends_with_its_work(checkpoints: RunCheckpoints, fails: bool) -> None:
     async def check() -> None:
-        work, calls = Slow(), CheckpointCalls(checkpoints)
+        work, calls = Slow(fails=fails), CheckpointCalls(checkpoints)
         calling = asyncio.create_task(calls.run(work))
-        await asyncio.to_thread(work.began.wait)
-        calling.cancel()
-        done, _ = await asyncio.wait({calling}, timeout=0.2)
-        assert not done
+        await asyncio.to_thread(work.began.wait, 60.0)
+        for _ in range(2):
+            calling.cancel()
+            done, _ = await asyncio.wait({calling}, timeout=0.05)
+            assert not done
         work.may_end.set()
         with pytest.raises(asyncio.CancelledError) as raised:
             await calling
         assert work.ended.is_set()
-        assert raised.value.__cause__ is None, "it was done"
+        assert isinstance(raised.value.__cause__, KeyError) is fails, "without a cause it was done"
 
     asyncio.run(check())
 
