@@ -1,12 +1,13 @@
-"""Full pipeline over plain Hogwild, and shadow EASGD over no synchronization.
+"""Full pipeline over plain Hogwild, and shadow synchronization over none.
 
 All runs are on one machine.
 
     python benchmarks/speed/pipeline.py --rounds 10 [--peer P2_TORCH.py] --out docs/results/pipeline.json
 
 All nodes are counted: reader, embedding, sync, coordinator and trainers share the cores that Hogwild has
-to itself. To check the baseline, `--peer` also runs another program, which prints a JSON line with `ex_s` and
-`cpu_s_per_M`.
+to itself. `shadow` has the default algorithm and checkpoints; `easgd` another algorithm, and `unsaved` no
+checkpoints. To check the baseline, `--peer` also runs another program, which prints a JSON line with `ex_s`
+and `cpu_s_per_M`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ def peer(script: str, batch: int) -> Figures:
     return {"examples_per_second": line["ex_s"], "cpu_seconds_per_million": line["cpu_s_per_M"]}
 
 
-def ours(log: Path, batch: int, sync: dict[str, Any]) -> Figures:
+def ours(log: Path, batch: int, changes: Mapping[str, dict[str, Any]]) -> Figures:
     """The figures of a whole job of ours.
 
-    1 reader, 1 embedding node, 2 trainers of 1 worker, and a sync node if there is synchronization.
+    1 reader, 1 embedding node, 2 trainers of 1 worker, and a sync node if the algorithm has a center.
     """
     report = run_job(
         {
@@ -52,7 +53,7 @@ def ours(log: Path, batch: int, sync: dict[str, Any]) -> Figures:
             "model": {"table_rows": 100_000},
             "trainer": {"count": 2, "workers": 1, "batch": batch, "optimizer": "sgd", "lr": 0.01},
             "embedding": {"nodes": 1, "optimizer": "sgd", "lr": 0.01},
-            "sync": sync,
+            **changes,
         }
     )
     figures = {
@@ -77,8 +78,10 @@ def main() -> None:
     log = write_peer_log(given.data / f"peer-{given.examples}.parquet", given.examples)
     runs: dict[str, Callable[[], Figures]] = {
         "hogwild": lambda: hogwild(given.batch),
-        "shadow": lambda: ours(log, given.batch, {"algorithm": "easgd"}),
-        "none": lambda: ours(log, given.batch, {"algorithm": "none"}),
+        "shadow": lambda: ours(log, given.batch, {}),
+        "easgd": lambda: ours(log, given.batch, {"sync": {"algorithm": "easgd"}}),
+        "unsaved": lambda: ours(log, given.batch, {"checkpoint": {"every_seconds": 0.0}}),
+        "none": lambda: ours(log, given.batch, {"sync": {"algorithm": "none"}}),
     }
     if given.peer:
         runs["peer"] = lambda: peer(given.peer, given.batch)
@@ -88,6 +91,8 @@ def main() -> None:
         "shadow / hogwild": ratio(speed["shadow"], speed["hogwild"]),
         "none / hogwild": ratio(speed["none"], speed["hogwild"]),
         "shadow / none": ratio(speed["shadow"], speed["none"]),
+        "easgd / none": ratio(speed["easgd"], speed["none"]),
+        "shadow / unsaved": ratio(speed["shadow"], speed["unsaved"]),
     }
     if given.peer:
         ratios["hogwild / peer"] = ratio(speed["hogwild"], speed["peer"])
