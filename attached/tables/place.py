@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from ...nodes.runtime.node import GONE_TIMEOUTS
+from ...nodes.runtime.role import GONE_TIMEOUTS
 from ...nodes.runtime.settings import NodeSettings
 from ...pipeline.config.sections import RunSection
 from ...pipeline.errors import ClusterError, ExitCode, ShadowSyncError

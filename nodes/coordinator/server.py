@@ -26,6 +26,7 @@ from ...pipeline.wire.retransmission import REISSUE
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError
 from ..runtime.health import Health, coordinator_health, health_path, serve_health
 from ..runtime.process import ProcessHooks
+from ..runtime.role import GONE_TIMEOUTS
 from ..runtime.settings import NodeSettings
 from .audit import lost_batches
 from .checkpoint_calls import CheckpointCalls
@@ -70,6 +71,7 @@ class CoordinatorServer(ControlServer):
         self.journal = JobJournal(state, store, self._failed)
         self._handle: HandleMemberRequest | None = None
         self._died: Callable[[Member], None] | None = None
+        self._took_over_at = 0.0
 
     def start(
         self,
@@ -80,7 +82,7 @@ class CoordinatorServer(ControlServer):
         """Begin to receive, to watch heartbeats, and to handle signals.
 
         `handle` answers requests; `died` is called with each dead node. `replies` are those of a dead
-        coordinator, by token and number; its living nodes have the usual time to send a message again.
+        coordinator, by token and number; its living nodes have GONE_TIMEOUTS node timeouts to send a message.
         """
         self._handle, self._died = handle, died
         if self.state.stop is not None:
@@ -88,9 +90,10 @@ class CoordinatorServer(ControlServer):
             self._stopped.set()
         loop = asyncio.get_running_loop()
         self.journal.take_over(replies or {})
+        self._took_over_at = loop.time()
         for token, before in (replies or {}).items():
             self.sessions.begin(token.encode(), self._new_session(token.encode(), token, before))
-            self.sessions.record_seen(token.encode(), loop.time())
+            self.sessions.record_seen(token.encode(), self._took_over_at)
         self.spawn(self._receive())
         self.spawn(self._watch())
         if (path := health_path(supervised=False)) is not None:
@@ -247,8 +250,10 @@ class CoordinatorServer(ControlServer):
         members = self.state.members
         for member in [*members.alive(), *members.joining()]:
             seen_at = self.sessions.seen_at(member.info.token)
-            if member.ready and seen_at is not None and now - seen_at > limit:
-                self.mark_dead(member.info.token, f"was silent for {duration(limit)}")
+            # A node that was not heard since the takeover may still be connecting.
+            patience = limit * (GONE_TIMEOUTS if seen_at == self._took_over_at else 1)
+            if member.ready and seen_at is not None and now - seen_at > patience:
+                self.mark_dead(member.info.token, f"was silent for {duration(patience)}")
         start = self.state.job.run.start_timeout_seconds
         for member in members.joining() if self.state.is_training else ():
             if not member.ready and now - member.joined_at > start:

@@ -36,7 +36,7 @@ from ...pipeline.wire.tasks import TaskSet, post, race
 from .health import Health, node_health, serve_health
 from .process import ProcessHooks
 from .process_figures import NodeProfile, process_metrics
-from .role import SILENT_TIMEOUTS, NodeContext, Role
+from .role import GONE_TIMEOUTS, SILENT_TIMEOUTS, NodeContext, Role
 from .settings import NodeSettings, metrics_address, resolve_advertised_host
 
 if TYPE_CHECKING:
@@ -44,12 +44,10 @@ if TYPE_CHECKING:
 
 
 ORPHAN_SECONDS = 9.0
-# Node timeouts for which a node waits for a coordinator that it has no connection to.
-GONE_TIMEOUTS = 2
 
 # Broken handshakes in a row that mean another key. They take some seconds, since a proxy in front of a
 # coordinator that is not up yet also accepts connections and ends them.
-MOST_BROKEN_HANDSHAKES = 10
+MOST_BROKEN_HANDSHAKES = 16
 # The other side gave the reason: a key on one side only, or one that it does not admit.
 _REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _CONNECTION_EVENTS = (

@@ -23,6 +23,9 @@ from ...pipeline.wire.sockets import Listener
 
 # Node timeouts for which a node waits for a silent coordinator, which may be paused and then continue.
 SILENT_TIMEOUTS = 12
+# Node timeouts for which a node waits for a coordinator that it has no connection to, and a coordinator that
+# took over for a node's first message: the node may still be connecting.
+GONE_TIMEOUTS = 2
 
 
 @dataclass

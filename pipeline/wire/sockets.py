@@ -47,7 +47,7 @@ def configure_socket(socket: zmq.Socket[bytes] | Any) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_TENSOR_BYTES)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MILLISECONDS)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import STRANGERS, JobState
 from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.errors import ClusterError, ExitCode
-from shadowsync.pipeline.wire.control.base import Request, encode_body
+from shadowsync.pipeline.text.format import duration
+from shadowsync.pipeline.wire.control.base import Reply, Request, encode_body
 from shadowsync.pipeline.wire.control.messages import (
     ChildExited,
     GetStatus,
@@ -71,9 +72,15 @@ class Client:
 
 
 def served(
-    folder: Path, work: Callable[[CoordinatorServer, Client], Awaitable[None]], identity: str = TOKEN
+    folder: Path,
+    work: Callable[[CoordinatorServer, Client], Awaitable[None]],
+    identity: str = TOKEN,
+    replies: Mapping[str, Mapping[int, Reply]] | None = None,
 ) -> JobState:
-    """Runs `work` with a server whose job has two trainers and SUPERVISOR, and the client of one of them."""
+    """Runs `work` with a server whose job has two trainers and SUPERVISOR, and the client of one of them.
+
+    With `replies` it took over from a dead one.
+    """
 
     async def main() -> JobState:
         state = state_of(folder, [member("trainer", 0), member("trainer", 1)])
@@ -82,7 +89,7 @@ def served(
         context = zmq.asyncio.Context()
         client = Client(context, server.listen(), identity)
         requests = RequestHandler(server)
-        server.start(requests.handle, requests.died)
+        server.start(requests.handle, requests.died, replies)
         try:
             await asyncio.wait_for(work(server, client), 60.0)
         finally:
@@ -99,6 +106,23 @@ def with_values(kind: str, values: list[Any]) -> list[bytes]:
     """A message of this kind with whatever values."""
     body = msgpack.packb([PROTOCOL_VERSION, kind, values, []])
     return [struct.pack("<I", zlib.crc32(body)) + body]
+
+
+def test_after_a_takeover_a_node_has_twice_as_long_for_its_first_message(tmp_path: Path) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        members, limit = server.state.members, server.state.job.run.node_timeout_seconds
+        await client.call(Heartbeat({}))
+        now = asyncio.get_running_loop().time()
+        server._end_silent(now + 1.5 * limit, limit)
+        heard, other = members.find(TOKEN), members.find("token-trainer-1")
+        assert heard is not None
+        assert other is not None
+        assert heard.lost_because == f"was silent for {duration(limit)}"
+        assert other.alive
+        server._end_silent(now + 2.5 * limit, limit)
+        assert other.lost_because == f"was silent for {duration(2 * limit)}"
+
+    served(tmp_path, work, replies={TOKEN: {}, "token-trainer-1": {}})
 
 
 @pytest.mark.parametrize("counts", [{"cpu_seconds": "x"}, {"cpu_seconds": float("nan")}, {"a": None}, 7])
