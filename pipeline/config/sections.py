@@ -271,9 +271,8 @@ class CheckpointSection(BaseModel):
     )
     every_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=60.0,
-        description="Take a checkpoint after every this many seconds; the first one after 2 s, each further"
-        " one after twice as long, until it is this long. 0: never. If an embedding node dies, the batches"
-        " since then are trained again.",
+        description="Take a checkpoint after every this many seconds. 0: never. If an embedding node dies,"
+        " the batches since then are trained again.",
     )
 
 

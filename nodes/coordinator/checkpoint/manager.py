@@ -23,12 +23,43 @@ from ..server import CoordinatorServer
 from ..state.changes import BestTakenOver, CheckpointScored, TrainingPaused
 from ..state.outcome import FinalModel, Scored, ValidationState
 from ..validation.scoring import CheckpointScore, CheckpointScorer
-from .interval_trigger import IntervalTrigger
 from .running import RunningCheckpoint, input_digest
 
+
+class IntervalTrigger:
+    """Trigger at multiples of `every_examples` and `every_epochs`, or after `every_seconds`.
+
+    The seconds count from the last trigger. 0 disables a condition. It has no clock: the caller gives the
+    examples, seconds and complete epochs so far.
+    """
+
+    def __init__(self, every_examples: int, every_seconds: float, every_epochs: int = 0) -> None:
+        self._every_examples = every_examples
+        self._every_seconds = every_seconds
+        self._every_epochs = every_epochs
+        self._next_examples = 0
+        self._next_epochs = 0
+        self._last_seconds: float | None = None
+
+    def now(self, examples: int, seconds: float, epochs: int = 0) -> bool:
+        """Return whether it is due."""
+        if self._last_seconds is None:
+            self.done(examples, seconds, epochs)
+        assert self._last_seconds is not None
+        by_examples = self._every_examples > 0 and examples >= self._next_examples
+        by_epochs = self._every_epochs > 0 and epochs >= self._next_epochs
+        return by_examples or by_epochs or 0 < self._every_seconds <= seconds - self._last_seconds
+
+    def done(self, examples: int, seconds: float, epochs: int = 0) -> None:
+        """Record that it was done or tried at these examples, seconds and epochs."""
+        self._last_seconds = seconds
+        if self._every_examples:
+            self._next_examples = (examples // self._every_examples + 1) * self._every_examples
+        if self._every_epochs:
+            self._next_epochs = (epochs // self._every_epochs + 1) * self._every_epochs
+
+
 LOOK_SECONDS = 0.1
-FIRST_SECONDS = 2.0
-"""Training before the first checkpoint: a node that dies soon must not begin again with its first values."""
 PAUSE_SECONDS = 5.0
 MOST_WAITING = 8
 """Most pinned checkpoints that wait for validation; each keeps its files on the disk."""
@@ -59,9 +90,7 @@ class CheckpointManager:
         self._calls = server.checkpoint_calls
         self._taker = RunningCheckpoint(server, model)
         job = server.state.job
-        self._checkpoint_due = IntervalTrigger(
-            job.checkpoint.every_examples, job.checkpoint.every_seconds, first_seconds=FIRST_SECONDS
-        )
+        self._checkpoint_due = IntervalTrigger(job.checkpoint.every_examples, job.checkpoint.every_seconds)
         self._validated_examples = -1
         every = job.validation
         self._validation_due = IntervalTrigger(every.every_examples, every.every_seconds, every.every_epochs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shadowsync.nodes.coordinator.checkpoint.interval_trigger import IntervalTrigger
+from shadowsync.nodes.coordinator.checkpoint.manager import IntervalTrigger
 
 
 def test_by_examples_at_each_multiple() -> None:
@@ -33,26 +33,6 @@ def test_by_seconds_since_the_last_time() -> None:
     assert due.now(0, 28.0)
 
 
-def test_the_first_ones_come_sooner() -> None:
-    due = IntervalTrigger(0, 10.0, first_seconds=2.0)
-    assert not due.now(0, 1.0)
-    at = 1.0
-    for after in (2.0, 4.0, 8.0, 10.0, 10.0):
-        assert not due.now(0, at + after - 0.5)
-        at += after
-        assert due.now(0, at)
-        due.done(0, at)
-
-
-def test_a_short_interval_is_kept_from_the_start() -> None:
-    due = IntervalTrigger(0, 1.0, first_seconds=2.0)
-    assert not due.now(0, 0.0)
-    assert due.now(0, 1.0)
-    due.done(0, 1.0)
-    assert not due.now(0, 1.9)
-    assert due.now(0, 2.0)
-
-
 def test_whichever_comes_first() -> None:
     due = IntervalTrigger(100, 10.0)
     assert not due.now(0, 0.0)
@@ -75,9 +55,3 @@ def test_never() -> None:
     due = IntervalTrigger(0, 0.0)
     assert not due.now(0, 0.0)
     assert not due.now(10**9, 10.0**9)
-
-
-def test_never_by_seconds_also_if_the_first_would_come_sooner() -> None:
-    due = IntervalTrigger(100, 0.0, first_seconds=2.0)
-    assert not due.now(0, 0.0)
-    assert not due.now(99, 10.0**9)
