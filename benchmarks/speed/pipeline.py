@@ -5,9 +5,8 @@ All runs are on one machine.
     python benchmarks/speed/pipeline.py --rounds 10 [--peer P2_TORCH.py] --out docs/results/pipeline.json
 
 All nodes are counted: reader, embedding, sync, coordinator and trainers share the cores that Hogwild has
-to itself. `shadow` has the default algorithm and checkpoints; `easgd` another algorithm, and `unsaved` no
-checkpoints. To check the baseline, `--peer` also runs another program, which prints a JSON line with `ex_s`
-and `cpu_s_per_M`.
+to itself. `shadow` has the default algorithm. To check the baseline, `--peer` also runs another program,
+which prints a JSON line with `ex_s` and `cpu_s_per_M`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def peer(script: str, batch: int) -> Figures:
     return {"examples_per_second": line["ex_s"], "cpu_seconds_per_million": line["cpu_s_per_M"]}
 
 
-def ours(log: Path, batch: int, changes: Mapping[str, dict[str, Any]]) -> Figures:
+def ours(log: Path, batch: int, sync: dict[str, Any]) -> Figures:
     """The figures of a whole job of ours.
 
     1 reader, 1 embedding node, 2 trainers of 1 worker, and a sync node if the algorithm has a center.
@@ -53,7 +52,7 @@ def ours(log: Path, batch: int, changes: Mapping[str, dict[str, Any]]) -> Figure
             "model": {"table_rows": 100_000},
             "trainer": {"count": 2, "workers": 1, "batch": batch, "optimizer": "sgd", "lr": 0.01},
             "embedding": {"nodes": 1, "optimizer": "sgd", "lr": 0.01},
-            **changes,
+            "sync": sync,
         }
     )
     figures = {
@@ -79,9 +78,8 @@ def main() -> None:
     runs: dict[str, Callable[[], Figures]] = {
         "hogwild": lambda: hogwild(given.batch),
         "shadow": lambda: ours(log, given.batch, {}),
-        "easgd": lambda: ours(log, given.batch, {"sync": {"algorithm": "easgd"}}),
-        "unsaved": lambda: ours(log, given.batch, {"checkpoint": {"every_seconds": 0.0}}),
-        "none": lambda: ours(log, given.batch, {"sync": {"algorithm": "none"}}),
+        "easgd": lambda: ours(log, given.batch, {"algorithm": "easgd"}),
+        "none": lambda: ours(log, given.batch, {"algorithm": "none"}),
     }
     if given.peer:
         runs["peer"] = lambda: peer(given.peer, given.batch)
@@ -92,7 +90,6 @@ def main() -> None:
         "none / hogwild": ratio(speed["none"], speed["hogwild"]),
         "shadow / none": ratio(speed["shadow"], speed["none"]),
         "easgd / none": ratio(speed["easgd"], speed["none"]),
-        "shadow / unsaved": ratio(speed["shadow"], speed["unsaved"]),
     }
     if given.peer:
         ratios["hogwild / peer"] = ratio(speed["hogwild"], speed["peer"])
