@@ -38,11 +38,12 @@ class CheckpointCalls:
         self._deadline: float | None = None
 
     def hurry(self) -> None:
-        """Give all calls together HURRY_SECONDS from now.
+        """Give all calls of a storage together HURRY_SECONDS from now.
 
-        One that is waiting has to be cancelled, too.
+        One that is waiting has to be cancelled, too. Those of a folder end by themselves.
         """
-        self._deadline = asyncio.get_running_loop().time() + HURRY_SECONDS
+        if self._checkpoints.folder is None:
+            self._deadline = asyncio.get_running_loop().time() + HURRY_SECONDS
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on a thread, and return what it returns; raises what it raises.
@@ -50,15 +51,17 @@ class CheckpointCalls:
         Raises StorageError if the time of a job in a hurry is over. If this is cancelled, it raises
         CancelledError at the end of the work, with a cause unless the work was done.
         """
-        call, in_storage = partial(work, *args, **kwargs), self._checkpoints.folder is None
-        on_thread = on_daemon_thread(call, "storage") if in_storage else asyncio.to_thread(call)
+        call, in_folder = partial(work, *args, **kwargs), self._checkpoints.folder is not None
+        on_thread = asyncio.to_thread(call) if in_folder else on_daemon_thread(call, "storage")
         task = asyncio.ensure_future(on_thread)
         cancelled: asyncio.CancelledError | None = None
         while not task.done():
-            left = self._left_seconds() if in_storage else None
+            left = self._left_seconds()
             if left is not None and left <= 0:
                 task.cancel()
-                silent = self._silent()
+                silent = StorageError(
+                    f"the storage did not answer within {duration(HURRY_SECONDS)} of the interrupt"
+                )
                 if cancelled is None:
                     raise silent
                 raise cancelled from silent
@@ -76,9 +79,6 @@ class CheckpointCalls:
             await self.run(work)
         except (StorageError, ResourceError) as error:
             log.warning("checkpoints are not cleaned up: %s", error)
-
-    def _silent(self) -> StorageError:
-        return StorageError(f"the storage did not answer within {duration(HURRY_SECONDS)} of the interrupt")
 
     def _left_seconds(self) -> float | None:
         return None if self._deadline is None else self._deadline - asyncio.get_running_loop().time()
