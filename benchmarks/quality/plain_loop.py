@@ -12,10 +12,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from shadowsync.lab.virtual.source import BatchSource
+from shadowsync.nodes.coordinator.label_rate import sampled_label_rates
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
+from shadowsync.pipeline.embedding.storage.first_values import row_values
 from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.models.registry import build_model
 from shadowsync.pipeline.types import Float32Array
@@ -36,6 +39,7 @@ class Scored:
 def plain_loop(job: Job) -> Scored:
     """Train the job's model with Adagrad, its tables with row-wise Adagrad, and score it.
 
+    All first values are those of the job.
     All examples weigh the same. If the job validates its epochs, the test is of the best one by NE, and its
     patience ends the training. Raises ValueError for a job with other optimizers, with schedules, warm-up or
     bags, or with other validations.
@@ -99,7 +103,8 @@ class _Loop:
 
     def __init__(self, job: Job) -> None:
         self.job, self.source = job, BatchSource(job)
-        self._model = build_model(job)
+        rates = sampled_label_rates(job, self.source.plan.train, seconds=None)
+        self._model = build_model(job, rates)
         self._tables = [_Table(job, number) for number in range(len(job.tables))]
         self._optimizer = torch.optim.Adagrad(
             self._model.parameters(), lr=job.trainer.lr, weight_decay=job.trainer.weight_decay
@@ -162,9 +167,9 @@ class _Table:
 
     def __init__(self, job: Job, number: int) -> None:
         settings = job.tables[number]
-        generator = torch.Generator().manual_seed(1000 * job.run.seed + number)
-        unit = torch.rand(settings.rows, settings.dim, generator=generator)
-        self._values = (2 * unit - 1) * settings.init_scale
+        ids = np.arange(settings.rows, dtype=np.int64)
+        first = row_values(job.run.seed, number, ids, settings.dim, settings.init_scale)
+        self._values = torch.from_numpy(first)
         self._sums = torch.zeros(settings.rows)
         self._lr = settings.lr
 

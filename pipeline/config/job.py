@@ -39,8 +39,11 @@ from .tables import (
 )
 from .trainer import TrainerSection
 
-ONE_TRAINER_ALGORITHM: Final = "easgd"
-"""The default algorithm with one trainer: whatever replaces the trainer continues from its center."""
+ONE_TRAINER_SYNC: Final = {"algorithm": "easgd", "options": {"elastic_rate": 1.0}}
+"""The default with one trainer: a center that has its model, from which whatever replaces it continues.
+
+At this rate the center takes the replica's values and does not draw the replica back.
+"""
 
 
 class Job(Section):
@@ -77,7 +80,7 @@ class Job(Section):
         if not (isinstance(sync, dict) and isinstance(trainer, dict)) or "algorithm" in sync:
             return given
         alone = trainer.get("count", 1) == 1
-        return given | {"sync": sync | {"algorithm": ONE_TRAINER_ALGORITHM}} if alone else given
+        return given | {"sync": ONE_TRAINER_SYNC | sync} if alone else given
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:

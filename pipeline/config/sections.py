@@ -136,7 +136,8 @@ class SyncSection(Section):
         default="bmuf",
         description="`bmuf`, `easgd`, `easgd_symmetric`, `downpour`, `ma`, `diloco`, `gaia`, `gossip`,"
         ' `ds_sync`, `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class". Default of a'
-        " job with one trainer: `easgd`, whose center has the model if that trainer dies.",
+        " job with one trainer: `easgd` with `elastic_rate = 1`, whose center has the model if that trainer"
+        " dies.",
     )
     mode: Literal["shadow", "fixed"] = Field(
         default="shadow",

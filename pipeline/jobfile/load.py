@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ..config.job import Job
+from ..config.job import ONE_TRAINER_SYNC, Job
 from ..config.kafka import PATH_SETTINGS
 from ..config.storage_url import is_url
 from ..data.prepared.agreement import check_agreement
@@ -120,6 +120,18 @@ def without_removed_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(tree.get(section), dict):
             tree[section].pop(name, None)
     return tree
+
+
+def without_one_trainer_sync(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a resolved job without the algorithm that it has by default with one trainer.
+
+    With more trainers it then has theirs.
+    """
+    sync, trainer = saved.get("sync", {}), saved.get("trainer", {})
+    chosen = {key: sync.get(key) for key in ONE_TRAINER_SYNC}
+    if trainer.get("count") != 1 or chosen != ONE_TRAINER_SYNC:
+        return dict(saved)
+    return {**saved, "sync": {key: value for key, value in sync.items() if key not in ONE_TRAINER_SYNC}}
 
 
 def validate_job(tree: dict[str, Any], *, where: str) -> Job:

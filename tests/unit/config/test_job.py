@@ -244,7 +244,11 @@ def test_one_trainer_has_a_center_unless_another_algorithm_is_given(load: Load) 
     """A center has the model if the only trainer dies; among several, a living one has it."""
     alone, several = "trainer.count=1", "trainer.count=2"
     assert [load("", given).sync.algorithm for given in (alone, several)] == ["easgd", "bmuf"]
-    assert load("", alone, "sync.gap=4").sync == load("", alone, "sync.gap=4", "sync.algorithm=easgd").sync
+    whole = ("sync.algorithm=easgd", "sync.options={elastic_rate=1.0}")
+    assert load("", alone, "sync.gap=4").sync == load("", alone, "sync.gap=4", *whole).sync
+    own = load("", alone, "sync.options={elastic_rate=0.5}").sync
+    assert (own.algorithm, own.options) == ("easgd", {"elastic_rate": 0.5})
+    assert load("", alone, "sync.algorithm=easgd").sync.options == {}
     assert load("", alone, "sync.algorithm=bmuf").sync.algorithm == "bmuf"
     assert load("", several, "sync.algorithm=easgd").sync.algorithm == "easgd"
 

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
-from shadowsync.pipeline.jobfile.load import REMOVED_KEYS, load_job, load_resolved
+from shadowsync.pipeline.jobfile.load import (
+    REMOVED_KEYS,
+    job_of_tree,
+    load_job,
+    load_resolved,
+    without_one_trainer_sync,
+)
 
 Load = Callable[..., Job]
 Write = Callable[[str], Path]
@@ -34,6 +40,18 @@ def test_globs_lie_beside_the_job_file(write_job: Write) -> None:
     assert job.data.path == [f"{folder}/a-*.parquet", f"{folder}/../b/*.parquet", "/abs/c.parquet"]
     assert job.data.eval_path == [f"{folder}/held-*.parquet"]
     assert job == load_job(Path("../jobs/nightly.toml")), "a relative path to the job file"
+
+
+def test_a_resumed_run_has_the_default_algorithm_of_its_new_number_of_trainers(load: Load) -> None:
+    def resumed(*settings: str) -> Job:
+        tree = json.loads(load("", "sync.gap=4", *settings).model_dump_json())
+        return job_of_tree(without_one_trainer_sync(tree), ["trainer.count=2"])
+
+    assert resumed("trainer.count=1").sync == load("", "trainer.count=2", "sync.gap=4").sync
+    named = resumed("trainer.count=1", "sync.algorithm=easgd").sync
+    assert (named.algorithm, named.options) == ("easgd", {})
+    several = resumed("trainer.count=3", "sync.algorithm=easgd", "sync.options={elastic_rate=1.0}").sync
+    assert (several.algorithm, several.options) == ("easgd", {"elastic_rate": 1.0})
 
 
 def test_globs_of_an_override_lie_in_the_working_directory(load: Load, tmp_path: Path) -> None:

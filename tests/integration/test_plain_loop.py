@@ -1,0 +1,53 @@
+"""One trainer whose rows are never outdated learns what a plain torch loop learns.
+
+The loop shares the model, the first values and the batches with the job, and none of its training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from shadowsync.benchmarks.quality.plain_loop import plain_loop
+from shadowsync.lab.virtual.job import run_virtual
+from shadowsync.lab.virtual.timing import Timing
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.runs import Settings
+
+SAME_TO = 1e-5
+"""NE. Sums of floats in another order are this close; rows that are one batch old are not."""
+
+
+def one_trainer(algorithm: str | None, lookups_ahead: int = 0) -> Settings:
+    return {
+        "trainer": {"count": 1, "lookups_ahead": lookups_ahead},
+        "embedding": {"nodes": 2},
+        "model": {"output_bias": "label_rate"},
+        "sync": {"algorithm": algorithm, "gap": 4, "duty": 1.0},
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["none", None])
+def test_a_job_learns_what_a_plain_loop_learns(
+    cluster: Callable[..., InProcessCluster], algorithm: str | None
+) -> None:
+    """Also with the default algorithm of one trainer, whose rounds leave it as it is."""
+    own = cluster(one_trainer(algorithm)).start()
+    assert own.wait(90.0) == 0, own.coordinator.text()
+    plain = plain_loop(own.job)
+    assert plain.test.ne is not None
+    assert plain.test.ne < 0.95
+    assert own.run.ne == pytest.approx(plain.test.ne, abs=SAME_TO)
+    assert run_virtual(own.job, Timing()).ne == pytest.approx(plain.test.ne, abs=SAME_TO)
+
+
+@pytest.mark.parametrize("control", [one_trainer("none", lookups_ahead=1), one_trainer("easgd")])
+def test_what_changes_the_training_learns_something_else(
+    cluster: Callable[..., InProcessCluster], control: Settings
+) -> None:
+    """The controls: rows that are one batch old, and a center that draws the replica back."""
+    job = cluster(control).job
+    plain, emulated = plain_loop(job).test.ne, run_virtual(job, Timing()).ne
+    assert plain is not None
+    assert emulated is not None
+    assert abs(emulated - plain) > 10 * SAME_TO
