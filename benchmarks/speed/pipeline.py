@@ -25,6 +25,13 @@ from shadowsync.benchmarks.pairs import Figures, alternate, ratio, save, show_ra
 from shadowsync.benchmarks.peers.peer_log import write_peer_log
 
 HERE = Path(__file__).resolve().parent
+COMPARED = (
+    ("shadow", "hogwild"),
+    ("none", "hogwild"),
+    ("shadow", "none"),
+    ("easgd", "none"),
+    ("hogwild", "peer"),
+)
 
 
 def hogwild(batch: int) -> Figures:
@@ -71,6 +78,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=600_000)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--peer")
+    parser.add_argument("--only", nargs="+", help="cases; by default all")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "shadowsync-benchmark")
     parser.add_argument("--out", type=Path, default=Path("pipeline.json"))
     given = parser.parse_args()
@@ -83,16 +91,15 @@ def main() -> None:
     }
     if given.peer:
         runs["peer"] = lambda: peer(given.peer, given.batch)
-    results = alternate(runs, given.rounds)
-    speed = {name: [row["examples_per_second"] for row in rows] for name, rows in results.items()}
+    results = alternate({name: runs[name] for name in given.only or runs}, given.rounds)
     ratios = {
-        "shadow / hogwild": ratio(speed["shadow"], speed["hogwild"]),
-        "none / hogwild": ratio(speed["none"], speed["hogwild"]),
-        "shadow / none": ratio(speed["shadow"], speed["none"]),
-        "easgd / none": ratio(speed["easgd"], speed["none"]),
+        f"{over} / {under}, {figure}": ratio(
+            [row[figure] for row in results[over]], [row[figure] for row in results[under]]
+        )
+        for over, under in COMPARED
+        if over in results and under in results
+        for figure in ("examples_per_second", "cpu_seconds_per_million")
     }
-    if given.peer:
-        ratios["hogwild / peer"] = ratio(speed["hogwild"], speed["peer"])
     print(table(results))
     for name, value in ratios.items():
         print(show_ratio(name, value))

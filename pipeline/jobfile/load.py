@@ -123,7 +123,7 @@ def without_removed_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_one_trainer_sync(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a resolved job without the algorithm that it has by default with one trainer.
+    """Copy a resolved job without the default algorithm of one trainer.
 
     With more trainers it then has theirs.
     """
