@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..nodes.launch import with_sync_nodes
 from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
-from ..pipeline.jobfile.load import override_value, validate_job
+from ..pipeline.jobfile.load import override_value, validate_job, without_one_trainer_sync
 
 REFERENCE: Final = "one trainer"
 NO_SYNC: Final = "none"
@@ -61,11 +61,11 @@ def parse_variants(text: str) -> list[Variant]:
 def variant_job(base: Job, variant: Variant, seed: int, name: str, directory: str) -> Job:
     """Build the job of a variant: `base` with another `sync`.
 
-    The options of `base` belong to its own algorithm, so only variants of that algorithm start from them.
-    Raises JobFileError.
+    The options of `base` belong to its own algorithm, so only variants of that algorithm start from them;
+    none does from those that one trainer has by default. Raises JobFileError.
     """
-    tree = base.model_dump()
-    own = base.sync.options if variant.algorithm == base.sync.algorithm else {}
+    tree = without_one_trainer_sync(base.model_dump())
+    own = tree["sync"].get("options", {}) if variant.algorithm == tree["sync"].get("algorithm") else {}
     tree["sync"] |= {
         "algorithm": variant.algorithm,
         "mode": "shadow" if variant.every is None else "fixed",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from ...nodes.launch import with_sync_nodes
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
-from ...pipeline.jobfile.load import override_value, validate_job
+from ...pipeline.jobfile.load import override_value, validate_job, without_one_trainer_sync
 
 if TYPE_CHECKING:
     import optuna
@@ -140,7 +140,7 @@ def trial_job(base: Job, parameters: Parameters, name: str, directory: str) -> J
     The options of `base` belong to its own algorithm, so only trials of that algorithm start from them.
     Raises JobFileError.
     """
-    tree = base.model_dump(by_alias=True)
+    tree = without_one_trainer_sync(base.model_dump(by_alias=True))
     if parameters.get("sync.algorithm", base.sync.algorithm) != base.sync.algorithm:
         tree["sync"]["options"] = {}
     for key, value in parameters.items():

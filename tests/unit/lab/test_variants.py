@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from shadowsync.lab.variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
+from shadowsync.lab.virtual.plan import virtual_job
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 
@@ -89,6 +90,15 @@ def test_the_jobs_own_options_are_its_own_algorithms(base: Job) -> None:
     given = Variant("e", "easgd", None, {"elastic_rate": 0.5})
     assert variant_job(base, given, 1, "n", "r").sync.options == {"elastic_rate": 0.5}
     assert variant_job(base, Variant("n", "none"), 1, "n", "r").sync.options == {}
+
+
+def test_the_default_of_one_trainer_is_no_variants_own() -> None:
+    """Under `easgd` with its rate of 1 several trainers would not synchronize."""
+    alone = Job.model_validate({"data": {"format": "parquet", "path": ["/x"]}})
+    assert alone.sync.options == {"elastic_rate": 1.0}
+    assert variant_job(alone, Variant("e", "easgd"), 1, "n", "r").sync.options == {}
+    several = virtual_job(alone, Variant("e", "easgd"), 4, 1)
+    assert (several.trainer.count, several.sync.options) == (4, {})
 
 
 def test_one_trainer_has_nobody_to_synchronize_with(base: Job) -> None:

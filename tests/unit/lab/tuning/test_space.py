@@ -81,6 +81,12 @@ def test_a_trial_keeps_the_options_of_its_own_algorithm_only() -> None:
     assert base.sync.options == {"elastic_rate": 0.3}, "the base is as it was"
 
 
+def test_a_trial_has_the_default_algorithm_of_its_number_of_trainers() -> None:
+    alone = Job.model_validate({"data": {"format": "parquet", "path": ["/x"]}})
+    several = trial_job(alone, {"trainer.count": 2}, "trial-0001", "/runs").sync
+    assert (alone.sync.algorithm, several.algorithm, several.options) == ("easgd", "bmuf", {})
+
+
 def test_the_settings_of_one_table_can_be_searched() -> None:
     base = a_job(tables={"C1": {"lr": 0.5}})
     job = trial_job(base, {"tables.C1.lr": 0.25, "tables.C2.lr": 0.125}, "trial", "/runs")

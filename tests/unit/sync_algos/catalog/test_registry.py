@@ -213,6 +213,17 @@ def test_a_job_is_checked_before_anything_starts() -> None:
         assert str(caught.value).startswith(said)
 
 
+def test_a_center_from_which_no_replica_takes_is_for_one_trainer() -> None:
+    def job(count: int, algorithm: str, rate: float) -> Job:
+        whole = _job(algorithm=algorithm, options={"elastic_rate": rate}).model_dump()
+        return Job.model_validate(whole | {"trainer": {"count": count}})
+
+    for good in ((1, "easgd", 1.0), (2, "easgd", 0.9), (2, "easgd_symmetric", 1.0)):
+        check_sync(job(*good))
+    with pytest.raises(JobFileError, match="elastic_rate: 1 given with 2 trainers; under easgd no replica"):
+        check_sync(job(2, "easgd", 1.0))
+
+
 @pytest.mark.parametrize("way", ["peers_up", "peers_down"])
 def test_lossy_codecs_need_steady_groups(way: str) -> None:
     def job(algorithm: str, codec: str) -> Job:
