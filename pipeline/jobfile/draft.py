@@ -154,6 +154,8 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     yield "[trainer]"
     yield f"count = {trainers}"
     yield f"batch = {64 if small else 256 if not large else 512}"
+    if not large:
+        yield "lookups_ahead = 0  # small tables: vectors requested ahead of time would be outdated"
     yield ""
     if trainers == 1:
         yield "[sync]"
