@@ -29,6 +29,8 @@ STEP_SECONDS: Final = Timing().step_seconds
 # Points of a curve that a figure is the mean of, and how close to one trainer's is close enough.
 WINDOW: Final = 8
 CLOSE: Final = 1.01
+# NE over that of one trainer at which the picture ends; what is above it is written there.
+TOP: Final = 1.03
 DOWNPOUR: Final = ("sync.algorithm=downpour", f"sync.options={{rate={1 / TRAINERS}}}")
 ALGORITHMS: Final[dict[str, tuple[str, ...]]] = {
     "easgd": ("sync.algorithm=easgd",),
@@ -115,18 +117,27 @@ def draw(runs: dict[str, Any], path: Path) -> None:
     lines: dict[tuple[str, str], list[tuple[int, float, float | None]]] = {}
     for name, mode, delay, ne, _, seconds in table(runs):
         lines.setdefault((name, mode), []).append((delay, ne, seconds))
+    one = runs["1 trainer"]["1"]
     styles = {"shadow": "-", "fixed": "--", "synchronous": ":"}
-    colors = {name: f"C{at}" for at, name in enumerate(ALGORITHMS)} | {PARALLEL: "black"}
+    pairs = mpl.colormaps["tab20"].colors
+    colors = {PARALLEL: "black", **dict(zip(ALGORITHMS, (*pairs[::2], *pairs[1::2]), strict=False))}
     for (name, mode), points in lines.items():
         style = {"color": colors[name], "linestyle": styles[mode], "marker": "o", "markersize": 3}
-        quality.plot([at[0] for at in points], [at[1] for at in points], label=f"{name}, {mode}", **style)
+        label = None if mode == "fixed" else name
+        quality.plot([at[0] for at in points], [at[1] for at in points], label=label, **style)
+        for delay, ne, _ in points:
+            if ne > TOP * one["ne"]:
+                above = {"color": colors[name], "fontsize": "small", "ha": "right", "va": "top"}
+                quality.text(delay, TOP * one["ne"], f"{name}: {ne:.3f}", **above)
         reached = [(delay, seconds) for delay, _, seconds in points if seconds is not None]
         speed.plot([at[0] for at in reached], [at[1] for at in reached], **style)
-    one = runs["1 trainer"]["1"]
     quality.axhline(one["ne"], color="gray", linewidth=1.2, label="one trainer")
     speed.axhline(one["seconds"], color="gray", linewidth=1.2)
     quality.set(xlabel="delay of a link, one way, ms", ylabel="held-out NE")
+    quality.set_ylim(top=TOP * one["ne"])
     speed.set(xlabel="delay of a link, one way, ms", ylabel="seconds to the NE of one trainer", yscale="log")
+    for mode, line in styles.items():
+        quality.plot([], [], color="gray", linestyle=line, label=mode)
     figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(path, dpi=110)
     plt.close(figure)
