@@ -118,17 +118,18 @@ def draw(runs: dict[str, Any], path: Path) -> None:
     for name, mode, delay, ne, _, seconds in table(runs):
         lines.setdefault((name, mode), []).append((delay, ne, seconds))
     one = runs["1 trainer"]["1"]
+    above: list[tuple[int, str, Any]] = []
     styles = {"shadow": "-", "fixed": "--", "synchronous": ":"}
-    pairs = mpl.colormaps["tab20"].colors
-    colors = {PARALLEL: "black", **dict(zip(ALGORITHMS, (*pairs[::2], *pairs[1::2]), strict=False))}
+    # The colors of tab20 come in pairs of one hue.
+    palette = [mpl.colormaps["tab20"](at) for at in (*range(0, 20, 2), *range(1, 20, 2))]
+    colors: dict[str, Any] = {PARALLEL: "black", **dict(zip(ALGORITHMS, palette, strict=False))}
     for (name, mode), points in lines.items():
         style = {"color": colors[name], "linestyle": styles[mode], "marker": "o", "markersize": 3}
         label = None if mode == "fixed" else name
         quality.plot([at[0] for at in points], [at[1] for at in points], label=label, **style)
         for delay, ne, _ in points:
             if ne > TOP * one["ne"]:
-                above = {"color": colors[name], "fontsize": "small", "ha": "right", "va": "top"}
-                quality.text(delay, TOP * one["ne"], f"{name}: {ne:.3f}", **above)
+                above.append((delay, f"{name}, {mode}: {ne:.3f}", colors[name]))
         reached = [(delay, seconds) for delay, _, seconds in points if seconds is not None]
         speed.plot([at[0] for at in reached], [at[1] for at in reached], **style)
     quality.axhline(one["ne"], color="gray", linewidth=1.2, label="one trainer")
@@ -136,6 +137,9 @@ def draw(runs: dict[str, Any], path: Path) -> None:
     quality.set(xlabel="delay of a link, one way, ms", ylabel="held-out NE")
     quality.set_ylim(top=TOP * one["ne"])
     speed.set(xlabel="delay of a link, one way, ms", ylabel="seconds to the NE of one trainer", yscale="log")
+    for number, (delay, text, color) in enumerate(above):
+        below = {"xytext": (0, -11 * number - 2), "textcoords": "offset points", "ha": "right", "va": "top"}
+        quality.annotate(text, (delay, TOP * one["ne"]), color=color, fontsize="small", **below)
     for mode, line in styles.items():
         quality.plot([], [], color="gray", linestyle=line, label=mode)
     figure.legend(loc="outside right upper", fontsize="small")
