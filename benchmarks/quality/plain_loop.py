@@ -39,10 +39,9 @@ class Scored:
 def plain_loop(job: Job) -> Scored:
     """Train the job's model with Adagrad, its tables with row-wise Adagrad, and score it.
 
-    All first values are those of the job.
-    All examples weigh the same. If the job validates its epochs, the test is of the best one by NE, and its
-    patience ends the training. Raises ValueError for a job with other optimizers, with schedules, warm-up or
-    bags, or with other validations.
+    All first values are those of the job, and all examples weigh the same. If the job validates its epochs,
+    the test is of the best one by NE, and its patience ends the training. Raises ValueError for a job with
+    other optimizers, with schedules, warm-up or bags, or with other validations.
     """
     _check(job)
     torch.set_num_threads(1)

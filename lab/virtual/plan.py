@@ -12,7 +12,7 @@ from ...nodes.launch import check_sync
 from ...pipeline.codecs.formats import Float32
 from ...pipeline.config.job import Job
 from ...pipeline.errors import JobFileError
-from ...pipeline.jobfile.load import validate_job, without_one_trainer_sync
+from ...pipeline.jobfile.load import validate_job
 from ...pipeline.report.model import Hardware
 from ...pipeline.report.wording import emulated_links
 from ...pipeline.report.write import describe_hardware, versions
@@ -130,10 +130,9 @@ def write_plan(folder: Path, plan: VirtualPlan, jobs: Mapping[str, Job]) -> None
 
 def virtual_job(base: Job, variant: Variant, trainers: int, seed: int) -> Job:
     """Build the job of a variant with `trainers` trainers; raises JobFileError."""
-    tree = without_one_trainer_sync(base.model_dump())
+    tree = variant_job(base, variant, seed, base.run.name, base.run.directory).model_dump()
     tree["trainer"] |= {"count": trainers, "device": "cpu"}
-    where = f"--algorithms {variant.label}"
-    job = variant_job(validate_job(tree, where=where), variant, seed, base.run.name, base.run.directory)
+    job = validate_job(tree, where=f"--algorithms {variant.label}")
     check_sync(job)
     for way, codec in job.codecs.model_dump().items():
         if isinstance(codec, str) and codec != Float32.name:

@@ -136,8 +136,7 @@ class SyncSection(Section):
         default="bmuf",
         description="`bmuf`, `easgd`, `easgd_symmetric`, `downpour`, `ma`, `diloco`, `gaia`, `gossip`,"
         ' `ds_sync`, `tree`, `none`, or your own, "package.module:Class" or "./file.py:Class". Default of a'
-        " job with one trainer: `easgd` with `elastic_rate = 1`, whose center has the model if that trainer"
-        " dies.",
+        " job with one trainer: `easgd` with `elastic_rate = 1`, for a center that outlives the trainer.",
     )
     mode: Literal["shadow", "fixed"] = Field(
         default="shadow",
