@@ -23,6 +23,7 @@ import runpy
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import traceback
@@ -209,6 +210,22 @@ def become(request: ForkRequest) -> NoReturn:
     os._exit(code or 0)
 
 
+def close_descriptors(streams: Collection[int]) -> None:
+    """Close what a forked child has of its server beyond 0, 1 and 2: streams, and all that is no file.
+
+    A file is a library's own, since the server opens none: libffi (3.4 and later) keeps its own library open,
+    and maps code of it for callbacks, so a descriptor that stands for another file ends the process.
+    """
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        except OSError:
+            # The listing's own, closed by now.
+            continue
+        if descriptor > 2 and (descriptor in streams or not is_file):
+            os.close(descriptor)
+
+
 def _set_up_process(request: ForkRequest) -> None:
     """Set up a forked process like a new one.
 
@@ -217,7 +234,7 @@ def _set_up_process(request: ForkRequest) -> None:
     os.setsid()
     for stream, place in zip(request.streams, (0, 1, 2), strict=True):
         os.dup2(stream, place)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    close_descriptors(request.streams)
     for name, place in (("stdout", 1), ("stderr", 2)):
         old = getattr(sys, name)
         # Lives as long as the process.

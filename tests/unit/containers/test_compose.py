@@ -247,7 +247,7 @@ def test_the_image_is_pinned_as_the_makefile_is() -> None:
     assert DOCKERFILE.count("-c constraints.txt") == makefile.count("-c constraints.txt") - 2
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     version = default("BASE").removeprefix("python:").removesuffix("-slim")
-    assert requires["requires-python"].startswith(f">={version},")
+    assert requires["requires-python"] == f">={version}"
     assert f"ARG BASE={default('BASE')}\n" in CONTROL_DOCKERFILE
     for name, service in composed()["services"].items():
         if "build" in service:
