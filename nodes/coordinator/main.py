@@ -283,13 +283,13 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
 
 
 async def _resume_hint(server: CoordinatorServer) -> str:
-    state, storage = server.state, server.state.job.run.storage
+    state, storage, supervised = server.state, server.state.job.run.storage, server.settings.supervised
     try:
         return await server.checkpoint_calls.run(
-            resume_hint, state.folder, storage, trained=state.ledger.complete
+            resume_hint, state.folder, storage, trained=state.ledger.complete, supervised=supervised
         )
     except StorageError:
-        return hint_of_silent(storage)
+        return hint_of_silent(storage, supervised=supervised)
 
 
 def _conclude(

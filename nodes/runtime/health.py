@@ -2,7 +2,8 @@
 
 The environment variable SHADOWSYNC_HEALTH names the socket's path; images set it. The control loop itself
 answers: a process that is stopped, or whose loop is stuck, does not, and nothing that it has left behind can
-answer for it.
+answer for it. For probes that come often, the loop also touches two files beside the socket, of which only
+the age counts: PATH.alive always, and PATH.healthy while the node is healthy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from ...pipeline.text.format import duration
 
 VARIABLE = "SHADOWSYNC_HEALTH"
 MAX_REPLY_BYTES = 1 << 16
+MARK_SECONDS = 2.0
+ALIVE, HEALTHY = ".alive", ".healthy"
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,9 @@ def health_path(*, supervised: bool) -> Path | None:
 
 
 async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
-    """Answer connections with one line of JSON until cancelled.
+    """Answer connections with one line of JSON, and touch the files, until cancelled.
 
-    Removes the socket at the end.
+    Removes the socket and the files at the end.
 
     Raises:
         ClusterError: another process answers there, or the path cannot be used.
@@ -72,12 +75,19 @@ async def serve_health(path: Path, describe: Callable[[], Health]) -> None:
             where=str(path),
             remedy=f"name a short path in a folder that can be written to in {VARIABLE}, or leave it unset",
         ) from error
+    alive, healthy = (path.with_name(path.name + suffix) for suffix in (ALIVE, HEALTHY))
     try:
-        await server.serve_forever()
+        # The loop itself touches them: a thread would go on where the loop is stuck.
+        while True:
+            alive.touch()
+            if describe().healthy:
+                healthy.touch()
+            await asyncio.sleep(MARK_SECONDS)
     finally:
         server.close()
         # Not in a thread: this loop is ending.
-        path.unlink(missing_ok=True)  # noqa: ASYNC240
+        for left in (path, alive, healthy):
+            left.unlink(missing_ok=True)
 
 
 def request_health(path: Path, timeout_seconds: float) -> Health:

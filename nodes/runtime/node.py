@@ -245,12 +245,14 @@ class Node:
             self.role.progress(message.examples)
 
     async def _heartbeat(self) -> None:
-        timeout_seconds = self.settings.job.run.node_timeout_seconds
+        run = self.settings.job.run
+        silent_limit = SILENT_TIMEOUTS * run.node_timeout_seconds
+        gone_limit = run.coordinator_wait_seconds or GONE_TIMEOUTS * run.node_timeout_seconds
         while True:
             self._counts = self._metrics() if self._ready else {}
             self._send(Heartbeat(self._counts))
             await asyncio.sleep(self._process.heartbeat_seconds)
-            limit = timeout_seconds * (SILENT_TIMEOUTS if self._connected else GONE_TIMEOUTS)
+            limit = silent_limit if self._connected else gone_limit
             if self._loop.time() - self._received_at > limit:
                 how = "silent" if self._connected else "gone"
                 self._end(

@@ -75,6 +75,11 @@ class RunSection(Section):
         description="How long a job waits until one joins, before it stops: without a reader, without one of"
         " its embedding nodes, or without a trainer while a center has the model.",
     )
+    coordinator_wait_seconds: Seconds | None = Field(
+        default=None,
+        description="How long nodes train on without a connection to the coordinator, until they end. Left out:"
+        " two node timeouts. An engine that starts a coordinator again may need longer.",
+    )
     background_priority: Literal["low", "normal"] = Field(
         default="low",
         description='"low": checkpoints and validations beside training yield to it; "normal": they do not.',

@@ -95,29 +95,44 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def resume_hint(run_folder: Path, storage: str = "", *, trained: bool = False) -> str:
+def resume_hint(
+    run_folder: Path, storage: str = "", *, trained: bool = False, supervised: bool = True
+) -> str:
     """Say how a stopped run goes on; "" if it has no checkpoint.
 
-    The text begins with "; ", to be appended to a sentence. `trained`: whether all of its input is trained.
-    Of a storage that does not answer nobody knows what is in it.
+    The text begins with "; ", to be appended to a sentence. Of a storage that does not answer nobody knows
+    what is in it.
+
+    Args:
+        run_folder: its folder.
+        storage: the storage of its checkpoints; "" for that of its job.
+        trained: whether all of its input is trained.
+        supervised: whether `shadowsync run` started the nodes, and not somebody on several machines.
     """
     storage = storage or storage_of(run_folder)
+    place = storage or shown(run_folder)
+    way = _way_on(place, supervised=supervised)
     try:
         if storage:
             # The end of a job waits for this.
             CheckpointStorage.open(storage, _STORAGE_SECONDS).numbers()
         open_saved(storage or run_folder)
     except StorageError:
-        return hint_of_silent(storage) if storage else ""
+        return hint_of_silent(storage, supervised=supervised) if storage else ""
     except ShadowSyncError:
         return ""
-    place = storage or shown(run_folder)
     if trained:
         return f"; all of the input is trained: score the checkpoint with `shadowsync eval {place}`"
-    return f"; continue from its last checkpoint with `shadowsync resume {place}`"
+    return f"; continue from its last checkpoint with {way}"
 
 
-def hint_of_silent(storage: str) -> str:
+def hint_of_silent(storage: str, *, supervised: bool) -> str:
     """Return the `resume_hint` of a run whose storage does not answer."""
-    again = f"once the storage answers, `shadowsync resume {storage}` continues from its last checkpoint"
-    return f"; {again}, if it has one"
+    way = _way_on(storage, supervised=supervised)
+    return f"; once the storage answers, continue from its last checkpoint, if it has one, with {way}"
+
+
+def _way_on(place: str, *, supervised: bool) -> str:
+    if supervised:
+        return f"`shadowsync resume {place}`"
+    return f"the same nodes and `--set start.checkpoint={place} --set start.resume=true`"

@@ -31,6 +31,7 @@ OTHER: dict[str, Any] = {
     "run.start_timeout_seconds": 61.0,
     "run.restarts": 1,
     "run.rejoin_seconds": 61.0,
+    "run.coordinator_wait_seconds": 31.0,
     "run.background_priority": "normal",
     "data.format": "criteo_tsv",
     "data.path": ["/other"],

@@ -20,6 +20,9 @@ def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(tmp_path: Path) -> Non
     commit(begin(tmp_path), manifest_of_files([]))
     hint = resume_hint(tmp_path)
     assert hint.startswith("; continue from its last checkpoint with `shadowsync resume ")
+    elsewhere = resume_hint(tmp_path, supervised=False)
+    assert "shadowsync resume" not in elsewhere, "it would start the nodes on one machine"
+    assert elsewhere.endswith("`--set start.checkpoint=" + str(tmp_path) + " --set start.resume=true`")
     # Killed between the two renames of the next one, it is found under its other name.
     (tmp_path / "checkpoint").rename(tmp_path / "checkpoint.old")
     assert resume_hint(tmp_path) == hint
@@ -38,8 +41,8 @@ def test_of_a_storage_that_does_not_answer_it_says_what_to_do_then(
 
     monkeypatch.setattr(run_folder, "open_saved", silent)
     assert resume_hint(tmp_path, url) == (
-        f"; once the storage answers, `shadowsync resume {url}` continues from its last checkpoint,"
-        " if it has one"
+        "; once the storage answers, continue from its last checkpoint, if it has one,"
+        f" with `shadowsync resume {url}`"
     )
 
 
@@ -55,7 +58,7 @@ def test_the_folder_of_a_killed_run_leads_to_its_storage(
         monkeypatch.setattr(run_folder, "_STORAGE_SECONDS", 0.1)
         (tmp_path / "job.json").write_text(json.dumps({"run": {"storage": "s3://bucket/run"}}))
         assert resume_hint(tmp_path).startswith(
-            "; once the storage answers, `shadowsync resume s3://bucket/run` continues"
+            "; once the storage answers, continue from its last checkpoint, if it has one,"
         )
     (tmp_path / "job.json").write_text(json.dumps({"run": {}}))
     assert resume_hint(tmp_path) == "", "the control: a run without a storage"

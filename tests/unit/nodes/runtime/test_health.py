@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.nodes.runtime.health import (
+    MARK_SECONDS,
     Health,
     coordinator_health,
     health_path,
@@ -103,6 +105,33 @@ def test_what_a_killed_node_left_is_replaced_and_at_the_end_removed(tmp_path: Pa
 
     assert asyncio.run(serve()) == WELL
     assert not path.exists()
+
+
+def test_files_say_it_to_probes_and_age_where_the_node_does_not_run(
+    node: tuple[subprocess.Popen[bytes], Path], tmp_path: Path
+) -> None:
+    process, path = node
+    alive, healthy = path.with_name("h.sock.alive"), path.with_name("h.sock.healthy")
+    wait_until(healthy.exists, "the node says that it is healthy")
+    first = alive.stat().st_mtime_ns
+    wait_until(lambda: alive.stat().st_mtime_ns > first, "the file is touched again")
+    process.send_signal(signal.SIGSTOP)
+    stopped_at = time.time_ns()
+    wait_until(lambda: time.time_ns() > stopped_at + 3e9 * MARK_SECONDS, "it would have been touched")
+    assert alive.stat().st_mtime_ns <= stopped_at
+
+    async def unhealthy() -> tuple[bool, bool]:
+        other = tmp_path / "other.sock"
+        serving = asyncio.create_task(serve_health(other, lambda: Health(False, "trainer: waiting")))
+        alive, healthy = other.with_name("other.sock.alive"), other.with_name("other.sock.healthy")
+        await asyncio.to_thread(wait_until, alive.exists, "the file is there")
+        there = healthy.exists()
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        return there, alive.exists()
+
+    assert asyncio.run(unhealthy()) == (False, False)
 
 
 def test_a_path_that_cannot_be_used_is_told(tmp_path: Path) -> None:
