@@ -11,7 +11,7 @@ import click
 from .options.job_arguments import job_of, job_options
 
 if TYPE_CHECKING:
-    from ..deployment.kubernetes import KubernetesOptions
+    from ..deployment.pods import KubernetesOptions
     from ..pipeline.config.job import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,6 +55,42 @@ def _pod_options(command: F) -> F:
                 "--key-secret", metavar="SECRET", help="Secret with the key as job.key. [default: NAME-key]"
             ),
             click.option("--queue", default="", help="Kueue's local queue."),
+            click.option(
+                "--service-account", default="", metavar="NAME", help="Service account of the pods."
+            ),
+            click.option("--priority-class", default="", metavar="NAME", help="Priority class of the pods."),
+            click.option(
+                "--pull-secret",
+                "pull_secrets",
+                multiple=True,
+                metavar="SECRET",
+                help="Secret of the images' registry.",
+            ),
+            click.option(
+                "--node-selector",
+                multiple=True,
+                metavar="LABEL=VALUE",
+                help="A label of the machines that take the pods.",
+            ),
+            click.option(
+                "--toleration",
+                "tolerations",
+                multiple=True,
+                metavar="KEY[=VALUE][:EFFECT]",
+                help="A taint of the machines that take the pods.",
+            ),
+            click.option(
+                "--spread",
+                default="",
+                metavar="LABEL",
+                help="Spread the pods of a role over machines that differ in LABEL, such as"
+                " kubernetes.io/hostname.",
+            ),
+            click.option(
+                "--ttl-seconds",
+                type=click.IntRange(min=0),
+                help="Remove the job and its pods this long after its end. [default: never]",
+            ),
         )
     ):
         command = option(command)
@@ -67,10 +103,12 @@ def _options(
     name: str | None,
     key_secret: str | None,
     image: str,
+    node_selector: tuple[str, ...],
     control_image: str | None = None,
-    **given: str,
+    **given: Any,
 ) -> KubernetesOptions:
-    from ..deployment.kubernetes import KubernetesOptions, require_name
+    from ..deployment.kubernetes import require_name
+    from ..deployment.pods import KubernetesOptions
 
     own = require_name(name or job.run.name)
     return KubernetesOptions(
@@ -78,16 +116,51 @@ def _options(
         image=image,
         control_image=control_image or image,
         key_secret=key_secret or f"{own}-key",
+        node_selector=dict(map(_label, node_selector)),
         **given,
     )
+
+
+def _label(text: str) -> tuple[str, str]:
+    label, is_label, value = text.partition("=")
+    if not (label and is_label):
+        raise click.BadParameter(f"{text!r} is no LABEL=VALUE", param_hint="--node-selector")
+    return label, value
+
+
+def _dense_parameters(job: Job) -> int:
+    """Return the number of the dense model's parameters; 0, and say so, if its code is on other machines."""
+    from ..pipeline.errors import JobFileError
+    from ..pipeline.models.registry import build_model
+
+    try:
+        return sum(parameter.numel() for parameter in build_model(job).parameters())
+    except JobFileError as error:
+        click.echo(f"trainers and sync nodes ask for the memory of a small model: {error}", err=True)
+        return 0
+
+
+def _say_that_no_gpu_is_asked_for(job: Job) -> None:
+    if job.trainer.device == "auto":
+        click.echo(
+            'trainer.device is "auto": no GPU is asked for; --set trainer.device=cuda asks for one a trainer',
+            err=True,
+        )
 
 
 @render.command()
 @job_options
 @click.option("--control-image", help="The image of coordinator and readers. [default: --image]")
+@click.option(
+    "--metrics-secret",
+    default="",
+    metavar="SECRET",
+    help="Secret with the output of `shadowsync key token` as token: prints a PodMonitor, by which the"
+    " Prometheus operator scrapes the pods.",
+)
 @_pod_options
 def kubernetes(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
-    """Print the manifests of a job: a ConfigMap and a JobSet.
+    """Print the manifests of a job: a ConfigMap, a NetworkPolicy and a JobSet.
 
     For example: `shadowsync render kubernetes job.toml --image registry/shadowsync --runs-claim runs |
     kubectl apply -f -`. The cluster needs JobSet 0.8 and Kubernetes 1.33 or later, and the Secret:
@@ -100,7 +173,9 @@ def kubernetes(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
     from ..deployment.yaml_text import yaml_text
 
     job = job_of(job_file, overrides, torch=True)
-    click.echo(yaml_text(kubernetes_manifests(job, _options(job, **given))), nl=False)
+    manifests = kubernetes_manifests(job, _options(job, **given), _dense_parameters(job))
+    _say_that_no_gpu_is_asked_for(job)
+    click.echo(yaml_text(manifests), nl=False)
 
 
 @render.command()
@@ -120,7 +195,9 @@ def rayjob(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
     from ..deployment.yaml_text import yaml_text
 
     job = job_of(job_file, overrides, torch=True)
-    click.echo(yaml_text(ray_job_manifests(job, _options(job, **given))), nl=False)
+    manifests = ray_job_manifests(job, _options(job, **given), _dense_parameters(job))
+    _say_that_no_gpu_is_asked_for(job)
+    click.echo(yaml_text(manifests), nl=False)
 
 
 @render.command()
@@ -152,6 +229,7 @@ def slurm(
     from ..deployment.slurm import SlurmOptions, slurm_script
 
     job = job_of(job_file, overrides, torch=True)
+    _say_that_no_gpu_is_asked_for(job)
     options = SlurmOptions(
         name=name or job.run.name,
         job_file=str(Path(job_file).absolute()),

@@ -17,6 +17,11 @@ PROCESS_BYTES: Final = 512 << 20
 """Memory of a process with torch that holds nothing yet, rounded up."""
 
 _SPARE: Final = 1.3
+# Buffers of a node, in sizes of the dense model in float32, rounded up from the peaks of jobs with 27 million
+# parameters (batches of 512; easgd and bmuf, adagrad and adam, one and two workers).
+_TRAINER_COPIES: Final = 15
+_WORKER_COPIES: Final = 5
+_CENTER_COPIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +48,20 @@ class RoleNodes:
         return self.role not in WITHOUT_TORCH
 
 
-def nodes_of(job: Job) -> list[RoleNodes]:
+def nodes_of(job: Job, dense_parameters: int = 0) -> list[RoleNodes]:
     """Return the nodes of a job by role, the coordinator first.
 
-    Roles without nodes are left out.
+    Roles without nodes are left out. Without the number of `dense_parameters`, trainers and sync nodes ask
+    for what they have of a small model.
     """
     rows_bytes = sum(table.rows * table.row_bytes for table in job.tables)
+    model_bytes = 4 * dense_parameters
     # The shadow thread computes beside the workers.
     cpus = {"trainer": job.trainer.workers + 1, "embedding": job.embedding.threads + 1}
     holds_bytes = {
         "reader": job.data.retain_bytes,
-        "trainer": PROCESS_BYTES,
+        "trainer": PROCESS_BYTES + (_TRAINER_COPIES + _WORKER_COPIES * job.trainer.workers) * model_bytes,
+        "sync": _CENTER_COPIES * model_bytes // max(1, job.sync_nodes),
         "embedding": int(_SPARE * rows_bytes / job.embedding.nodes),
     }
     gpus = {"trainer": int(job.trainer.device.startswith("cuda"))}

@@ -11,7 +11,7 @@ from typing import Final
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode
 from .job_nodes import COORDINATOR, PROCESS_BYTES, RoleNodes, nodes_of
-from .kubernetes import (
+from .pods import (
     JOB_FILE,
     KubernetesOptions,
     Manifest,
@@ -19,6 +19,7 @@ from .kubernetes import (
     in_pods,
     job_and_key,
     key_variable,
+    labels_of,
     pod_of,
     queued_metadata,
     runs_volume,
@@ -35,16 +36,18 @@ HEAD_CPUS: Final = 2
 HEAD_BYTES: Final = 2 << 30
 
 
-def ray_job_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]:
+def ray_job_manifests(job: Job, options: KubernetesOptions, dense_parameters: int = 0) -> list[Manifest]:
     """Return a job's manifests in the order to apply them: ConfigMap and RayJob.
+
+    `dense_parameters` is as for `nodes_of`.
 
     Raises JobFileError as `in_pods` does, and for a setting that means nothing on a cluster.
     """
     job, config = in_pods(on_machines(job), options)
-    return [config, _ray_job(job, options)]
+    return [config, _ray_job(job, options, dense_parameters)]
 
 
-def _ray_job(job: Job, options: KubernetesOptions) -> Manifest:
+def _ray_job(job: Job, options: KubernetesOptions, dense_parameters: int) -> Manifest:
     finished = int(ExitCode.FINISHED_WITH_DEATHS)
     return {
         "apiVersion": "ray.io/v1",
@@ -53,6 +56,8 @@ def _ray_job(job: Job, options: KubernetesOptions) -> Manifest:
         "spec": {
             "entrypoint": f"shadowsync run {JOB_FILE} --on ray --exit-zero-on {finished}",
             "shutdownAfterJobFinishes": True,
+            **({} if options.ttl_seconds is None else {"ttlSecondsAfterFinished": options.ttl_seconds}),
+            "submitterPodTemplate": _submitter(options),
             # A second try would be another run.
             "backoffLimit": 0,
             "rayClusterSpec": {
@@ -62,7 +67,9 @@ def _ray_job(job: Job, options: KubernetesOptions) -> Manifest:
                     "template": _head(job, options),
                 },
                 "workerGroupSpecs": [
-                    _group(job, nodes, options) for nodes in nodes_of(job) if nodes.role != COORDINATOR
+                    _group(job, nodes, options)
+                    for nodes in nodes_of(job, dense_parameters)
+                    if nodes.role != COORDINATOR
                 ],
             },
         },
@@ -84,7 +91,15 @@ def _head(job: Job, options: KubernetesOptions) -> Manifest:
         ],
         "resources": {"requests": requests, "limits": {"memory": requests["memory"]}},
     }
-    return {"metadata": _labels("head"), "spec": pod_of(container, volumes)}
+    return _template(pod_of(container, volumes, "head", options), "head", options)
+
+
+def _submitter(options: KubernetesOptions) -> Manifest:
+    """Return the pod that submits the job, whose command KubeRay gives."""
+    requests = {"cpu": "500m", "memory": _mebibytes(PROCESS_BYTES)}
+    container = {"name": "ray-job-submitter", "image": options.image, "resources": {"requests": requests}}
+    pod = {"restartPolicy": "Never"} | pod_of(container, [], "submitter", options)
+    return _template(pod, "submitter", options)
 
 
 def _group(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
@@ -117,12 +132,12 @@ def _group(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
         "minReplicas": nodes.count,
         "maxReplicas": nodes.count,
         "rayStartParams": params | ({"num-gpus": str(nodes.gpus)} if nodes.gpus else {}),
-        "template": {"metadata": _labels(nodes.role), "spec": pod_of(container, volumes)},
+        "template": _template(pod_of(container, volumes, nodes.role, options), nodes.role, options),
     }
 
 
-def _labels(role: str) -> Manifest:
-    return {"labels": {"app.kubernetes.io/name": "shadowsync", "shadowsync/role": role}}
+def _template(pod: Manifest, role: str, options: KubernetesOptions) -> Manifest:
+    return {"metadata": {"labels": labels_of(options, role)}, "spec": pod}
 
 
 def _mebibytes(count: int) -> str:

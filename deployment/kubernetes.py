@@ -1,4 +1,4 @@
-"""A job as Kubernetes manifests: a ConfigMap and a JobSet.
+"""A job as Kubernetes manifests: a ConfigMap, a NetworkPolicy, a JobSet, and a PodMonitor on request.
 
 The ConfigMap has the job, and the JobSet a Job for each role. JobSet (https://jobset.sigs.k8s.io) gives the
 pods their names, and ends them all with the coordinator. A pod whose node was killed is started again by its
@@ -8,27 +8,33 @@ Indexed Job; the other pods go on. Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from ..nodes.runtime.health import ALIVE, HEALTHY, probe
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError
-from .job_nodes import COORDINATOR, RoleNodes, nodes_of, require_paths_below
-
-Manifest = dict[str, Any]
-Volume = tuple[str, str, bool, Manifest]
-"""Its name, the folder in the pod, whether it can only be read, and its source."""
+from .job_nodes import COORDINATOR, RoleNodes, nodes_of
+from .pods import (
+    JOB_FILE,
+    KubernetesOptions,
+    Manifest,
+    data_volume,
+    in_pods,
+    job_and_key,
+    key_variable,
+    labels_of,
+    metadata_of,
+    pod_of,
+    queued_metadata,
+    runs_volume,
+    selected,
+    storage_access,
+)
 
 PORT: Final = 5555
 METRICS_PORT: Final = 9100
-RUNS: Final = "/runs"
-DATA: Final = "/data"
-JOB_FILE: Final = "/job/job.json"
-KEY_NAME: Final = "job.key"
+TOKEN_NAME: Final = "token"
 RETRIES_PER_NODE: Final = 10
-STOP_SECONDS: Final = 30
-USER: Final = 10_001
-"""The user of the images."""
 
 # With these codes a job has ended: of a coordinator that ended by itself, not of one that was killed.
 _ENDS_OF_COORDINATOR: Final = [
@@ -38,70 +44,14 @@ _ENDS_OF_COORDINATOR: Final = [
 _ENDS_OF_NODE: Final = [int(code) for code in (ExitCode.USAGE, ExitCode.DATA, ExitCode.RESOURCES)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubernetesOptions:
-    """What a job file does not say.
-
-    Attributes:
-        name: name of the JobSet; of letters, digits and "-", at most 40.
-        image: image for every role.
-        control_image: image of coordinator and readers.
-        namespace: namespace, or "" for that of the context.
-        runs_claim: PersistentVolumeClaim of the run folders, which all pods mount (ReadWriteMany). With a
-            storage only the coordinator mounts it, or "" for a folder that ends with its pod.
-        storage_secret: Secret whose keys are environment variables that lead to the storage, or "".
-        data_claim: PersistentVolumeClaim of the input, or "" if all input has URLs.
-        key_secret: Secret with the job's key as KEY_NAME.
-        queue: Kueue's local queue, or "".
-    """
-
-    name: str
-    image: str
-    control_image: str
-    namespace: str
-    runs_claim: str
-    data_claim: str
-    key_secret: str
-    queue: str
-    storage_secret: str = ""
-
-
-def kubernetes_manifests(job: Job, options: KubernetesOptions) -> list[Manifest]:
-    """Return the manifests of a job, in the order to apply them.
+def kubernetes_manifests(job: Job, options: KubernetesOptions, dense_parameters: int = 0) -> list[Manifest]:
+    """Return the manifests of a job, in the order to apply them; `dense_parameters` as for `nodes_of`.
 
     Raises JobFileError as `in_pods` does.
     """
     job, config = in_pods(job, options)
-    return [config, _job_set(job, options)]
-
-
-def in_pods(job: Job, options: KubernetesOptions) -> tuple[Job, Manifest]:
-    """Return the job as pods have it, and the ConfigMap with its file.
-
-    Raises JobFileError for a file that no pod sees, and for checkpoints without a place.
-    """
-    if not (options.runs_claim or job.run.storage):
-        raise JobFileError(
-            "no place for checkpoints that all pods see",
-            where="--runs-claim",
-            remedy="give it, or set run.storage to the URL of a bucket",
-        )
-    if job.run.storage.startswith("file://"):
-        raise JobFileError(
-            f"{job.run.storage} is another folder in each pod",
-            where="run.storage",
-            remedy="give the URL of a bucket, or leave it out and give --runs-claim",
-        )
-    mounts = ({"--runs-claim": RUNS} if options.runs_claim and not job.run.storage else {}) | (
-        {"--data-claim": DATA} if options.data_claim else {}
-    )
-    require_paths_below(job, mounts)
-    job = job.model_copy(update={"run": job.run.model_copy(update={"directory": RUNS})})
-    metadata = metadata_of(options, f"{options.name}-job")
-    content = job.model_dump_json(indent=1)
-    return job, {
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"job.json": content + "\n"},
-    }  # fmt: skip
+    monitor = [_pod_monitor(options)] if options.metrics_secret else []
+    return [config, _network_policy(options), *monitor, _job_set(job, options, dense_parameters)]
 
 
 def require_name(name: str) -> str:
@@ -116,21 +66,40 @@ def require_name(name: str) -> str:
     return name
 
 
-def metadata_of(options: KubernetesOptions, name: str) -> Manifest:
-    """Return the metadata of an object of the job."""
-    own: Manifest = {"name": name, "labels": {"app.kubernetes.io/name": "shadowsync"}}
-    return own | ({"namespace": options.namespace} if options.namespace else {})
+def _network_policy(options: KubernetesOptions) -> Manifest:
+    """Return the policy by which only the job's own pods reach a pod, and everybody its metrics."""
+    selector = {"matchLabels": selected(options)}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata_of(options, options.name),
+        "spec": {
+            "podSelector": selector,
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [{"podSelector": selector}]},
+                {"ports": [{"port": METRICS_PORT, "protocol": "TCP"}]},
+            ],
+        },
+    }
 
 
-def queued_metadata(options: KubernetesOptions) -> Manifest:
-    """Return the metadata of what is queued, if there is a queue."""
-    metadata = metadata_of(options, options.name)
-    if options.queue:
-        metadata["labels"]["kueue.x-k8s.io/queue-name"] = options.queue
-    return metadata
+def _pod_monitor(options: KubernetesOptions) -> Manifest:
+    """Return what has the Prometheus operator scrape the pods."""
+    credentials = {"name": options.metrics_secret, "key": TOKEN_NAME}
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": metadata_of(options, options.name),
+        "spec": {
+            "selector": {"matchLabels": selected(options)},
+            "podMetricsEndpoints": [{"port": "metrics", "authorization": {"credentials": credentials}}],
+        },
+    }
 
 
-def _job_set(job: Job, options: KubernetesOptions) -> Manifest:
+def _job_set(job: Job, options: KubernetesOptions, dense_parameters: int) -> Manifest:
+    ttl = {} if options.ttl_seconds is None else {"ttlSecondsAfterFinished": options.ttl_seconds}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -140,9 +109,10 @@ def _job_set(job: Job, options: KubernetesOptions) -> Manifest:
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "successPolicy": {"operator": "All", "targetReplicatedJobs": [COORDINATOR]},
             "failurePolicy": {"maxRestarts": 0},
+            **ttl,
             "replicatedJobs": [
                 {"name": nodes.role, "replicas": 1, "template": {"spec": _indexed_job(job, nodes, options)}}
-                for nodes in nodes_of(job)
+                for nodes in nodes_of(job, dense_parameters)
             ],
         },
     }
@@ -170,7 +140,7 @@ def _indexed_job(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Mani
             ]
         },
         "template": {
-            "metadata": {"labels": {"app.kubernetes.io/name": "shadowsync", "shadowsync/role": nodes.role}},
+            "metadata": {"labels": labels_of(options, nodes.role)},
             "spec": _pod(job, nodes, options),
         },
     }  # fmt: skip
@@ -184,70 +154,15 @@ def _pod(job: Job, nodes: RoleNodes, options: KubernetesOptions) -> Manifest:
         "name": nodes.role,
         "image": options.image if nodes.needs_torch else options.control_image,
         "args": _arguments(nodes, options),
-        "env": key_variable(),
+        # Nothing but /tmp can be written to there.
+        "env": [*key_variable(), {"name": "HOME", "value": "/tmp"}],
         **storage_access(options),
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
         "resources": _resources(nodes),
         **_probes(job.run.start_timeout_seconds),
     }
-    return {"restartPolicy": "Never"} | pod_of(container, volumes)
-
-
-def pod_of(container: Manifest, volumes: list[Volume]) -> Manifest:
-    """Return the specification of a pod of one container, with the least rights."""
-    return {
-        "terminationGracePeriodSeconds": STOP_SECONDS,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER},
-        "containers": [
-            {
-                **container,
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                "volumeMounts": [
-                    {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
-                    for name, path, read_only, _ in volumes
-                ],
-            }
-        ],
-        "volumes": [{"name": name} | source for name, _, _, source in volumes],
-    }
-
-
-def job_and_key(options: KubernetesOptions) -> list[Volume]:
-    """Return the volumes of the job's file and of its key."""
-    return [
-        ("job", "/job", True, {"configMap": {"name": f"{options.name}-job"}}),
-        # The group of the pod may read it, and nobody else.
-        ("key", "/key", True, {"secret": {"secretName": options.key_secret, "defaultMode": 0o440}}),
-    ]
-
-
-def key_variable() -> list[Manifest]:
-    """Return the environment of a container that has the key."""
-    return [{"name": "SHADOWSYNC_KEY_FILE", "value": f"/key/{KEY_NAME}"}]
-
-
-def data_volume(options: KubernetesOptions) -> list[Volume]:
-    """Return the volume of the input, if there is one."""
-    claim = {"persistentVolumeClaim": {"claimName": options.data_claim, "readOnly": True}}
-    return [("data", DATA, True, claim)] if options.data_claim else []
-
-
-def runs_volume(job: Job, role: str, options: KubernetesOptions) -> Volume:
-    """Return the volume of the run folders.
-
-    With a storage, the other nodes have only their log there.
-    """
-    own = job.run.storage and (role != COORDINATOR or not options.runs_claim)
-    claim: Manifest = {"persistentVolumeClaim": {"claimName": options.runs_claim}}
-    return "runs", RUNS, False, {"emptyDir": {}} if own else claim
-
-
-def storage_access(options: KubernetesOptions) -> Manifest:
-    """Return the environment that leads to the storage, if it needs one."""
-    secret = options.storage_secret
-    return {"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}
+    volumes.append(("tmp", "/tmp", False, {"emptyDir": {}}))
+    return {"restartPolicy": "Never"} | pod_of(container, volumes, nodes.role, options, read_only_root=True)
 
 
 def coordinator_host(name: str) -> str:
@@ -279,6 +194,9 @@ def _resources(nodes: RoleNodes) -> Manifest:
 
 
 def _probes(start_seconds: float) -> Manifest:
-    ask = {"exec": {"command": ["shadowsync", "health"]}, "timeoutSeconds": 10, "periodSeconds": 15}
-    started = ask | {"failureThreshold": 2 + int(start_seconds / 15)}
-    return {"startupProbe": started, "livenessProbe": ask | {"failureThreshold": 4}, "readinessProbe": ask}
+    often = {"timeoutSeconds": 10, "periodSeconds": 15}
+    healthy = {"exec": {"command": probe(HEALTHY)}, **often}
+    # A node that waits for its coordinator is not healthy, and is needed as soon as that is back.
+    alive = {"exec": {"command": probe(ALIVE)}, **often, "failureThreshold": 4}
+    started = healthy | {"failureThreshold": 2 + int(start_seconds / 15)}
+    return {"startupProbe": started, "livenessProbe": alive, "readinessProbe": healthy}

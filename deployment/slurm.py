@@ -17,6 +17,8 @@ from .job_nodes import COORDINATOR, RoleNodes, nodes_of
 
 GRACE_SECONDS: Final = 120
 """Time for a checkpoint before the allocation ends."""
+END_SECONDS: Final = 30
+"""Time for the nodes to end after their coordinator."""
 
 _SCRIPT: Final = """\
 #!/bin/bash
@@ -40,8 +42,10 @@ JOB={job_file}
 LEADER=
 trap '[ -z "$LEADER" ] || kill -TERM "$LEADER" 2>/dev/null' TERM
 
-# A step that loses a node goes on: the job replaces it, or goes on without it.
-STEP="srun --exact --kill-on-bad-exit=0 --no-kill"
+# A step that loses a node goes on: the job replaces it, or goes on without it. The steps share the memory:
+# else each would ask for all of it, and the second would wait for the first.
+STEP="srun --exact --mem=0 --kill-on-bad-exit=0 --no-kill"
+STEPS=
 
 {coordinator}
 LEADER=$!
@@ -60,7 +64,12 @@ if [ "$CODE" -gt 128 ]; then
   LAST=$?
   [ "$LAST" -eq 127 ] || CODE=$LAST
 fi
-# The others end with their coordinator.
+# The others end with their coordinator. A step that still waits for its turn would start nodes without one.
+for STILL in $(seq {end}); do
+  kill -0 $STEPS 2>/dev/null || break
+  sleep 1
+done
+kill -TERM $STEPS 2>/dev/null
 wait
 exit "$CODE"
 """
@@ -96,13 +105,16 @@ def slurm_script(job: Job, options: SlurmOptions) -> str:
         tasks=sum(nodes.count for nodes in roles),
         cpus=max(nodes.cpus for nodes in roles),
         grace=GRACE_SECONDS,
-        directives="\n".join(f"#SBATCH {one}" for one in options.directives),
+        end=END_SECONDS,
+        directives="\n".join(f"#SBATCH {one}" for one in [*_gpus(roles), *options.directives]),
         key_variable=KEY_VARIABLE,
         key=shlex.quote(options.key),
         prolog=options.prolog,
         job_file=shlex.quote(options.job_file),
         coordinator=_coordinator(options),
-        steps="\n".join(_step(nodes, options) for nodes in roles if nodes.role != COORDINATOR),
+        steps="\n".join(
+            _step(nodes, options, of_gpus=bool(_gpus(roles))) for nodes in roles if nodes.role != COORDINATOR
+        ),
     )
 
 
@@ -112,11 +124,18 @@ def _coordinator(options: SlurmOptions) -> str:
     return f'shadowsync {COORDINATOR} "$JOB" {own}{_shared(options)} &'
 
 
-def _step(nodes: RoleNodes, options: SlurmOptions) -> str:
+def _gpus(roles: list[RoleNodes]) -> list[str]:
+    count = sum(nodes.count * nodes.gpus for nodes in roles)
+    return [f"--gpus={count}"] if count else []
+
+
+def _step(nodes: RoleNodes, options: SlurmOptions, *, of_gpus: bool) -> str:
+    # A step has all GPUs of the allocation unless it says which.
+    gpus = f" --gpus-per-task={nodes.gpus}" if nodes.gpus else " --gres=none" if of_gpus else ""
     own = '--join "tcp://$COORDINATOR:$PORT" --bind 0.0.0.0 --advertise auto'
     return (
-        f"$STEP --ntasks={nodes.count} --cpus-per-task={nodes.cpus} \\\n"
-        f'  shadowsync {nodes.role} "$JOB" {own}{_shared(options)} &'
+        f"$STEP --ntasks={nodes.count} --cpus-per-task={nodes.cpus}{gpus} \\\n"
+        f'  shadowsync {nodes.role} "$JOB" {own}{_shared(options)} &\nSTEPS="$STEPS $!"'
     )
 
 

@@ -25,6 +25,7 @@ VARIABLE = "SHADOWSYNC_HEALTH"
 MAX_REPLY_BYTES = 1 << 16
 MARK_SECONDS = 2.0
 ALIVE, HEALTHY = ".alive", ".healthy"
+_OLD_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ def health_path(*, supervised: bool) -> Path | None:
     """
     path = os.environ.get(VARIABLE, "")
     return Path(path) if path and not supervised else None
+
+
+def probe(suffix: str) -> list[str]:
+    """Return the command that exits with 0 while this file of the node in its container is fresh."""
+    find = f'find "${VARIABLE}{suffix}" -newermt "-{_OLD_SECONDS} seconds"'
+    return ["/bin/sh", "-c", f"{find} | grep -q ."]
 
 
 async def serve_health(path: Path, describe: Callable[[], Health]) -> None:

@@ -77,8 +77,8 @@ class RunSection(Section):
     )
     coordinator_wait_seconds: Seconds | None = Field(
         default=None,
-        description="How long nodes train on without a connection to the coordinator, until they end. Left out:"
-        " two node timeouts. An engine that starts a coordinator again may need longer.",
+        description="How long nodes train on without a connection to the coordinator, until they end. Left"
+        " out: two node timeouts. An engine that starts a coordinator again may need longer.",
     )
     background_priority: Literal["low", "normal"] = Field(
         default="low",

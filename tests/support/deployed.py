@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shadowsync.deployment.kubernetes import KubernetesOptions
+from shadowsync.deployment.pods import KubernetesOptions
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import validate_job
 
@@ -26,7 +26,7 @@ def job_of(**sections: dict[str, Any]) -> Job:
     base: dict[str, dict[str, Any]] = {
         "data": {"format": "parquet", "path": ["/data/day-*.parquet"], "readers": 2},
         "model": {"table_rows": 1000, "embedding_dim": 8},
-        "trainer": {"count": 3, "workers": 2},
+        "trainer": {"count": 3, "workers": 2, "device": "cpu"},
         "embedding": {"nodes": 2, "threads": 3},
         "sync": {"nodes": 1},
     }

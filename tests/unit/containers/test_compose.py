@@ -19,6 +19,7 @@ import shadowsync
 import yaml
 from shadowsync.cli import main
 from shadowsync.nodes.launch import with_sync_nodes
+from shadowsync.nodes.runtime.health import HEALTHY, probe
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE, JobKey
@@ -231,9 +232,15 @@ def test_nodes_are_watched_limited_and_not_started_again() -> None:
     for role in ROLES:
         service = services[role]
         assert service["restart"] == "no"
-        assert service["healthcheck"]["test"] == ["CMD", "shadowsync", "health"]
+        # Compose would read a plain $ itself.
+        assert service["healthcheck"]["test"] == [
+            "CMD",
+            *(part.replace("$", "$$") for part in probe(HEALTHY)),
+        ]
         assert (service["mem_limit"], service["cpus"]) == ("2g", 1.5)
-    assert "health" in main.commands
+    for dockerfile in (DOCKERFILE, CONTROL_DOCKERFILE):
+        (command,) = re.findall(r"^HEALTHCHECK .* CMD (.*)$", dockerfile, re.MULTILINE)
+        assert json.loads(command) == probe(HEALTHY)
 
 
 def test_the_image_is_pinned_as_the_makefile_is() -> None:

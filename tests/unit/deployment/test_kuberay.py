@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.deployment.job_nodes import COORDINATOR
 from shadowsync.deployment.kuberay import ray_job_manifests
-from shadowsync.deployment.kubernetes import JOB_FILE
+from shadowsync.deployment.pods import JOB_FILE
 from shadowsync.deployment.ray.bundles import bundles_of
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.tests.support.deployed import OPTIONS as OPTIONS_OF_A_JOB_SET
@@ -34,6 +34,8 @@ OPTIONS = replace(
 SPEC: dict[str, type] = {
     "entrypoint": str,
     "shutdownAfterJobFinishes": bool,
+    "ttlSecondsAfterFinished": int,
+    "submitterPodTemplate": dict,
     "backoffLimit": int,
     "rayClusterSpec": dict,
 }
@@ -66,7 +68,8 @@ def check(manifests: list[Manifest]) -> None:
         require_fields(group, GROUP)
     for group in (head, *workers):
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-        pod: Manifest = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(group["template"])}
+    for template in (spec["submitterPodTemplate"], *(group["template"] for group in (head, *workers))):
+        pod: Manifest = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(template)}
         for version in VERSIONS:
             kubernetes_validate.validate(pod, version, strict=True)
             kubernetes_validate.validate(config, version, strict=True)

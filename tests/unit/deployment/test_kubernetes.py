@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +20,9 @@ from click.testing import CliRunner
 from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 from shadowsync.cli import main
 from shadowsync.deployment.job_nodes import nodes_of
-from shadowsync.deployment.kubernetes import (
-    JOB_FILE,
-    coordinator_host,
-    kubernetes_manifests,
-    require_name,
-)
+from shadowsync.deployment.kuberay import ray_job_manifests
+from shadowsync.deployment.kubernetes import coordinator_host, kubernetes_manifests, require_name
+from shadowsync.deployment.pods import JOB_FILE
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, JobFileError
 from shadowsync.pipeline.jobfile.load import load_resolved, validate_job
@@ -31,7 +31,7 @@ from shadowsync.tests.support.parsed import parsed
 
 
 def indexed_jobs(manifests: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for one in manifests[1]["spec"]["replicatedJobs"]:
+    for one in manifests[-1]["spec"]["replicatedJobs"]:
         yield one["name"], one["template"]["spec"]
 
 
@@ -48,8 +48,9 @@ def check_schema(manifest: dict[str, Any]) -> None:
 def test_the_published_schemas_accept_it(gpu: bool) -> None:
     job = job_of(trainer={"device": "cuda"}) if gpu else job_of()
     manifests = kubernetes_manifests(job, OPTIONS)
-    config, job_set = manifests
+    config, policy, job_set = manifests
     check_schema(config)
+    check_schema(policy)
     for role, spec in indexed_jobs(manifests):
         whole: dict[str, Any] = {
             "apiVersion": "batch/v1",
@@ -94,10 +95,11 @@ def test_every_pod_has_a_command_of_shadowsync() -> None:
 
 def test_the_pods_have_the_job_and_what_it_says() -> None:
     job = job_of()
-    config, _ = manifests = kubernetes_manifests(job, OPTIONS)
+    config, *_, job_set = manifests = kubernetes_manifests(job, OPTIONS)
     tree = json.loads(config["data"]["job.json"])
+    waiting = {"start_timeout_seconds": 600.0, "rejoin_seconds": 600.0, "coordinator_wait_seconds": 300.0}
     assert validate_job(tree, where="test") == job.model_copy(
-        update={"run": job.run.model_copy(update={"directory": "/runs"})}
+        update={"run": job.run.model_copy(update={"directory": "/runs", **waiting})}
     )
     counts = {role: spec["completions"] for role, spec in indexed_jobs(manifests)}
     assert counts == {"coordinator": 1, "reader": 2, "trainer": 3, "embedding": 2, "sync": 1}
@@ -111,9 +113,9 @@ def test_the_pods_have_the_job_and_what_it_says() -> None:
         "coordinator": "1", "reader": "1", "trainer": "3", "embedding": "4", "sync": "1",
     }  # fmt: skip
     mounts = {role: {one["name"] for one in container["volumeMounts"]} for role, container in found.items()}
-    assert mounts["reader"] == mounts["coordinator"] == {"job", "key", "runs", "data"}
-    assert mounts["trainer"] == {"job", "key", "runs"}
-    assert manifests[1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "nightly"
+    assert mounts["reader"] == mounts["coordinator"] == {"job", "key", "runs", "data", "tmp"}
+    assert mounts["trainer"] == {"job", "key", "runs", "tmp"}
+    assert job_set["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "nightly"
 
 
 def test_an_embedding_node_asks_for_the_memory_of_its_rows() -> None:
@@ -133,7 +135,7 @@ def test_an_embedding_node_asks_for_the_memory_of_its_rows() -> None:
 def test_roles_without_nodes_and_what_is_not_given_are_left_out() -> None:
     job = job_of(sync={"algorithm": "ma", "nodes": 0}, data={"path": ["s3://bucket/day.parquet"]})
     bare = replace(OPTIONS, namespace="", data_claim="", queue="")
-    config, job_set = manifests = kubernetes_manifests(job, bare)
+    config, *_, job_set = manifests = kubernetes_manifests(job, bare)
     assert "sync" not in containers(manifests)
     assert "namespace" not in config["metadata"] | job_set["metadata"]
     assert "data" not in {one["name"] for one in containers(manifests)["reader"]["volumeMounts"]}
@@ -216,7 +218,7 @@ def test_the_command_prints_them(tmp_path: Path) -> None:
     assert "data.path: /data/*.parquet is a path of this machine" in refused.output
     shown = CliRunner().invoke(main, [*arguments, "--data-claim", "data", "--set", "trainer.count=4"])
     assert shown.exit_code == 0, shown.output
-    config, job_set = documents = list(yaml.safe_load_all(shown.output))
+    config, _, job_set = documents = list(yaml.safe_load_all(shown.stdout))
     assert job_set["metadata"]["name"] == "clicks"
     assert dict(indexed_jobs(documents))["trainer"]["completions"] == 4
     (tmp_path / "job.json").write_text(config["data"]["job.json"])
@@ -224,3 +226,131 @@ def test_the_command_prints_them(tmp_path: Path) -> None:
     # As a person would write it.
     assert "  job.json: |\n    {\n" in shown.output
     assert "&id" not in shown.output
+    auto, quiet = (
+        CliRunner().invoke(main, [*arguments, "--data-claim", "data", "--set", f"trainer.device={device}"])
+        for device in ("auto", "cuda")
+    )
+    assert 'trainer.device is "auto": no GPU is asked for' in auto.stderr
+    assert quiet.stderr == ""
+    (job,) = (job for job in yaml.safe_load_all(quiet.stdout) if job["kind"] == "JobSet")
+    assert containers([job])["trainer"]["resources"]["limits"] == {"nvidia.com/gpu": 1}
+
+
+def restricted(pod: dict[str, Any]) -> bool:
+    """Whether Pod Security's profile "restricted" takes a pod (Kubernetes, Pod Security Standards)."""
+    contexts = [pod["securityContext"] | one.get("securityContext", {}) for one in pod["containers"]]
+    sources = {next(key for key in volume if key != "name") for volume in pod["volumes"]}
+    return sources <= {"configMap", "emptyDir", "persistentVolumeClaim", "secret"} and all(
+        own.get("seccompProfile") == {"type": "RuntimeDefault"}
+        and own.get("runAsNonRoot") is True
+        and own.get("allowPrivilegeEscalation") is False
+        and own.get("capabilities") == {"drop": ["ALL"]}
+        for own in contexts
+    )
+
+
+@pytest.mark.parametrize("render", [kubernetes_manifests, ray_job_manifests])
+def test_pod_security_takes_every_pod(render: Callable[..., list[dict[str, Any]]]) -> None:
+    pods = list(pods_of(render(job_of(), OPTIONS)))
+    assert len(pods) >= 5
+    for pod in pods:
+        assert restricted(pod)
+        without = copy.deepcopy(pod)
+        del without["securityContext"]["seccompProfile"]
+        assert not restricted(without), "the control"
+
+
+def pods_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every pod's specification in manifests."""
+    if isinstance(tree, dict):
+        if "containers" in tree:
+            yield tree
+        for value in tree.values():
+            yield from pods_of(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from pods_of(value)
+
+
+def test_what_is_given_of_pods_is_in_each() -> None:
+    given = replace(
+        OPTIONS,
+        service_account="trainer",
+        priority_class="batch",
+        pull_secrets=("registry",),
+        node_selector={"pool": "spot"},
+        tolerations=("spot", "gpu=a100:NoSchedule"),
+        spread="kubernetes.io/hostname",
+        ttl_seconds=3600,
+    )
+    for render in (kubernetes_manifests, ray_job_manifests):
+        manifests = render(job_of(), given)
+        assert manifests[-1]["spec"]["ttlSecondsAfterFinished"] == 3600
+        for pod in pods_of(manifests):
+            assert (pod["serviceAccountName"], pod["priorityClassName"]) == ("trainer", "batch")
+            assert (pod["imagePullSecrets"], pod["nodeSelector"]) == (
+                [{"name": "registry"}],
+                {"pool": "spot"},
+            )
+            *lost, spot, gpu = pod["tolerations"]
+            assert {one["tolerationSeconds"] for one in lost} == {30}
+            assert spot == {"key": "spot", "operator": "Exists"}
+            assert gpu == {"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}
+            assert pod["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
+    for role, spec in indexed_jobs(kubernetes_manifests(job_of(), given)):
+        check_schema({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": role}, "spec": spec})
+    with pytest.raises(JobFileError, match="'a:b' is no taint"):
+        kubernetes_manifests(job_of(), replace(OPTIONS, tolerations=("a:b",)))
+
+
+def test_times_that_the_job_file_gives_stay() -> None:
+    config = kubernetes_manifests(job_of(run={"rejoin_seconds": 90.0}), OPTIONS)[0]
+    assert json.loads(config["data"]["job.json"])["run"]["rejoin_seconds"] == 90.0
+
+
+def test_memory_follows_the_dense_model() -> None:
+    def memory(role: str, dense_parameters: int) -> int:
+        text = containers(kubernetes_manifests(job_of(), OPTIONS, dense_parameters))[role]["resources"]
+        return int(text["requests"]["memory"].removesuffix("Mi"))
+
+    mebi = 1 << 20
+    # Two workers; the peaks of such jobs with 103 MiB of parameters were 20.3 and 4.2 times that.
+    assert memory("trainer", 100 * mebi // 4) - memory("trainer", 0) == 2500
+    assert memory("sync", 100 * mebi // 4) - memory("sync", 0) == 500
+    assert memory("reader", 100 * mebi) == memory("reader", 0)
+
+
+def test_a_monitor_has_the_token_of_a_secret() -> None:
+    _, policy, monitor, job_set = kubernetes_manifests(job_of(), replace(OPTIONS, metrics_secret="token"))
+    assert len(kubernetes_manifests(job_of(), OPTIONS)) == 3
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "token", "key": "token"}
+    for _, spec in indexed_jobs([job_set]):
+        labels = spec["template"]["metadata"]["labels"]
+        for selector in (monitor["spec"]["selector"], policy["spec"]["podSelector"]):
+            assert selector["matchLabels"].items() <= labels.items()
+        ports = spec["template"]["spec"]["containers"][0]["ports"]
+        assert {"name": endpoint["port"], "containerPort": 9100, "protocol": "TCP"} in ports
+
+
+def test_probes_start_no_interpreter(tmp_path: Path) -> None:
+    """They look at the files that a node touches, and fail once these are old."""
+    socket = tmp_path / "health.sock"
+    probes = {
+        name: container[name]["exec"]["command"]
+        for container in containers(kubernetes_manifests(job_of(), OPTIONS)).values()
+        for name in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+
+    def passes(name: str) -> bool:
+        environment = os.environ | {"SHADOWSYNC_HEALTH": str(socket)}
+        return subprocess.run(probes[name], env=environment, capture_output=True).returncode == 0
+
+    assert not any(map(passes, probes))
+    (tmp_path / "health.sock.alive").touch()
+    assert {name for name in probes if passes(name)} == {"livenessProbe"}
+    (tmp_path / "health.sock.healthy").touch()
+    assert all(map(passes, probes))
+    for name in ("health.sock.alive", "health.sock.healthy"):
+        os.utime(tmp_path / name, (time.time() - 60,) * 2)
+    assert not any(map(passes, probes))
