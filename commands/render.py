@@ -129,7 +129,10 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _dense_parameters(job: Job) -> int:
-    """Return the number of the dense model's parameters; 0, and say so, if its code is on other machines."""
+    """Count the dense model's parameters.
+
+    Returns 0, and says so, if the model's code is on other machines.
+    """
     from ..pipeline.errors import JobFileError
     from ..pipeline.models.registry import build_model
 

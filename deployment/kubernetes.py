@@ -1,8 +1,9 @@
-"""A job as Kubernetes manifests: a ConfigMap, a NetworkPolicy, a JobSet, and a PodMonitor on request.
+"""A job as Kubernetes manifests.
 
-The ConfigMap has the job, and the JobSet a Job for each role. JobSet (https://jobset.sigs.k8s.io) gives the
-pods their names, and ends them all with the coordinator. A pod whose node was killed is started again by its
-Indexed Job; the other pods go on. Imports no torch.
+They are a ConfigMap, a NetworkPolicy, a JobSet, and a PodMonitor on request. The ConfigMap has the job, and
+the JobSet a Job for each role. JobSet (https://jobset.sigs.k8s.io) gives the pods their names, and ends them
+all with the coordinator. A pod whose node was killed is started again by its Indexed Job; the other pods go
+on. Imports no torch.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _ENDS_OF_NODE: Final = [int(code) for code in (ExitCode.USAGE, ExitCode.DATA, Ex
 
 
 def kubernetes_manifests(job: Job, options: KubernetesOptions, dense_parameters: int = 0) -> list[Manifest]:
-    """Return the manifests of a job, in the order to apply them; `dense_parameters` as for `nodes_of`.
+    """Return the manifests of a job, in the order to apply them.
 
-    Raises JobFileError as `in_pods` does.
+    `dense_parameters` is as for `nodes_of`. Raises JobFileError as `in_pods` does.
     """
     job, config = in_pods(job, options)
     monitor = [_pod_monitor(options)] if options.metrics_secret else []
@@ -67,7 +68,7 @@ def require_name(name: str) -> str:
 
 
 def _network_policy(options: KubernetesOptions) -> Manifest:
-    """Return the policy by which only the job's own pods reach a pod, and everybody its metrics."""
+    """Return who reaches a pod: the job's own pods, and everybody its metrics."""
     selector = {"matchLabels": selected(options)}
     return {
         "apiVersion": "networking.k8s.io/v1",

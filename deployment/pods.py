@@ -1,4 +1,4 @@
-"""The pods of a job, whichever object makes them: options, volumes, rights, and the machines that take them.
+"""The pods of a job: options, volumes, rights, and the machines that take them.
 
 Imports no torch.
 """

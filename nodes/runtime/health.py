@@ -48,7 +48,7 @@ def health_path(*, supervised: bool) -> Path | None:
 
 
 def probe(suffix: str) -> list[str]:
-    """Return the command that exits with 0 while this file of the node in its container is fresh."""
+    """Return a command that fails unless a file of the container's node is fresh."""
     find = f'find "${VARIABLE}{suffix}" -newermt "-{_OLD_SECONDS} seconds"'
     return ["/bin/sh", "-c", f"{find} | grep -q ."]
 

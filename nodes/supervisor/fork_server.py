@@ -211,11 +211,11 @@ def become(request: ForkRequest) -> NoReturn:
 
 
 def close_descriptors(streams: Collection[int]) -> None:
-    """Close what a forked child has of its server: the streams, and all that is no file.
+    """Close the streams, and what else a forked child has of its server.
 
-    0, 1 and 2 stay. A file is a library's own, since the server opens none: libffi (3.4 and later) keeps its
-    own library open and maps code of it for callbacks. Where its descriptor stands for another file, the
-    process crashes.
+    0, 1 and 2 stay, and files. Such a file is a library's own, since the server opens none: libffi (3.4 and
+    later) keeps its own library open and maps code of it for callbacks. Where its descriptor stands for
+    another file, the process crashes.
     """
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         try:

@@ -180,7 +180,7 @@ def test_a_name_that_pods_cannot_have_is_refused(name: str) -> None:
 
 
 def test_with_a_storage_no_pod_shares_a_claim() -> None:
-    def volumes(job: Job, **changes: str) -> dict[str, dict[str, Any]]:
+    def volumes(job: Job, **changes: Any) -> dict[str, dict[str, Any]]:
         manifests = kubernetes_manifests(job, replace(OPTIONS, **changes))
         for role, spec in indexed_jobs(manifests):
             check_schema({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": role}, "spec": spec})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
+from shadowsync.deployment import slurm
 from shadowsync.tests.support.parsed import parsed
 from shadowsync.tests.support.processes import wait_until
 
@@ -39,6 +41,7 @@ exit "$CODE"
 """
 SRUN = """#!/bin/bash
 while [ "${1#-}" != "$1" ]; do echo "srun $1" >> "$NOTES"; shift; done
+[ "$2" != "$QUEUED" ] || exec sleep 600
 exec "$@"
 """
 
@@ -58,7 +61,7 @@ def script(tmp_path: Path) -> Callable[..., str]:
 
 @contextmanager
 def started(
-    script: str, folder: Path, code: int = 0, *, endless: bool = False
+    script: str, folder: Path, code: int = 0, *, endless: bool = False, queued: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The script as Slurm would start it on the first machine."""
     for name, text in (("srun", SRUN), ("shadowsync", SHADOWSYNC)):
@@ -70,6 +73,7 @@ def started(
         "NOTES": str(folder / "notes"),
         "CODE": str(code),
         "ENDLESS": "1" if endless else "",
+        "QUEUED": queued,
         "SLURMD_NODENAME": "first",
         "SLURM_JOB_ID": "12345",
     }
@@ -105,6 +109,25 @@ def test_it_starts_every_node_and_ends_as_the_coordinator_does(
             parsed(role, *arguments, "--sett", "x")
     assert "srun --ntasks=3" in notes(tmp_path)
     assert notes(tmp_path).count("srun --cpus-per-task=3") == 1
+
+
+def test_a_step_that_waits_for_its_turn_ends_with_the_coordinator(
+    script: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "END_SECONDS", 1)
+    with started(script(), tmp_path, 4, queued="embedding") as process:
+        assert process.wait(60.0) == 4
+    # The script waits for all that it has started, so the step has ended, too.
+    assert "srun --mem=0" in notes(tmp_path), "the steps share the memory"
+
+
+def test_only_trainers_have_gpus(script: Callable[..., str]) -> None:
+    text = script("--set", "trainer.device=cuda")
+    assert "#SBATCH --gpus=3\n" in text
+    steps = [line for line in text.splitlines() if line.startswith("$STEP ")]
+    assert [line.split()[3] for line in steps if "--ntasks=3" in line] == ["--gpus-per-task=1"]
+    assert sum("--gres=none" in line for line in steps) == len(steps) - 1 == 3
+    assert not {"--gpus", "--gres"} & set(re.findall(r"--g\w+", script()))
 
 
 def test_at_the_end_of_its_time_the_coordinator_is_told(script: Callable[..., str], tmp_path: Path) -> None:
