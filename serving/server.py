@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from aiohttp import web
 
 from ..pipeline.checkpoint.manifest import CheckpointManifest
 from ..pipeline.wire.keys.http_token import required_token
+from ..watch.hosts import check_host, names_of
 from ..watch.listening import HEALTH_PATH, HttpServer, listen
 from ..watch.token_guard import TokenGuard
 from .batcher import Batcher
@@ -21,8 +23,11 @@ from .follower import FollowedModel
 from .latency import RequestCounts
 from .rows import BadRequest
 from .scores import MOST_ROWS, Scores
+from .unpack import BodyMemory, Busy, TooLarge
 
 BODY_LIMIT_BYTES: Final = 32 << 20
+ALL_BODIES_BYTES: Final = 4 * BODY_LIMIT_BYTES
+MOST_CONNECTIONS: Final = 256
 IDLE_SECONDS: Final = 75.0
 SHUTDOWN_SECONDS: Final = 5.0
 
@@ -46,16 +51,26 @@ class ModelServer:
         self.port: int = listening.getsockname()[1]
         self._model = model
         self._batcher = Batcher(lambda: model.current, MOST_ROWS)
+        self._bodies = BodyMemory(BODY_LIMIT_BYTES, ALL_BODIES_BYTES)
         self.counts = RequestCounts()
         app = web.Application(
-            middlewares=[guard.middleware(open_paths=(HEALTH_PATH,))], client_max_size=BODY_LIMIT_BYTES
+            middlewares=[
+                check_host((*names_of(host), host), guard),
+                guard.middleware(open_paths=(HEALTH_PATH,)),
+            ],
+            client_max_size=BODY_LIMIT_BYTES,
         )
         app.router.add_post("/score", self._score)
         app.router.add_get("/model", self._describe)
         app.router.add_get("/stats", self._stats)
         app.router.add_get(HEALTH_PATH, self._health)
         self._server = HttpServer(
-            app, listening, log, idle_seconds=IDLE_SECONDS, shutdown_seconds=SHUTDOWN_SECONDS
+            app,
+            listening,
+            log,
+            most=MOST_CONNECTIONS,
+            idle_seconds=IDLE_SECONDS,
+            shutdown_seconds=SHUTDOWN_SECONDS,
         )
 
     async def follow(self, every_seconds: float) -> None:
@@ -74,13 +89,20 @@ class ModelServer:
     async def _score(self, request: web.Request) -> web.Response:
         since = time.perf_counter()
         try:
-            rows = self._model.current.bodies.read(await request.read())
+            rows = self._model.current.bodies.read(await self._bodies.read(request))
             scores = await self._batcher.score(rows)
+        except TooLarge as error:
+            return self._refuse(error, 413)
         except BadRequest as error:
-            self.counts.refuse()
-            return web.json_response({"error": str(error)}, status=400)
+            return self._refuse(error, 400)
+        except Busy as error:
+            return self._refuse(error, 503)
         self.counts.scored(rows.count, len(scores.why), time.perf_counter() - since)
         return web.Response(body=_reply(scores), content_type="application/json")
+
+    def _refuse(self, why: Exception, status: int) -> web.Response:
+        self.counts.refuse()
+        return web.json_response({"error": str(why)}, status=status)
 
     async def _describe(self, _: web.Request) -> web.Response:
         served = self._model.current
@@ -97,7 +119,8 @@ class ModelServer:
             "age_seconds": round(self._model.age_seconds, 1),
             "fault": self._model.fault,
         }
-        return web.json_response(self.counts.values() | {"model": model})
+        connections = {"connections": asdict(self._server.counts)}
+        return web.json_response(self.counts.values() | connections | {"model": model})
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="well\n")

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Collection
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from ..pipeline.wire.endpoints import AUTO, WILDCARDS, host_of, is_loopback_host
+from .token_guard import TokenGuard
 
 
 def host_in_header(header: str) -> str:
@@ -30,3 +37,31 @@ def names_this_server(header: str, names: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
+
+
+def names_of(host: str, advertise: str = "") -> tuple[str, ...]:
+    """Return the names by which a client may call a server.
+
+    `host` is where it listens, `advertise` what others are told. The first is shown to people. Addresses and
+    "localhost" need not be among them.
+    """
+    if host not in WILDCARDS:
+        return () if is_loopback_host(host) else (host,)
+    names = (host_of(advertise), socket.gethostname())
+    return tuple(dict.fromkeys(name for name in names if name and name != AUTO))
+
+
+def check_host(names: Collection[str], guard: TokenGuard | None = None) -> Middleware:
+    """Return middleware that refuses requests for another server (421).
+
+    With a `guard` that has a token, requests may use any name: no web site has the token, whatever its name.
+    """
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        guarded = guard is not None and guard.has_token
+        if not guarded and not names_this_server(request.headers.get("Host", ""), names):
+            return web.Response(status=421, text="this server has another name\n")
+        return await handler(request)
+
+    return check

@@ -1,7 +1,8 @@
-"""The socket that the HTTP servers listen on, and their log."""
+"""The HTTP servers: the socket that they listen on, their bounds, and their log."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -12,8 +13,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from ..pipeline.errors import ClusterError
 from ..pipeline.wire.refusals import Refusals
+from .connections import ConnectionCounts, Connections
 
 BACKLOG = 64
+LINGER_SECONDS = 1.0
+"""Time for the rest of a body that the answer did not wait for."""
+MOST_HEADERS = 64
 HEALTH_PATH = "/healthz"
 """The path that probes ask, without a token."""
 
@@ -39,8 +44,11 @@ class RequestLog(logging.LoggerAdapter[logging.Logger]):
 class HttpServer:
     """An application that is served on a socket of `listen`, on its caller's loop.
 
+    The body of a request is as it came: nothing is decompressed.
+
     Args:
         log: gets a line for each malformed request.
+        most: limit for the connections, see `Connections`.
         idle_seconds: after this time without a request, a connection is closed.
         shutdown_seconds: limit for the requests that are there at the end.
         cancel: whether a handler is cancelled if its client goes.
@@ -52,28 +60,46 @@ class HttpServer:
         listening: socket.socket,
         log: logging.Logger,
         *,
+        most: int,
         idle_seconds: float,
         shutdown_seconds: float,
         cancel: bool = False,
     ) -> None:
         self._socket = listening
+        self._connections = Connections(log, most=most, idle_seconds=idle_seconds)
+        app.middlewares.insert(0, self._connections.middleware())
+        self._accepting: asyncio.Task[None] | None = None
         self._runner = web.AppRunner(
             app,
             access_log=None,
             logger=RequestLog(log),
             handle_signals=False,
             handler_cancellation=cancel,
-            keepalive_timeout=idle_seconds,
+            # `Connections` closes them before.
+            keepalive_timeout=2 * idle_seconds,
             shutdown_timeout=shutdown_seconds,
+            lingering_time=LINGER_SECONDS,
+            max_headers=MOST_HEADERS,
+            auto_decompress=False,
         )
+
+    @property
+    def counts(self) -> ConnectionCounts:
+        """Counts of the connections; any thread may read them."""
+        return self._connections.counts
 
     async def start(self) -> None:
         """Start to answer requests, including those that already wait."""
         await self._runner.setup()
-        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+        server = self._runner.server
+        assert server is not None
+        self._accepting = asyncio.ensure_future(self._connections.accept(self._socket, server))
 
     async def close(self) -> None:
         """End the server, and close the socket."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
         await self._runner.cleanup()
         self._socket.close()
 

@@ -41,6 +41,16 @@ COMMON = (
         "refused_connections",
         "connections refused for a wrong or missing key, or for what they left unfinished",
     ),
+    _counter(
+        "http_refused_connections",
+        "http_refused",
+        "connections to page and metrics that were closed because too many were open",
+    ),
+    _counter(
+        "http_closed_connections",
+        "http_closed",
+        "connections to page and metrics that were closed because they were idle or too slow",
+    ),
 )
 _LISTENER = (
     _counter("unsent_messages", "unsent_messages", "messages not sent: a queue was full or a peer lost"),

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from .broadcast import Broadcast, Full
-from .hosts import names_this_server
+from .hosts import check_host
 from .mirror import Mirror
 from .page_files import page_files
+from .status import Status
 from .token_guard import TokenGuard
 
 RETRY_MILLISECONDS = 2000
@@ -45,20 +45,11 @@ class PageApp:
     ) -> None:
         self._mirror = mirror
         self._broadcast = broadcast
-        self._names = names
-        self.app = web.Application(middlewares=[self._check_name, guard.middleware()])
+        # The newest status, and its JSON with all curves, which is made once.
+        self._last: tuple[Status | None, str] = (None, "null")
+        self.app = web.Application(middlewares=[check_host(names), guard.middleware()])
         self.app.router.add_get("/{path:.*}", self._respond)
         self.app.on_response_prepare.append(_with_headers)
-
-    @property
-    def _check_name(self) -> Middleware:
-        @web.middleware
-        async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if not names_this_server(request.headers.get("Host", ""), self._names):
-                return web.Response(status=421, text="this server has another name\n")
-            return await handler(request)
-
-        return check
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
         # The raw path, so that a path with %2e or .. matches no route.
@@ -95,8 +86,9 @@ class PageApp:
         return response
 
     def _whole(self) -> str:
-        status = self._mirror.whole()
-        return "null" if status is None else status.model_dump_json()
+        if self._mirror.latest is not self._last[0] and (status := self._mirror.whole()) is not None:
+            self._last = (self._mirror.latest, status.model_dump_json())
+        return self._last[1]
 
 
 async def _with_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -1,32 +1,23 @@
-"""Server of a job's web page.
-
-The server has its own thread and loop, so that no browser can delay the coordinator's control plane. It is
-no `LoopThread` of `nodes/runtime`: watch may not import that, and a failed `LoopThread` ends its node, while
-a failed page must leave the job alone.
-"""
+"""Server of a job's web page, on a thread of its own."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-from collections.abc import Callable
 
 from ..pipeline.errors import ClusterError
-from ..pipeline.text.format import duration
 from ..pipeline.wire.keys.http_token import required_token
-from ..pipeline.wire.tasks import post
 from .broadcast import Broadcast
+from .connections import ConnectionCounts
+from .http_thread import HttpThread
 from .listening import HttpServer, listen
 from .mirror import Mirror
 from .page_app import PageApp
 from .status import Status
 from .token_guard import PARAMETER, TokenGuard
 
+MOST_CONNECTIONS = 64
 IDLE_SECONDS = 10.0
 SHUTDOWN_SECONDS = 1.0
-JOIN_SECONDS = 5.0
-START_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -55,44 +46,34 @@ class PageServer:
         self.url += f"?{PARAMETER}={token}" if token else ""
         self._mirror = Mirror()
         self._names = (*names, host)
-        self._ready = threading.Event()
-        self._failure: Exception | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._server: HttpServer | None = None
         self.broadcast: Broadcast | None = None
-        self._thread = threading.Thread(target=self._main, name="page", daemon=True)
+        self._thread = HttpThread("page", self._make)
+
+    @property
+    def counts(self) -> ConnectionCounts:
+        """Counts of the connections."""
+        return ConnectionCounts() if self._server is None else self._server.counts
 
     def start(self) -> None:
         """Start the thread and wait until it serves.
 
         Raises ClusterError if it does not.
         """
-        self._thread.start()
-        if self._ready.wait(START_SECONDS) and self._failure is None:
-            return
-        self.close()
-        why = f"{type(self._failure).__name__}: {self._failure}" if self._failure else duration(START_SECONDS)
-        raise ClusterError(
-            f"the page's server did not start ({why})",
-            where=self.url,
-            remedy="try again, or run without --web",
-        ) from self._failure
+        try:
+            self._thread.start(self.url, "try again, or run without --web")
+        except ClusterError:
+            self._socket.close()
+            raise
 
     def publish(self, status: Status) -> None:
         """Send a status to every open page."""
-        self._call(lambda: self._take(status))
+        self._thread.call(lambda: self._take(status))
 
     def close(self) -> None:
         """Stop the server; published statuses are sent first, for at most SHUTDOWN_SECONDS."""
-        if self._stop is not None:
-            self._call(self._stop.set)
-        if self._thread.is_alive():
-            self._thread.join(JOIN_SECONDS)
+        self._thread.close(self.broadcast.end if self.broadcast is not None else None)
         self._socket.close()
-
-    def _call(self, work: Callable[[], None]) -> None:
-        if self._loop is not None:
-            post(self._loop, work)
 
     def _take(self, status: Status) -> None:
         self._mirror.take(status)
@@ -100,32 +81,16 @@ class PageServer:
             # Also without a client: a client that reconnects requests what it missed.
             self.broadcast.publish("status", status.model_dump_json())
 
-    def _main(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except Exception as error:
-            # If the server fails later, training continues without the page.
-            self._failure = error
-            log.exception("the page's server failed")
-        finally:
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        broadcast = self.broadcast = Broadcast()
-        pages = PageApp(self._mirror, broadcast, self._names, self._guard)
-        server = HttpServer(
+    def _make(self) -> HttpServer:
+        self.broadcast = Broadcast()
+        pages = PageApp(self._mirror, self.broadcast, self._names, self._guard)
+        self._server = HttpServer(
             pages.app,
             self._socket,
             log,
+            most=MOST_CONNECTIONS,
             idle_seconds=IDLE_SECONDS,
             shutdown_seconds=SHUTDOWN_SECONDS,
             cancel=True,
         )
-        try:
-            await server.start()
-            self._ready.set()
-            await self._stop.wait()
-            broadcast.end()
-        finally:
-            await server.close()
+        return self._server

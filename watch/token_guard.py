@@ -36,6 +36,11 @@ class TokenGuard:
         self._cookie = f"shadowsync-{hashlib.sha256((token or '').encode()).hexdigest()[:12]}"
         self.refusals = Refusals(log)
 
+    @property
+    def has_token(self) -> bool:
+        """Whether requests need a token."""
+        return self._token is not None
+
     def admits(self, request: web.Request) -> bool:
         """Return whether a request has the token in its query, cookie or header."""
         return self._token is None or any(self._is_token(given) for given in self._given(request))

@@ -285,11 +285,13 @@ class Node:
     async def _serve_metrics(self, name: str, run: str) -> None:
         address = metrics_address(self.settings)
         if address is not None and not missing_modules("metrics"):
+            from ...watch.hosts import names_of
             from ...watch.metrics_server import HeartbeatCollector, MetricsServer
 
             collector = HeartbeatCollector(run, self.role.name, name, lambda: self._counts)
-            self._metrics_server = MetricsServer(collector, self._health_line, *address)
-            await self._metrics_server.start()
+            names = names_of(address[0], self.settings.advertise)
+            self._metrics_server = MetricsServer(collector, self._health_line, *address, names)
+            await asyncio.to_thread(self._metrics_server.start)
 
     def _health_line(self) -> tuple[bool, str]:
         health = self._health()
@@ -373,7 +375,7 @@ class Node:
         self._profile.close()
         try:
             if self._metrics_server is not None:
-                await self._metrics_server.close()
+                await asyncio.to_thread(self._metrics_server.close)
             await self.role.close()
         finally:
             if self._turns is not None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ....pipeline.config.job import Job
-from ....pipeline.config.sections import LOOPBACK, parse_page_address
+from ....pipeline.config.sections import parse_page_address
 from ....pipeline.jobfile.extras import missing_modules
-from ....pipeline.wire.endpoints import AUTO, WILDCARDS, host_of
+from ....pipeline.text.format import duration
 from ....watch.mirror import Mirror
 from ....watch.status import Cursor, Status
 from ...runtime.health import Health
@@ -99,6 +99,8 @@ class Monitoring:
         self._scalars: Scalars | None = None
         self._metrics: MetricsServer | None = None
         self._counts: dict[str, Any] = {}
+        # When the server's health was looked at, and what it was.
+        self._seen = (time.monotonic(), True, "")
         self._failed = False
 
     def open(self) -> None:
@@ -109,10 +111,11 @@ class Monitoring:
         state, settings = self._state, self._server.settings
         watch = state.job.watch
         if watch.web and not missing_modules("web"):
+            from ....watch.hosts import names_of
             from ....watch.page_server import PageServer
 
             host, port = parse_page_address(watch.web)
-            self._page = PageServer(host, port, _names(host, settings.advertise))
+            self._page = PageServer(host, port, names_of(host, settings.advertise))
             self._page.start()
             state.show_page(self._page.url)
         if watch.tensorboard and not missing_modules("tensorboard"):
@@ -121,16 +124,21 @@ class Monitoring:
             self._scalars = Scalars(state.folder)
         address = metrics_address(settings)
         if address is not None and not missing_modules("metrics"):
+            from ....watch.hosts import names_of
             from ....watch.metrics_server import HeartbeatCollector, MetricsServer
 
             collector = HeartbeatCollector(state.folder.name, self._role, self._role, self._counts_now)
-            self._metrics = MetricsServer(collector, self._health, *address)
+            if (page := self._page) is not None:
+                collector.add_connections(lambda: page.counts)
+            names = names_of(address[0], settings.advertise)
+            self._look_at_health()
+            self._metrics = MetricsServer(collector, self._health, *address, names)
+            self._metrics.start()
 
     async def run(self) -> None:
         """Publish until cancelled; a failure is logged, and training continues."""
-        if self._metrics is not None:
-            await self._metrics.start()
         while self._page is not None or self._scalars is not None or self._metrics is not None:
+            self._look_at_health()
             self.publish()
             await asyncio.sleep(PERIOD_SECONDS)
 
@@ -170,27 +178,23 @@ class Monitoring:
         if self._page is not None:
             await asyncio.to_thread(self._page.close)
         if self._metrics is not None:
-            await self._metrics.close()
+            await asyncio.to_thread(self._metrics.close)
         self._page = self._scalars = self._metrics = None
 
-    def _health(self) -> tuple[bool, str]:
+    def _look_at_health(self) -> None:
         health = self._server.health()
-        return health.healthy, health.text
+        self._seen = (time.monotonic(), health.healthy, health.text)
+
+    def _health(self) -> tuple[bool, str]:
+        """Return what was seen last; on the thread of the metrics."""
+        since, healthy, text = self._seen
+        silence_seconds = time.monotonic() - since
+        if silence_seconds > self._state.job.run.node_timeout_seconds:
+            return False, f"{self._role}: its loop has been busy or stopped for {duration(silence_seconds)}"
+        return healthy, text
 
     def _counts_now(self) -> dict[str, Any]:
         return self._counts
-
-
-def _names(host: str, advertise: str) -> tuple[str, ...]:
-    """Return the names by which a browser may call this server.
-
-    The first is shown to people.
-    """
-    if host not in WILDCARDS:
-        return () if host == LOOPBACK else (host,)
-    hostname = socket.gethostname()
-    advertised = host_of(advertise)
-    return tuple(dict.fromkeys(name for name in (advertised, hostname) if name and name != AUTO))
 
 
 def _flat(status: Status) -> dict[str, Any]:

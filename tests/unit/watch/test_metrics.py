@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import socket
-import threading
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from shadowsync.pipeline.errors import ClusterError
 from shadowsync.tests.support.every_metric import EVERY_METRIC
 from shadowsync.watch.metric_names import BY_ROLE, PREFIX
-from shadowsync.watch.metrics_server import HeartbeatCollector, MetricsServer
+from shadowsync.watch.metrics_server import MOST_CONNECTIONS, HeartbeatCollector, MetricsServer
 
 ROOT = Path(shadowsync.__file__).resolve().parent
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "shadowsync.json"
@@ -31,26 +29,22 @@ COUNTS = {"cpu_seconds": 2.5, "trained_examples": 1024, "gap_open": 3, "to/sync-
 
 
 class Served:
-    """A node's metrics server on a loop in a thread of its own, as a node's control loop is."""
+    """A node's metrics server."""
 
     def __init__(self, role: str, node: str, counts: Callable[[], dict[str, Any]], port: int = 0) -> None:
         self.well = True
         collector = HeartbeatCollector("a-run", role, node, counts)
         self._server = MetricsServer(collector, lambda: (self.well, f"{node}: told"), "127.0.0.1", port)
         self.port = self._server.port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._run(self._server.start())
+        self.close = self._server.close
+        self._server.start()
 
-    def close(self) -> None:
-        self._run(self._server.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(20.0)
+    def counts(self) -> dict[str, float]:
+        """The counts of its connections."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60.0) as response:
+            text = response.read().decode()
+        samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+        return {one.name: one.value for one in samples if one.name.startswith("shadowsync_http_")}
 
 
 @pytest.fixture
@@ -72,6 +66,7 @@ def scrape(server: Served) -> dict[tuple[str, str], tuple[float, dict[str, str]]
         )
         for family in text_string_to_metric_families(text)
         for sample in family.samples
+        if not sample.name.startswith("shadowsync_http_")
     }
 
 
@@ -143,20 +138,24 @@ def test_the_port_is_free_again_at_the_end() -> None:
 
 def test_idle_connections_hold_up_no_scrape(server: Served) -> None:
     address = ("127.0.0.1", server.port)
-    idle = [socket.create_connection(address, timeout=60.0) for _ in range(100)]
+    idle = [socket.create_connection(address, timeout=60.0) for _ in range(2 * MOST_CONNECTIONS)]
     try:
         assert scrape(server)
+        counts = server.counts()
+        assert counts["shadowsync_http_refused_connections_total"] > MOST_CONNECTIONS
+        assert counts["shadowsync_http_closed_connections_total"] == 0
     finally:
         for connection in idle:
             connection.close()
 
 
 def test_an_idle_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowsync.watch.metrics_server.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("shadowsync.watch.connections.BEGIN_SECONDS", 0.2)
     own = Served("reader", "reader-0", dict)
     try:
         with socket.create_connection(("127.0.0.1", own.port), timeout=60.0) as idle:
             assert idle.recv(1) == b""
+        assert own.counts()["shadowsync_http_closed_connections_total"] == 1
     finally:
         own.close()
 

@@ -37,7 +37,8 @@ def server() -> Iterator[PageServer]:
 
 def tasks(server: PageServer) -> int:
     """How many tasks the server's loop has."""
-    return len(asyncio.all_tasks(server._loop)) if server._loop is not None else 0
+    loop = server._thread.loop
+    return len(asyncio.all_tasks(loop)) if loop is not None else 0
 
 
 def ask(

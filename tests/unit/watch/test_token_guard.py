@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.cookies import SimpleCookie
@@ -59,17 +57,11 @@ def metrics(host: str, *, well: bool = True) -> Iterator[MetricsServer]:
     """A reader's metrics that are served."""
     collector = HeartbeatCollector("a-run", "reader", "reader-0", lambda: {"cpu_seconds": 2.5})
     server = MetricsServer(collector, lambda: (well, "reader-0: told"), host, 0)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
+    server.start()
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(20.0)
         yield server
-        asyncio.run_coroutine_threadsafe(server.close(), loop).result(20.0)
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(60.0)
-        loop.close()
+        server.close()
 
 
 def response(

@@ -11,7 +11,6 @@ import pytest
 from shadowsync.nodes.coordinator.ledger.ledger import LedgerState
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.monitoring import Monitoring, _flat
-from shadowsync.nodes.coordinator.monitoring.monitoring import _names as page_names
 from shadowsync.nodes.coordinator.monitoring.status import build_status, status_body
 from shadowsync.nodes.coordinator.server import CoordinatorServer
 from shadowsync.nodes.coordinator.state.job import JobState
@@ -31,6 +30,7 @@ from shadowsync.pipeline.report.adaptation import choice_counts
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.messages import GetStatus, NodeFacts, StatusReply, TrainedBatch
 from shadowsync.watch.curves import ClientCurves
+from shadowsync.watch.hosts import names_of
 from shadowsync.watch.scalars import scalars_of
 from shadowsync.watch.status import Cursor, Status, read_status
 
@@ -361,5 +361,5 @@ def test_a_display_that_fails_is_told_once_and_asked_again(caplog: pytest.LogCap
     ],
 )
 def test_the_page_is_called_by_what_is_advertised(advertise: str, shown: str) -> None:
-    assert page_names("0.0.0.0", advertise)[0] == shown
-    assert page_names("0.0.0.0", "auto") == page_names("0.0.0.0", "")
+    assert names_of("0.0.0.0", advertise)[0] == shown
+    assert names_of("0.0.0.0", "auto") == names_of("0.0.0.0", "")
