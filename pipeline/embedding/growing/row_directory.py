@@ -75,7 +75,9 @@ class _TableRows:
         kept = max(0, len(self.freed) - count)
         reused, self.freed = self.freed[kept:][::-1], self.freed[:kept]
         stop = self.fresh_from + count - len(reused)
-        rows = np.concatenate([reused, np.arange(self.fresh_from, stop, dtype=np.int32)])
+        rows = np.arange(self.fresh_from, stop, dtype=np.int32)
+        if len(reused):
+            rows = np.concatenate([reused, rows])
         self.fresh_from = stop
         self.admitted += count
         return rows
@@ -148,17 +150,16 @@ class RowDirectory:
         self.batches += 1
         evicted = [self._evict_old(table) for table in self._tables]
         rows = self._index.find(keys)
-        self.used_at[rows[rows != ABSENT]] = self.batches
-        new = []
         absent: IndexArray = np.flatnonzero(rows == ABSENT)
-        owners = np.searchsorted(np.cumsum(counts), absent, side="right")
-        for number in np.unique(owners).tolist():
-            own = absent[owners == number]
-            rows[own], added, freed = self._admit(self._tables[number], keys[own])
-            new.append(added)
-            evicted.append(freed)
-        new_rows, evicted_rows = (np.concatenate([_NO_ROWS, *found]) for found in (new, evicted))
-        return RowUse(rows, new_rows, evicted_rows, renumbered)
+        new_rows = _NO_ROWS
+        if not len(absent):
+            self.used_at[rows] = self.batches
+        else:
+            self.used_at[rows[rows != ABSENT]] = self.batches
+            owners = np.searchsorted(np.cumsum(counts), absent, side="right")
+            rows[absent], new_rows, freed = self._admit(keys[absent], owners)
+            evicted += freed
+        return RowUse(rows, new_rows, np.concatenate([_NO_ROWS, *evicted]), renumbered)
 
     def restore(self, table: int, keys: Uint64Array, used_at: Int32Array, wanted: Int32Array) -> Int32Array:
         """Give saved keys a row in a table without any.
@@ -204,26 +205,39 @@ class RowDirectory:
         for table in self._tables:
             table.age_checked_at = max(0, table.age_checked_at - earlier)
 
-    def _admit(self, table: _TableRows, keys: Uint64Array) -> tuple[Int32Array, Int32Array, Int32Array]:
-        """Give keys of a table rows, if they are due.
+    def _admit(
+        self, keys: Uint64Array, owners: IndexArray
+    ) -> tuple[Int32Array, Int32Array, list[Int32Array]]:
+        """Give keys without a row one, if they are due; `owners` has the table of each.
 
         Returns the row of each key, the rows that are new, and those evicted for them.
         """
-        distinct, which = np.unique(keys, return_inverse=True)
-        due = np.arange(len(distinct))
-        if table.sketch is not None:
-            due = np.flatnonzero(table.sketch.add(distinct) >= table.growth.admit_after)
-        evicted = _NO_ROWS
-        if len(due) > table.free_rows and table.growth.evict == "least_recent":
-            evicted = self._evict_least_recent(table, len(due))
-        taken = due[: table.free_rows]
-        table.refused += len(due) - len(taken)
-        new = table.take(len(taken))
-        self._keys[new] = distinct[taken]
-        self.used_at[new] = self.batches
-        self._index.add(new)
+        distinct, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        # Table by table, so that NumPy is called once for all tables of a batch.
+        by_table = np.argsort(owners[first], kind="stable")
+        ends = np.cumsum(np.bincount(owners[first], minlength=len(self._tables))).tolist()
         rows = np.full(len(distinct), ABSENT, np.int32)
-        rows[taken] = new
+        taken, given, evicted = [], [_NO_ROWS], []
+        for table, start, stop in zip(self._tables, [0, *ends], ends, strict=False):
+            if start == stop:
+                continue
+            due = by_table[start:stop]
+            if table.sketch is not None:
+                due = due[table.sketch.add(distinct[due]) >= table.growth.admit_after]
+            if len(due) > table.free_rows:
+                if table.growth.evict == "least_recent":
+                    evicted.append(self._evict_least_recent(table, len(due)))
+                table.refused += max(0, len(due) - table.free_rows)
+                due = due[: table.free_rows]
+            taken.append(due)
+            given.append(table.take(len(due)))
+        new = np.concatenate(given)
+        if len(new):
+            places = np.concatenate(taken)
+            rows[places] = new
+            self._keys[new] = distinct[places]
+            self.used_at[new] = self.batches
+            self._index.add(new)
         return rows[which], new, evicted
 
     def _evict_old(self, table: _TableRows) -> Int32Array:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,25 +87,34 @@ class DistinctRows:
         return cls(keys[begins].astype(np.int32), which, order, begins)
 
     @classmethod
-    def of_keys(cls, keys: Uint64Array) -> DistinctRows:
-        """Return the distinct keys of `keys`, uint64 [S]."""
-        order = np.argsort(keys, kind="stable")
-        begins, which = _groups(keys[order], order)
-        return cls(keys[order[begins]], which, order, begins)
+    def of_keys(cls, keys: Uint64Array, tables: int = 1) -> DistinctRows:
+        """Return the distinct keys of `keys`, uint64 [S], of `tables` tables with equally many each.
+
+        They are table after table, ascending.
+        """
+        by_table = keys.reshape(tables, -1)
+        order: IndexArray = np.argsort(by_table, axis=1, kind="stable")
+        sorted_keys = np.take_along_axis(by_table, order, axis=1).ravel()
+        order += np.arange(tables)[:, None] * by_table.shape[1]
+        begins, which = _groups(sorted_keys, order.ravel(), tables)
+        return cls(sorted_keys[begins], which, order.ravel(), begins)
 
 
-def _groups(sorted_keys: IndexArray | Uint64Array, order: IndexArray) -> tuple[IndexArray, Int32Array]:
-    """Return where each group of equal keys begins, and each position's group."""
+def _groups(
+    sorted_keys: IndexArray | Uint64Array, order: IndexArray, tables: int = 1
+) -> tuple[IndexArray, Int32Array]:
+    """Return where each group of equal keys of a table begins, and each position's group."""
     first = np.ones(len(order), np.bool_)
     np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=first[1:])
+    if tables > 1:
+        first[:: len(order) // tables] = True
     begins = np.flatnonzero(first)
     which = np.empty(len(order), np.int32)
     which[order] = np.repeat(np.arange(len(begins), dtype=np.int32), np.diff(begins, append=len(order)))
     return begins, which
 
 
-@dataclass(frozen=True, slots=True)
-class BankShare:
+class BankShare(NamedTuple):
     """One bank's part of a request: its rows, and its reply's floats.
 
     Attributes:
@@ -138,7 +148,7 @@ def bank_shares(
     counts: Sequence[int] = (),
     bag_pieces: Sequence[int] = (),
     bag_lengths: Int32Array = NO_BAG_LENGTHS,
-) -> list[BankShare]:
+) -> tuple[BankShare, ...]:
     """Return each bank's part of a request; any thread may call this.
 
     Args:
@@ -152,19 +162,30 @@ def bank_shares(
         ValueError: counts or lengths that do not add up to `rows`, or do not fit this node.
     """
     counts = tuple(counts) or ((rows,) if len(dims) == 1 else ())
+    pieces = tuple(bag_pieces) or (0,) * len(dims)
     if len(counts) != len(dims) or min(counts, default=0) < 0 or sum(counts) != rows:
         raise ValueError(
             f"{len(counts)} counts with the sum {sum(counts)} do not fit {rows} rows in {len(dims)} banks"
         )
-    pieces = tuple(bag_pieces) or (0,) * len(dims)
     if bag_lengths.ndim != 2 or len(bag_lengths) != sum(pieces):
         raise ValueError(
             f"bag_lengths of shape {list(bag_lengths.shape)} do not fit {sum(pieces)} pieces with bags"
         )
     if bag_lengths.size and int(bag_lengths.min()) < 0:
         raise ValueError(f"a bag has {int(bag_lengths.min())} rows; lengths are at least 0")
-    batch = bag_lengths.shape[1]
     totals = bag_lengths.sum(axis=1, dtype=np.int64).tolist() if sum(pieces) else []
+    return _shares(tuple(dims), counts, pieces, tuple(totals), bag_lengths.shape[1])
+
+
+# Most batches have the counts of the one before.
+@lru_cache(maxsize=64)
+def _shares(
+    dims: tuple[int, ...],
+    counts: tuple[int, ...],
+    pieces: tuple[int, ...],
+    totals: tuple[int, ...],
+    batch: int,
+) -> tuple[BankShare, ...]:
     shares, at = [], 0
     for dim, count, piece_count in zip(dims, counts, pieces, strict=True):
         bagged = sum(totals[at : at + piece_count])
@@ -172,7 +193,7 @@ def bank_shares(
         if bagged > count:
             raise ValueError(f"bags have {bagged} rows, but their bank has {count}")
         shares.append(BankShare(dim, count - bagged, bagged, piece_count, batch if piece_count else 0))
-    return shares
+    return tuple(shares)
 
 
 def count_floats(
@@ -191,7 +212,9 @@ def count_floats(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BankLookup:
-    """One bank's part of a request, and where its reply belongs.
+    """The part of a request of one bank, and where its reply belongs.
+
+    Banks side by side of one growing table each are one here, where the node holds these tables whole.
 
     First come the single rows: for each table of `whole` the rows of all B examples, then for each piece of
     `cut` the rows in that piece, then for each table of `listed` those rows of its bags that the node holds.
@@ -208,6 +231,7 @@ class BankLookup:
             table of `listed` the places in its bags' rows that the node holds.
         bags: the tables with bags that the node holds and sums, whole or a piece, ascending.
         listed: the tables with bags whose rows it returns one by one, whole or a piece, ascending.
+        counts: number of requested rows or keys in each bank of the plan that this stands for, in order.
     """
 
     share: BankShare
@@ -217,6 +241,7 @@ class BankLookup:
     positions: tuple[IndexArray, ...]
     bags: tuple[int, ...]
     listed: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,7 +289,7 @@ class LookupPlan:
             then has only the zeros of empty bags. The node still receives the request and the push, because
             it records every batch.
         batch: B, the number of examples.
-        banks: lookup of each bank of the plan, in order, also of banks without requested rows.
+        banks: lookup of the banks of the plan, in order, also of banks without requested rows.
         bags: the batch's bags by table; the same for all nodes.
         bag_lengths: see `messages.Lookup`.
         keys: uint64 [K], of growing tables, bank after bank; see `messages.Lookup`.
@@ -280,8 +305,9 @@ class LookupPlan:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the number of `rows` or `keys` for each bank; () with one bank."""
-        return tuple(bank.share.rows for bank in self.banks) if len(self.banks) > 1 else ()
+        """Return the number of `rows` or `keys` for each bank of the plan; () with one bank."""
+        counts = tuple(count for bank in self.banks for count in bank.counts or (bank.share.rows,))
+        return counts if len(counts) > 1 else ()
 
     @property
     def floats(self) -> int:

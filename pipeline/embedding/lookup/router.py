@@ -47,11 +47,7 @@ class NodeRequestBuilder:
 
     def __init__(self, plan: TablePlan, node: int, single: tuple[int, ...], *, distinct: bool) -> None:
         self._node, self._distinct = node, distinct
-        pieces = plan.pieces_of(node)
-        self._banks = [
-            _BankLayout(plan, [piece for piece in pieces if piece.bank == number], bank.dim, single)
-            for number, bank in enumerate(plan.banks)
-        ]
+        self._banks = [_BankLayout(plan, node, numbers, single) for numbers in _side_by_side(plan, node)]
 
     def request(
         self, rows: Int32Array, batch: int, bags: Mapping[int, TableBags], keys: Mapping[int, Uint64Array]
@@ -68,15 +64,16 @@ class NodeRequestBuilder:
         local: list[Int32Array] = []
         local_keys: list[Uint64Array] = [NO_KEYS]
         for bank in self._banks:
-            positions, single = bank.single(rows, bags)
+            positions = bank.positions(rows, bags)
             requested: NDArray[Any]
             if bank.growing is None:
+                single = bank.single(rows, bags, positions)
                 distinct = DistinctRows.of(single, len(bank.whole), batch) if self._distinct else None
                 requested = single if distinct is None else distinct.rows
                 local.append(requested)
             else:
                 wanted = bank.keys(keys, bags, positions)
-                distinct = DistinctRows.of_keys(wanted) if self._distinct else None
+                distinct = DistinctRows.of_keys(wanted, max(1, len(bank.whole))) if self._distinct else None
                 requested = wanted if distinct is None else distinct.rows
                 local_keys.append(requested)
             bag_rows, bag_keys, bag_lengths = bank.of_bags(bags)
@@ -87,7 +84,10 @@ class NodeRequestBuilder:
                 pieces=len(bag_lengths),
                 batch=batch if bag_lengths else 0,
             )
-            banks.append(BankLookup(share, distinct, bank.whole, bank.cut, positions, bank.bags, bank.listed))
+            counts = bank.counts(share.rows, distinct, batch)
+            banks.append(
+                BankLookup(share, distinct, bank.whole, bank.cut, positions, bank.bags, bank.listed, counts)
+            )
             local += bag_rows
             local_keys += bag_keys
             lengths += bag_lengths
@@ -240,13 +240,45 @@ def _check_of_each(name: str, values: NDArray[Any], dtype: np.dtype[Any], bag_ro
         )
 
 
-class _BankLayout:
-    """Lay out the tables of one bank of the node."""
+def _side_by_side(plan: TablePlan, node: int) -> list[list[int]]:
+    """Return the numbers of the banks, those that are one `BankLookup` together.
 
-    def __init__(self, plan: TablePlan, pieces: list[Piece], dim: int, single: tuple[int, ...]) -> None:
+    The work of a batch for each of them is then done once. They are banks of growing tables of equal
+    settings, of which the node holds all rows or none.
+    """
+    held = {piece.bank: piece for piece in plan.pieces_of(node) if plan.banks[piece.bank].growing}
+
+    def is_alike(number: int) -> bool:
+        piece = held.get(number)
+        is_single = piece is None or (plan.is_whole(piece) and not plan.tables[piece.table].pooling)
+        return plan.banks[number].growing != "" and is_single
+
+    groups: list[list[int]] = []
+    for number, bank in enumerate(plan.banks):
+        before = groups[-1][-1] if groups else None
+        if (
+            before is not None
+            and plan.banks[before].combination == bank.combination
+            and is_alike(before)
+            and is_alike(number)
+        ):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+class _BankLayout:
+    """Lay out the tables of one bank of the node, or of banks side by side.
+
+    Several banks, numbers `numbers`, are of a growing table each, which the node holds whole or not at all.
+    """
+
+    def __init__(self, plan: TablePlan, node: int, numbers: list[int], single: tuple[int, ...]) -> None:
+        pieces = [piece for piece in plan.pieces_of(node) if piece.bank in numbers]
         one_row = [piece for piece in pieces if not plan.tables[piece.table].pooling]
         whole = [piece for piece in one_row if plan.is_whole(piece)]
-        self.dim = dim
+        self.dim = plan.banks[numbers[0]].dim
         self.whole = tuple(piece.table for piece in whole)
         # Positions in the batch's rows, which lack the tables with bags.
         self._whole_index: NDArray[np.intp] = np.array(
@@ -256,8 +288,9 @@ class _BankLayout:
         self._pieces = [piece for piece in one_row if not plan.is_whole(piece)]
         self._piece_index = [single.index(piece.table) for piece in self._pieces]
         self.cut = tuple(piece.table for piece in self._pieces)
-        # A growing table has a bank of its own.
         self.growing = next((p.table for p in pieces if plan.tables[p.table].growth is not None), None)
+        held = {piece.bank for piece in pieces}
+        self._held = tuple(number in held for number in numbers)
         of_bags = sorted(
             (piece for piece in pieces if plan.tables[piece.table].pooling), key=lambda piece: piece.table
         )
@@ -267,31 +300,29 @@ class _BankLayout:
         self.bags = tuple(piece.table for piece in self._bag_pieces)
         self._all = [plan.is_whole(piece) for piece in self._bag_pieces]
 
-    def single(
-        self, rows: Int32Array, bags: Mapping[int, TableBags]
-    ) -> tuple[tuple[IndexArray, ...], Int32Array]:
-        """Return the positions of `BankLookup`, and the single rows.
+    def positions(self, rows: Int32Array, bags: Mapping[int, TableBags]) -> tuple[IndexArray, ...]:
+        """Return the positions of `BankLookup`."""
+        of_lists = [(piece, bags[piece.table].rows) for piece in self._listed_pieces]
+        return tuple(_inside(piece, own) for piece, own in [*self._cut_rows(rows), *of_lists])
 
-        The rows are numbered within the bank, in the order that `BankLookup` states.
-        """
-        pieces = [*self._pieces, *self._listed_pieces]
-        split_rows = [rows[index] for index in self._piece_index]
-        split_rows += [bags[table].rows for table in self.listed]
-        positions = tuple(
-            _inside(piece, piece_rows) for piece, piece_rows in zip(pieces, split_rows, strict=True)
-        )
+    def single(
+        self, rows: Int32Array, bags: Mapping[int, TableBags], positions: tuple[IndexArray, ...]
+    ) -> Int32Array:
+        """Return the single rows, numbered within the bank, in the order that `BankLookup` states."""
+        of_lists = [(piece, bags[piece.table].rows) for piece in self._listed_pieces]
         batch = rows.shape[1]
         at = len(self.whole) * batch
         out = np.empty(at + sum(map(len, positions)), np.int32)
         block = out[:at].reshape(len(self.whole), batch)
         np.take(rows, self._whole_index, axis=0, out=block, mode="clip")
         block += self._offsets
-        for piece, piece_rows, examples in zip(pieces, split_rows, positions, strict=True):
-            np.add(
-                piece_rows[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)]
-            )
+        for (piece, own), examples in zip([*self._cut_rows(rows), *of_lists], positions, strict=True):
+            np.add(own[examples], np.int32(piece.offset - piece.start), out=out[at : at + len(examples)])
             at += len(examples)
-        return positions, out
+        return out
+
+    def _cut_rows(self, rows: Int32Array) -> list[tuple[Piece, Int32Array]]:
+        return [(piece, rows[index]) for piece, index in zip(self._pieces, self._piece_index, strict=True)]
 
     def keys(
         self,
@@ -301,13 +332,24 @@ class _BankLayout:
     ) -> Uint64Array:
         """Return the keys that are asked for one by one, uint64 [N].
 
-        They are in the order of the examples. `positions` are those of `single`.
+        They are in the order of the examples, table after table. `positions` are those of `positions`.
         """
         assert self.growing is not None
         if self.bags:
             return NO_KEYS
+        if self.whole:
+            return np.concatenate([keys[table] for table in self.whole])
         table_keys = bags[self.growing].keys if self.listed else keys[self.growing]
-        return table_keys if self.whole else table_keys[positions[0]]
+        return table_keys[positions[0]]
+
+    def counts(self, requested: int, distinct: DistinctRows | None, batch: int) -> tuple[int, ...]:
+        """Return the number of requested rows or keys in each of the banks; `requested` in all."""
+        if len(self._held) == 1:
+            return (requested,)
+        of_tables = iter([batch] * len(self.whole))
+        if distinct is not None and batch:
+            of_tables = iter(np.bincount(distinct.begins // batch, minlength=len(self.whole)).tolist())
+        return tuple(next(of_tables) if held else 0 for held in self._held)
 
     def of_bags(
         self, bags: Mapping[int, TableBags]

@@ -48,6 +48,26 @@ def row_values(
     Raises:
         ValueError: a `dim` out of range, or an `out` of another shape or type.
     """
+    key = np.array([mixed_key(seed, table)], np.uint64)
+    return keyed_values(key, np.array([scale]), rows, dim, out=out)
+
+
+def keyed_values(
+    table_keys: NDArray[np.uint64],
+    scales: NDArray[np.float64],
+    rows: NDArray[np.int64] | NDArray[np.uint64],
+    dim: int,
+    *,
+    out: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """Return the first values of rows, each of a table of its own.
+
+    Args:
+        table_keys: uint64 [N], `mixed_key(seed, table)` of each row's table; or [1], of all rows.
+        scales: float64 [N] or [1]; values are uniform in [-scale, scale).
+
+    For the rest see `row_values`.
+    """
     if not 1 <= dim <= DIM_LIMIT:
         raise ValueError(f"a row has 1 to {DIM_LIMIT} floats, not {dim}")
     if out is None:
@@ -55,15 +75,15 @@ def row_values(
     elif out.shape != (len(rows), dim) or out.dtype != np.float32 or not out.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous float32 {(len(rows), dim)}, not {out.dtype} {out.shape}")
     pairs = (dim + 1) // 2
-    step = max(1, CHUNK_COUNTERS // pairs)
-    key = np.uint64(mixed_key(seed, table))
+    step = min(max(1, CHUNK_COUNTERS // pairs), max(1, len(rows)))
     within_row = np.arange(pairs, dtype=np.uint64)
     counters, scratch = np.empty((2, step, pairs), np.uint64)
-    unit = np.float32(scale * 2.0**-23)
+    firsts = rows.astype(np.uint64)
+    firsts *= np.uint64(PAIRS_PER_ROW)
+    firsts += table_keys
+    units = np.broadcast_to((scales * 2.0**-23).astype(np.float32), len(rows))[:, None]
     for start in range(0, len(rows), step):
-        part = rows[start : start + step].astype(np.uint64)
-        part *= np.uint64(PAIRS_PER_ROW)
-        part += key
+        part = firsts[start : start + step]
         bits, spare = counters[: len(part)], scratch[: len(part)]
         np.add(part[:, None], within_row, out=bits)
         # The multiplication spreads consecutive counters.
@@ -71,6 +91,7 @@ def row_values(
         mix(bits, spare)
         # As little-endian, so that the byte order of the machine changes no value.
         signed = bits.astype("<u8", copy=False).view("<i4")[:, :dim]
+        unit = units[start : start + step]
         np.multiply(signed >> 8, unit, out=out[start : start + step], casting="same_kind", dtype=np.float32)
     return out
 

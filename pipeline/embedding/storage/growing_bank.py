@@ -14,7 +14,8 @@ from ..growing.row_directory import IDS, USED_AT, RowDirectory
 from ..lookup.request import BankShare
 from ..placement.plan import Bank, Piece
 from .bank import RowBank
-from .grown_rows import values_of_keys
+from .first_values import keyed_values, mixed_key
+from .grown_rows import as_stored
 from .row_storage import RowArray
 from .saved_tables import SavedTables
 from .shard_work import BankPart, FirstValues
@@ -56,7 +57,8 @@ class GrowingBank(RowBank):
             [(len(one.piece), one.table.growth) for one in self._own if one.table.growth is not None]
         )
         self._begins = np.cumsum([0, *(len(one.piece) for one in self._own)])
-        self._seed = seed
+        self._value_keys = np.array([mixed_key(seed, one.piece.table) for one in self._own], np.uint64)
+        self._scales = np.array([one.table.init_scale for one in self._own], np.float64)
 
     def arrays(self) -> dict[str, RowArray]:
         """Return the arrays of `RowBank.arrays`, and those of `DIRECTORY_ARRAYS`."""
@@ -72,7 +74,7 @@ class GrowingBank(RowBank):
         Tables whose bags are summed come last, so single keys come first, as in any bank. Raises ValueError
         for keys of a table that this node lacks, and for keys outside of the bags of a summed table.
         """
-        pieces = sum(share.pieces for share in shares)
+        single = bag_rows = pieces = batch = 0
         for number, share in enumerate(shares):
             if share.rows and number not in self._numbers:
                 raise ValueError(f"keys of growing table {number} of a bank; node {self.node} has none of it")
@@ -80,13 +82,11 @@ class GrowingBank(RowBank):
                 raise ValueError(
                     f"{share.rows} keys of growing table {number} of a bank, whose bags have {share.bag_rows}"
                 )
-        return BankShare(
-            dim=self.dim,
-            single=sum(share.single for share in shares),
-            bag_rows=sum(share.bag_rows for share in shares),
-            pieces=pieces,
-            batch=max(share.batch for share in shares),
-        )
+            single += share.single
+            bag_rows += share.bag_rows
+            pieces += share.pieces
+            batch = max(batch, share.batch)
+        return BankShare(self.dim, single, bag_rows, pieces, batch)
 
     def lookup_part(
         self, share: BankShare, keys: Uint64Array, counts: Sequence[int], lengths: Int32Array
@@ -96,13 +96,14 @@ class GrowingBank(RowBank):
         `counts` has the number of keys of each table, `lengths` those of its bags as in `BankPart`.
         """
         rows = self.directory.find(keys)
-        known = np.flatnonzero(rows != ABSENT)
-        if len(known) == len(rows):
-            return BankPart(self, share, rows, lengths)
         absent = np.flatnonzero(rows == ABSENT)
+        if not len(absent):
+            return BankPart(self, share, rows, lengths)
+        # Any row, since its values are replaced.
+        rows[absent] = 0
         owners = np.searchsorted(np.cumsum(self._of_own(counts)), absent, side="right")
         first = FirstValues(absent, self._first_values(keys[absent], owners))
-        return BankPart(self, share, rows[known], lengths, known, first)
+        return BankPart(self, share, rows, lengths, first=first)
 
     def push_part(
         self, share: BankShare, keys: Uint64Array, counts: Sequence[int], lengths: Int32Array
@@ -160,9 +161,5 @@ class GrowingBank(RowBank):
 
         `owners` has the table of each.
         """
-        values = np.empty((len(keys), self.dim), np.float32)
-        for number in np.unique(owners).tolist():
-            at = np.flatnonzero(owners == number)
-            piece, table = self._own[number]
-            values[at] = values_of_keys(table, piece.table, self._seed, keys[at])
-        return values
+        values = keyed_values(self._value_keys[owners], self._scales[owners], keys, self.dim)
+        return as_stored(values, self._own[0].table.storage)

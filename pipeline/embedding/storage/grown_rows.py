@@ -20,8 +20,12 @@ def values_of_keys(table: TableSettings, number: int, seed: int, keys: Uint64Arr
 
     They are those of a new row of table `number`, as its storage rounds them. Any thread may call.
     """
-    values = row_values(seed, number, keys, table.dim, table.init_scale)
-    return np.asarray(WidenedRows(nearest_bits(values))) if table.storage == "bfloat16" else values
+    return as_stored(row_values(seed, number, keys, table.dim, table.init_scale), table.storage)
+
+
+def as_stored(values: Float32Array, storage: str) -> Float32Array:
+    """Return the values as a storage rounds them, float32 [N, dim]."""
+    return np.asarray(WidenedRows(nearest_bits(values))) if storage == "bfloat16" else values
 
 
 class GrownRows:

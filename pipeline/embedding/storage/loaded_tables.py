@@ -12,7 +12,7 @@ from ...errors import ResourceError
 from ...performance.memory import available_memory_bytes
 from ...text.format import data_size
 from ...types import Float32Array, Int32Array, Uint64Array
-from ..lookup.request import BatchIds
+from ..lookup.request import BatchIds, bank_shares
 from ..lookup.router import ShardRouter
 from ..lookup.vectors import BatchEmbeddings
 from ..placement.plan import TablePlan
@@ -57,6 +57,8 @@ class LoadedTables:
             np.empty((0 if bank.growing else self._plan.bank_rows(0, number), bank.dim), np.float32)
             for number, bank in enumerate(self._plan.banks)
         ]
+        summed = [piece.bank for piece in self._plan.pieces_of(0) if tables[piece.table].pooled_by_nodes]
+        self._bag_pieces = tuple(summed.count(number) for number in range(len(self._plan.banks)))
         self.grown: dict[str, GrownRows] = {}
         self._tables: dict[str, Float32Array] = {}
         self._writable: dict[str, Float32Array] = {}
@@ -124,8 +126,10 @@ class LoadedTables:
         request = requests[0]
         reply, rows_used, floats_written, piece = np.empty(request.floats, np.float32), 0, 0, 0
         keys_used = 0
-        for bank, settings, lookup in zip(self._banks, self._plan.banks, request.banks, strict=True):
-            share = lookup.share
+        dims = tuple(bank.dim for bank in self._plan.banks)
+        requested = len(request.rows) + len(request.keys)
+        shares = bank_shares(dims, requested, request.counts, self._bag_pieces, request.bag_lengths)
+        for bank, settings, share in zip(self._banks, self._plan.banks, shares, strict=True):
             out = reply[floats_written : floats_written + share.floats].reshape(-1, share.dim)
             lengths = request.bag_lengths[piece : piece + share.pieces]
             floats_written, piece = floats_written + share.floats, piece + share.pieces

@@ -61,9 +61,9 @@ class BankPart:
     """A bank with its checked part of a request.
 
     Attributes:
-        rows: int32 [N]: the single rows, then those of bags.
+        rows: int32 [N]: the single rows, then those of bags; in a lookup any row for a key without one.
         lengths: int32 [P, B]: number of rows of each bag.
-        known: int64 [K], ascending: of a growing table, which of the requested keys have a row; `rows` are
+        known: int64 [K], ascending: in a push to a growing table, which of the keys have a row; `rows` are
             then those rows, int32 [K]. None if all have one.
         first: of a growing table, the first values of other keys (lookup) or of new rows (push).
     """
@@ -104,17 +104,12 @@ class LookupWork:
             # A bag's rows belong to several threads. Summing this copy keeps the order of the rows.
             bag_rows = np.empty((part.share.bag_rows, part.bank.dim), np.float32)
             self._targets.append((target, bag_rows))
-            if part.first is not None:
-                _put(part.first.at, part.first.values, target, bag_rows, part.share.single)
             at += part.share.floats
 
     def run(self, thread: int, threads: int) -> None:
         """Copy the rows of thread number `thread`, from 0."""
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
             single, bank = part.share.single, part.bank
-            if part.known is not None:
-                _look_up_known(part, part.known, out, bag_rows, thread, threads)
-                continue
             for rows, target in ((part.rows[:single], out[:single]), (part.rows[single:], bag_rows)):
                 if len(rows):
                     bank.lookup(
@@ -122,8 +117,10 @@ class LookupWork:
                     )
 
     def finish(self) -> None:
-        """Sum the bags; called by one thread after all threads ran."""
+        """Put first values, and sum the bags; called by one thread after all threads ran."""
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
+            if part.first is not None:
+                _put(part.first, out, bag_rows, part.share.single)
             if part.share.pieces:
                 every: Int32Array = np.arange(len(bag_rows), dtype=np.int32)
                 with torch.inference_mode():
@@ -173,33 +170,14 @@ class PushWork:
 ShardWork = LookupWork | PushWork
 
 
-def _put(
-    at: IndexArray, values: Float32Array, out: Float32Array, bag_rows: Float32Array, single: int
-) -> None:
+def _put(first: FirstValues, out: Float32Array, bag_rows: Float32Array, single: int) -> None:
     """Put vectors where they belong: single ones into `out`, those of bags into `bag_rows`.
 
-    `at` is ascending and counts the single rows first.
+    The positions are ascending and count the single rows first.
     """
-    cut = int(np.searchsorted(at, single))
-    out[at[:cut]] = values[:cut]
-    bag_rows[at[cut:] - single] = values[cut:]
-
-
-def _look_up_known(
-    part: BankPart,
-    known: IndexArray,
-    out: Float32Array,
-    bag_rows: Float32Array,
-    thread: int,
-    threads: int,
-) -> None:
-    own: slice | IndexArray = (
-        slice(None) if threads == 1 else _positions_of_thread(part.rows, thread, threads)
-    )
-    rows = part.rows[own]
-    values = np.empty((len(rows), part.bank.dim), np.float32)
-    part.bank.lookup(rows, values)
-    _put(known[own], values, out, bag_rows, part.share.single)
+    cut = int(np.searchsorted(first.at, single))
+    out[first.at[:cut]] = first.values[:cut]
+    bag_rows[first.at[cut:] - single] = first.values[cut:]
 
 
 def _begin_rows(bank: RowBank, first: FirstValues, thread: int, threads: int) -> None:
