@@ -14,8 +14,9 @@ from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import JobFileError
+from ...pipeline.models.constants import Constants
 from ...pipeline.models.flat import FlatLayout
-from ...pipeline.models.optimizers import STATE_NAMES, SharedOptimizer
+from ...pipeline.models.optimizers import MISSED, STATE_NAMES, SharedOptimizer
 from ...pipeline.models.precision import Precision, find_precision
 from ...pipeline.models.registry import build_model
 from ...pipeline.types import Int64Array
@@ -98,6 +99,7 @@ class TrainerContext(ReplicaContext):
     Attributes:
         precision: the precision of the products of a training step.
         template: a module that workers copy; it never runs.
+        constants: what training does not change of the module.
         iterations: batches trained by each worker, int64 [workers], written by that worker only.
         updates: dense updates done by each worker, int64 [workers], written by that worker only: as many as
             its iterations, unless batches are cut into micro-batches.
@@ -110,6 +112,7 @@ class TrainerContext(ReplicaContext):
     device: Device
     precision: Precision
     template: nn.Module
+    constants: Constants
     optimizer: SharedOptimizer
     router: ShardRouter
     updates: Int64Array
@@ -143,9 +146,10 @@ class TrainerContext(ReplicaContext):
         first[: layout.numel] = layout.gather(template)
         buffer = memory.place(device.place(first))
         flat, state = buffer[: layout.numel], buffer[layout.numel :]
-        optimizer = SharedOptimizer(job.trainer, flat, state)
-        if "step" in optimizer.state:
-            optimizer.state["step"] = memory.place(optimizer.state["step"])
+        optimizer = SharedOptimizer(job.trainer, flat, state, layout.spans, memory.counters(1))
+        for name in ("step", MISSED):
+            if name in optimizer.state:
+                optimizer.state[name] = memory.place(optimizer.state[name])
         synchronized = buffer if job.sync.optimizer_state == "synchronized" else flat
         examples = memory.counters(job.trainer.workers)
         return cls(
@@ -153,6 +157,7 @@ class TrainerContext(ReplicaContext):
             device=device,
             precision=find_precision(job.trainer.precision, device.torch_device),
             template=template,
+            constants=Constants(template, lambda values: memory.place(device.place(values))),
             layout=layout,
             replica=device.replica(synchronized, examples, layout.numel),
             optimizer=optimizer,

@@ -17,6 +17,7 @@ from ...pipeline.checkpoint.saved import Place, parts_place
 from ...pipeline.checkpoint.store.addresses import part_target
 from ...pipeline.checkpoint.store.contract import PartTarget
 from ...pipeline.errors import CheckpointError, JobFileError
+from ...pipeline.models.constants import Constants
 from ...pipeline.models.flat import FlatLayout
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
@@ -92,14 +93,20 @@ def write_algorithm(directory: Path | PartTarget, state: AlgorithmState) -> list
 
 
 def write_dense(
-    directory: Path | PartTarget, layout: FlatLayout, dense: torch.Tensor, origin: str
+    directory: Path | PartTarget,
+    layout: FlatLayout,
+    dense: torch.Tensor,
+    origin: str,
+    constants: Constants | None = None,
 ) -> list[FileEntry]:
-    """Write the final model, `dense` float32 [numel], by parameter name.
+    """Write the final model, `dense` float32 [numel], by parameter name, and its constants.
 
     `origin` is part of the file's name, since a second model may be requested while the first is still being
     composed. Any thread may call; raises ResourceError.
     """
     named = {span.name: view.numpy() for span, view in layout.views(dense)}
+    if constants is not None:
+        named |= {name: value.cpu().numpy() for name, value in constants.named().items()}
     return write_tensors(directory, f"dense-{origin}", named, {"role": "dense"})
 
 
@@ -198,7 +205,8 @@ class TrainerCheckpoint:
             entries = write_trainer(directory, self._index, snapshot) if finite else []
             if dense is not None:
                 # The replica itself may be on a device.
-                entries += write_dense(directory, self._context.layout, dense.to("cpu"), origin)
+                context = self._context
+                entries += write_dense(directory, context.layout, dense.to("cpu"), origin, context.constants)
             if request.dense and finite:
                 entries += write_algorithm(directory, snapshot.state)
             return entries
@@ -222,7 +230,7 @@ class TrainerCheckpoint:
             numel = synchronized if origin == ModelOrigin.CENTER else layout.numel
             flat = compose_model(parts_place(request.directory), given, origin, numel)
             target = part_target(request.directory, yields=request.yields)
-            return write_dense(target, layout, flat[: layout.numel], origin)
+            return write_dense(target, layout, flat[: layout.numel], origin, self._context.constants)
 
         return WriteCheckpointReply(tuple(await asyncio.to_thread(write)))
 

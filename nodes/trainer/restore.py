@@ -7,6 +7,7 @@ history would take far too large steps. If no other trainer lives, a late one ta
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -16,11 +17,14 @@ from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.checkpoint.saved import Place, open_saved, own_checkpoint
 from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError, ShadowSyncError
+from ...pipeline.models.optimizers import MISSED
 from ...sync_algos.base import AlgorithmState
 from ..replica.buffer import write_elements
 from ..replica.replica import TrainerContext
 
 OPTIMIZER_PREFIX = "optimizer."
+CONSTANTS = "constants"
+"""The name by which a trainer that joins late asks another for its constants."""
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +68,7 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     model, fresh = saved.dense(context)
     if fresh:
         raise saved.error(f"it has no {', '.join(fresh[:3])} of this shape, so it belongs to another model")
+    saved.copy_constants(context, context.constants.named())
     same_algorithm = saved.algorithm == job.sync.algorithm
     replica = saved.replica(index) if same_algorithm else None
     _copy(context.replica.flat, model if replica is None else replica, "replica", saved)
@@ -115,7 +120,7 @@ def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
         return Restored(flat.cpu().clone(), saved.digest, fresh=tuple(fresh))
     model, fresh = saved.dense(context)
     taken = tuple(span.name for span in context.layout.spans if span.name not in fresh)
-    unused = sorted(set(saved.parameters) - set(taken))
+    unused = sorted(set(saved.parameters) - set(taken) - set(context.constants.named()))
     if job.start.dense == "all" and (fresh or unused):
         raise saved.error(
             f"it belongs to another model: {', '.join((*fresh, *unused)[:3])} cannot be taken over"
@@ -125,14 +130,21 @@ def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
     if not weights and not saved.shares_tables(job):
         raise saved.error("it belongs to another model: none of its weights and tables are in this job")
     flat.copy_(model)
+    # Not buffers, which are part of the model's code.
+    saved.copy_constants(context, taken)
     return Restored(model, saved.digest, taken=taken, fresh=tuple(fresh))
 
 
 def _copy_optimizer(context: TrainerContext, saved: SavedTrainers, index: int) -> None:
-    for name, values in saved.optimizer(index).items():
+    state = saved.optimizer(index)
+    if MISSED in context.optimizer.state:
+        # A checkpoint of an earlier version has no such counts.
+        context.optimizer.state[MISSED].zero_()
+    for name, values in state.items():
         if name not in context.optimizer.state:
             raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")
         _copy(context.optimizer.state[name], values, name, saved)
+    context.optimizer.restored()
 
 
 def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTrainers) -> None:
@@ -173,6 +185,13 @@ class SavedTrainers:
                 fresh.append(span.name)
         return flat, fresh
 
+    def copy_constants(self, context: TrainerContext, names: Iterable[str]) -> None:
+        """Copy the saved constants of these names and of the same shape."""
+        wanted = set(names) & set(self.parameters)
+        for name, view in context.constants.named().items():
+            if name in wanted and self._model.shape(name) == tuple(view.shape):
+                view.copy_(torch.from_numpy(self._model.read(name)))
+
     def replica(self, index: int) -> torch.Tensor | None:
         """Return trainer `index`'s replica; None if the checkpoint has none."""
         name = f"trainer-{index}"
@@ -212,8 +231,10 @@ class SavedTrainers:
 
 
 def optimizer_sizes(context: TrainerContext) -> tuple[tuple[str, int], ...]:
-    """Return the names and sizes of the optimizer's state."""
-    return tuple((name, values.numel()) for name, values in context.optimizer.state.items())
+    """Return the names and sizes of the optimizer's state, and of the model's constants."""
+    state = tuple((name, values.numel()) for name, values in context.optimizer.state.items())
+    constants = context.constants.flat.numel()
+    return (*state, (CONSTANTS, constants)) if constants else state
 
 
 def read_state(context: TrainerContext, name: str, start: int, stop: int) -> bytes:
@@ -233,9 +254,13 @@ def write_state(context: TrainerContext, name: str, start: int, values: bytes) -
     """
     target = _state(context, name) if name else context.replica.flat
     write_elements(target, start, values, name or "replica")
+    if name == MISSED:
+        context.optimizer.restored()
 
 
 def _state(context: TrainerContext, name: str) -> torch.Tensor:
+    if name == CONSTANTS:
+        return context.constants.flat
     if name not in context.optimizer.state:
         raise ValueError(f"the optimizer has no state {name!r}")
     return context.optimizer.state[name].view(-1)

@@ -122,7 +122,7 @@ class TrainerRole(SynchronizedRole):
             self._context, self._algorithm, node.index, self._between_rounds, self._model
         )
         # Taken of the initial weights: in a resumed run the replicas are no longer equal.
-        digest = digest_of(self._context.replica.read())
+        digest = digest_of(torch.cat([self._context.replica.read(), self._context.constants.flat.cpu()]))
         self._restored = await asyncio.to_thread(restore_trainer, self._context, node.index)
         return NodeFacts(
             dense_elements=self._context.layout.numel,

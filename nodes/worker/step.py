@@ -18,7 +18,7 @@ from ...pipeline.embedding.lookup.request import LookupPlan
 from ...pipeline.embedding.lookup.vectors import BatchEmbeddings
 from ...pipeline.errors import ProtocolError
 from ...pipeline.metrics.quality import QualitySums
-from ...pipeline.models.flat import BFloat16Weights
+from ...pipeline.models.flat import BFloat16Weights, GradientWatch
 from ...pipeline.models.layers import clip_, mean_log_loss
 from ...pipeline.models.loss import TrainingLoss
 from ...pipeline.types import Float32Array
@@ -44,6 +44,7 @@ class Step:
         updates: number of dense updates made from it so far.
         computed: results to fetch from the device; None until computed.
         bad: on a device, a scalar that is true if a number is not finite.
+        used: which parameters have a gradient, see `GradientWatch`; None for all.
         pending: results in flight from the device; None for a batch that is left out.
         left_out: why the batch changes nothing; empty if it trains. Known after the launch if no step is
             launched ahead, otherwise after the finish.
@@ -60,6 +61,7 @@ class Step:
     updates: int = 0
     computed: Computed | None = None
     bad: torch.Tensor | None = None
+    used: tuple[bool, ...] | None = None
     pending: PendingResult | None = None
     left_out: str = ""
     other_losses: tuple[float, ...] = ()
@@ -99,7 +101,7 @@ class Stepper:
         device = context.device.torch_device
         self._gradient = torch.zeros(context.layout.numel, dtype=torch.float32, device=device)
         self._no_norm = torch.zeros((), device=device)
-        self._module: nn.Module = copy.deepcopy(context.template).to(device)
+        self._module = self._copy_of_template()
         self._rounded: BFloat16Weights | None = None
         if context.precision == "bfloat16":
             self._rounded = BFloat16Weights(
@@ -107,13 +109,20 @@ class Stepper:
             )
         else:
             context.layout.attach(self._module, context.replica.flat, self._gradient)
+        self._watch = GradientWatch(context.layout, self._module)
         self._module.train()
         self._optimizer = context.optimizer.for_worker(self._gradient)
-        self._scorer: nn.Module = copy.deepcopy(context.template).to(device)
+        self._scorer = self._copy_of_template()
         self._scorer.eval()
         self._stream = context.device.open_stream()
         self._micro_batches = MicroBatchCounts(context.micro_batches)
         self.clipped_steps = 0
+
+    def _copy_of_template(self) -> nn.Module:
+        context = self._context
+        module = copy.deepcopy(context.template).to(context.device.torch_device)
+        context.constants.attach(module)
+        return module
 
     def stage(
         self, delivery: Delivery, requests: Sequence[LookupPlan], replies: Sequence[Float32Array]
@@ -158,6 +167,7 @@ class Stepper:
             step.left_out = LOSS_NOT_FINITE
             return
         self._backward(loss)
+        step.used = self._watch.used()
         reported_loss = self._check_finite(step, inputs.leaves or step.vectors.leaves, log_loss)
         if step.left_out:
             return
@@ -173,7 +183,7 @@ class Stepper:
         """
         assert step.computed is not None
         if not step.delivery.replay:
-            self._optimizer.step(step.dense_scale, step.bad)
+            self._optimizer.step(step.dense_scale, step.bad, step.used)
         step.updates += 1
         if step.divided is not None:
             step.divided.add(step.computed)

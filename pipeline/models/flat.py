@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,16 +20,39 @@ _MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True, slots=True)
 class ParameterSlice:
-    """The place of one parameter in the flat buffer; `start` counts elements."""
+    """The place of one parameter in the flat buffer; `start` counts elements.
+
+    That of a `frozen` parameter is kept, but has no meaning: the parameter is no view of the buffer.
+    """
 
     name: str
     start: int
     shape: tuple[int, ...]
+    frozen: bool = False
 
     @property
     def numel(self) -> int:
         """Return the number of elements of the parameter."""
         return int(torch.Size(self.shape).numel())
+
+
+_ALIGNMENT = 16
+
+
+def place_in_order(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[list[ParameterSlice], int]:
+    """Return a place for each tensor, one after another, and the elements of all.
+
+    Each is aligned to 16 elements. Raises TypeError for a tensor that is not float32.
+    """
+    spans: list[ParameterSlice] = []
+    at = 0
+    for name, tensor in tensors:
+        if tensor.dtype != torch.float32:
+            raise TypeError(f"parameter {name} is {tensor.dtype}; a flat replica holds float32 only")
+        frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+        spans.append(ParameterSlice(name, at, tuple(tensor.shape), frozen))
+        at += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
+    return spans, at
 
 
 class FlatLayout:
@@ -39,22 +62,16 @@ class FlatLayout:
     zero, because their gradients are zero. Raises TypeError for a parameter that is not float32.
 
     Args:
-        trainable: whether only parameters that require a gradient have a place.
+        trainable: whether only parameters that require a gradient have a place. Otherwise the others have
+            one too, but are never views of the buffer: what decays, averages or rounds it cannot move them
+            (`constants.Constants`).
     """
 
-    ALIGNMENT = 16
+    ALIGNMENT = _ALIGNMENT
 
     def __init__(self, module: nn.Module, *, trainable: bool = False) -> None:
-        self.spans: list[ParameterSlice] = []
-        at = 0
-        for name, parameter in module.named_parameters():
-            if trainable and not parameter.requires_grad:
-                continue
-            if parameter.dtype != torch.float32:
-                raise TypeError(f"parameter {name} is {parameter.dtype}; a flat replica holds float32 only")
-            self.spans.append(ParameterSlice(name, at, tuple(parameter.shape)))
-            at += -(-parameter.numel() // self.ALIGNMENT) * self.ALIGNMENT
-        self.numel = at
+        every = module.named_parameters()
+        self.spans, self.numel = place_in_order(one for one in every if one[1].requires_grad or not trainable)
 
     def views(self, flat: torch.Tensor) -> Iterator[tuple[ParameterSlice, torch.Tensor]]:
         """Yield each parameter as a view of `flat`, float32 [numel]."""
@@ -90,10 +107,48 @@ class FlatLayout:
         """
         parameters = dict(module.named_parameters())
         for span, view in self.views(flat):
-            parameters[span.name].data = view
+            if not span.frozen:
+                parameters[span.name].data = view
         if gradient is not None:
             for span, view in self.views(gradient):
-                parameters[span.name].grad = view
+                if not span.frozen:
+                    # Without the buffer's version counter: `GradientWatch` reads the parameter's own.
+                    parameters[span.name].grad = view.data
+
+
+class GradientWatch:
+    """Which parameters a backward pass gave a gradient.
+
+    Torch leaves a gradient of None alone; here the gradients of parameters that a batch does not use are
+    zeros. Autograd raises the version of a gradient to which it adds, even if it adds zeros. Only the
+    worker's thread may call.
+
+    Args:
+        layout: layout of the parameters.
+        module: the worker's module, attached to its gradients.
+    """
+
+    def __init__(self, layout: FlatLayout, module: nn.Module) -> None:
+        parameters = dict(module.named_parameters())
+        self._watched = [None if span.frozen else parameters[span.name] for span in layout.spans]
+        self._known = [None if one is None else one.grad for one in self._watched]
+        self._versions = [0 if one is None else one._version for one in self._known]
+
+    def used(self) -> tuple[bool, ...] | None:
+        """Return for each place whether it got a gradient since the last call.
+
+        The places are those of the layout. None if all did. A frozen parameter counts as one that did.
+        """
+        found = []
+        for at, (parameter, known) in enumerate(zip(self._watched, self._known, strict=True)):
+            gradient = None if parameter is None else parameter.grad
+            if gradient is None or gradient is not known:
+                found.append(parameter is None or gradient is not None)
+            else:
+                version = gradient._version
+                found.append(version != self._versions[at])
+                self._versions[at] = version
+        return None if all(found) else tuple(found)
 
 
 def digest_of(flat: torch.Tensor) -> str:
@@ -128,6 +183,8 @@ class BFloat16Weights:
         parameters = dict(module.named_parameters())
         rounded = set(roundable_weights(module))
         for (span, value), (_, slope) in zip(layout.views(self._values), layout.views(gradient), strict=True):
+            if span.frozen:
+                continue
             parameter = parameters[span.name]
             if parameter in rounded:
                 parameter.grad = None

@@ -7,14 +7,18 @@ at its start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch.optim.adagrad import adagrad
 from torch.optim.adam import adam
 
 from ..config.trainer import TrainerSection
+from ..types import Int64Array
+from .flat import ParameterSlice
 
 ADAGRAD_EPS = 1e-10
 ADAM_BETAS = (0.9, 0.999)
@@ -26,6 +30,27 @@ STATE_NAMES = {
     "adam": ("exp_avg", "exp_avg_sq"),
     "adamw": ("exp_avg", "exp_avg_sq"),
 }
+MISSED = "missed"
+"""State of Adam: for each parameter the steps in which it had no gradient."""
+
+_PATTERNS = 64
+"""Sets of used parameters whose places a worker remembers."""
+
+Used = tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the buffers that one operation updates.
+
+    Attributes:
+        flat, gradient: float32 [n], views.
+        state: views of the state's tensors, float32 [n], in the order of `STATE_NAMES`.
+    """
+
+    flat: torch.Tensor
+    gradient: torch.Tensor
+    state: tuple[torch.Tensor, ...]
 
 
 class WorkerOptimizer:
@@ -34,18 +59,61 @@ class WorkerOptimizer:
     Only the worker's thread may call.
     """
 
-    def __init__(self, update: Callable[[float, torch.Tensor | None], object], lr: float) -> None:
-        self._update = update
-        self._lr = lr
+    def __init__(self, shared: SharedOptimizer, gradient: torch.Tensor) -> None:
+        self._shared = shared
+        self._gradient = gradient
+        self._whole = [self._part(slice(None))]
+        self._runs_of = lru_cache(_PATTERNS)(self._runs)
+        self._each_of = lru_cache(_PATTERNS)(self._each)
 
-    def step(self, scale: float = 1.0, bad: torch.Tensor | None = None) -> None:
+    def step(self, scale: float = 1.0, bad: torch.Tensor | None = None, used: Used | None = None) -> None:
         """Update the buffer and the state in place, without a lock.
 
         The learning rate is multiplied by `scale`. `bad` is a bool scalar on the buffer's device, whose value
         the host need not know. If it is true, neither the buffer nor the state changes, whatever the
         gradient; only Adagrad's step count does, which has no effect. The gradient may be overwritten.
+
+        `used` says which parameters have a gradient, see `flat.GradientWatch`; by default all. As in torch,
+        the others keep their values, moments and step counts: no decay or momentum moves them. If all have
+        one, the update is one operation on the whole buffer.
         """
-        self._update(self._lr * scale, bad)
+        shared = self._shared
+        lr = shared.settings.lr * scale
+        if not shared.has_moments:
+            # Without decay a gradient of zeros moves nothing.
+            whole = used is None or not shared.settings.weight_decay
+            shared.update(self._whole if whole else self._runs_of(used), lr, bad)
+        elif used is None and not shared.is_uneven:
+            shared.update(self._whole, lr, bad)
+            shared.update_moments(self._whole, lr, bad)
+        else:
+            if used is None:
+                used = (True,) * len(shared.spans)
+            else:
+                shared.note_missing()
+            shared.update(self._runs_of(used), lr, bad)
+            shared.update_moments(self._each_of(used), lr, bad, used)
+
+    def _runs(self, used: Used) -> list[_Part]:
+        """Return the fewest parts that have the used parameters and no other."""
+        parts, start = [], None
+        for span, own in zip(self._shared.spans, used, strict=True):
+            if own and start is None:
+                start = span.start
+            elif not own and start is not None:
+                parts.append(self._part(slice(start, span.start)))
+                start = None
+        return parts if start is None else [*parts, self._part(slice(start, None))]
+
+    def _each(self, used: Used) -> list[_Part]:
+        """Return a part for each used parameter, except the frozen ones."""
+        spans = [span for span, own in zip(self._shared.spans, used, strict=True) if own and not span.frozen]
+        return [self._part(slice(span.start, span.start + span.numel)) for span in spans]
+
+    def _part(self, place: slice) -> _Part:
+        shared = self._shared
+        state = tuple(shared.state[name][place] for name in STATE_NAMES[shared.settings.optimizer])
+        return _Part(shared.flat[place], self._gradient[place], state)
 
 
 class SharedOptimizer:
@@ -56,7 +124,9 @@ class SharedOptimizer:
 
     - SGD has no state.
     - Adagrad (Duchi, Hazan, Singer, JMLR 2011) has the sum of squares, `sum`.
-    - Adam (Kingma and Ba, arXiv 1412.6980, Algorithm 1) has both moments, `exp_avg` and `exp_avg_sq`.
+    - Adam (Kingma and Ba, arXiv 1412.6980, Algorithm 1) has both moments, `exp_avg` and `exp_avg_sq`. The
+      steps of a parameter, by which its moments are corrected, are those in which it had a gradient: `step`
+      less the ones that it `missed`, float32 [parameters].
     - AdamW (Loshchilov and Hutter, arXiv 1711.05101, Algorithm 2) has the same state. Its weight decay is
       decoupled; that of the others is L2.
 
@@ -66,13 +136,22 @@ class SharedOptimizer:
         settings: the section [trainer].
         flat: float32 [numel], on any device; the state is put there too.
         memory: float32 [K * numel], zeros, for the K tensors of the state; by default new memory.
+        spans: places of the parameters in `flat`; by default one has it all.
+        uneven: int64 [1], in memory of all the trainer's processes: whether a parameter has missed a step.
     """
 
     def __init__(
-        self, settings: TrainerSection, flat: torch.Tensor, memory: torch.Tensor | None = None
+        self,
+        settings: TrainerSection,
+        flat: torch.Tensor,
+        memory: torch.Tensor | None = None,
+        spans: Sequence[ParameterSlice] = (),
+        uneven: Int64Array | None = None,
     ) -> None:
-        self._settings = settings
-        self._flat = flat
+        self.settings = settings
+        self.flat = flat
+        self.spans = tuple(spans) or (ParameterSlice("", 0, tuple(flat.shape)),)
+        self._uneven = np.zeros(1, dtype=np.int64) if uneven is None else uneven
         self._fused_adagrad = flat.device.type == "cpu"
         # Fused Adam needs the step count on the device of the weights. Without decay of the learning rate
         # Adagrad's step count has no effect.
@@ -85,40 +164,67 @@ class SharedOptimizer:
         )
         if self.state:
             self.state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
+        if self.has_moments:
+            self.state[MISSED] = flat.new_zeros(len(self.spans))
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether the optimizer is Adam or AdamW."""
+        return self.settings.optimizer in ("adam", "adamw")
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether parameters have made different numbers of steps."""
+        return bool(self._uneven[0])
+
+    def note_missing(self) -> None:
+        """Note that a parameter misses a step."""
+        self._uneven[0] = 1
+
+    def restored(self) -> None:
+        """Take over a state that was written from outside, before training."""
+        if self.has_moments and bool(self.state[MISSED].any()):
+            self.note_missing()
 
     def for_worker(self, gradient: torch.Tensor) -> WorkerOptimizer:
         """Return an optimizer that reads the worker's flat `gradient`, float32 [numel]."""
-        steps = {"sgd": self._sgd, "adagrad": self._adagrad, "adam": self._adam, "adamw": self._adamw}
-        return WorkerOptimizer(partial(steps[self._settings.optimizer], gradient), self._settings.lr)
+        return WorkerOptimizer(self, gradient)
 
-    def _decay(self, lr: float, bad: torch.Tensor | None) -> None:
-        factor = 1.0 - lr * self._settings.weight_decay
+    def update(self, parts: Sequence[_Part], lr: float, bad: torch.Tensor | None) -> None:
+        """Update these parts; with moments only their decoupled decay."""
+        step = {"sgd": self._sgd, "adagrad": self._adagrad, "adamw": self._decay}.get(self.settings.optimizer)
+        if step is not None:
+            for part in parts:
+                step(part, lr, bad)
+
+    def _decay(self, part: _Part, lr: float, bad: torch.Tensor | None) -> None:
+        factor = 1.0 - lr * self.settings.weight_decay
         if bad is None:
-            self._flat.mul_(factor)
-        elif self._settings.weight_decay:
-            self._flat.mul_(torch.full_like(bad, factor, dtype=torch.float32).masked_fill_(bad, 1.0))
+            part.flat.mul_(factor)
+        elif self.settings.weight_decay:
+            part.flat.mul_(torch.full_like(bad, factor, dtype=torch.float32).masked_fill_(bad, 1.0))
 
-    def _sgd(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
-        if self._settings.weight_decay:
-            self._decay(lr, bad)
+    def _sgd(self, part: _Part, lr: float, bad: torch.Tensor | None) -> None:
+        if self.settings.weight_decay:
+            self._decay(part, lr, bad)
         if bad is not None:
-            gradient.masked_fill_(bad, 0.0)
-        self._flat.add_(gradient, alpha=-lr)
+            part.gradient.masked_fill_(bad, 0.0)
+        part.flat.add_(part.gradient, alpha=-lr)
 
-    def _adagrad(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
-        weight_decay = self._settings.weight_decay
+    def _adagrad(self, part: _Part, lr: float, bad: torch.Tensor | None) -> None:
+        weight_decay = self.settings.weight_decay
         if bad is not None or not self._fused_adagrad:
             if weight_decay:
-                gradient.add_(self._flat, alpha=weight_decay)
+                part.gradient.add_(part.flat, alpha=weight_decay)
             if bad is not None:
                 # With a gradient of 0 neither the sum nor the weights change.
-                gradient.masked_fill_(bad, 0.0)
-            self._adagrad_in_operations(gradient, lr)
+                part.gradient.masked_fill_(bad, 0.0)
+            self._adagrad_in_operations(part, lr)
             return
         adagrad(
-            [self._flat],
-            [gradient],
-            [self.state["sum"]],
+            [part.flat],
+            [part.gradient],
+            [part.state[0]],
             [self.state["step"]],
             fused=True,
             foreach=False,
@@ -129,7 +235,7 @@ class SharedOptimizer:
             maximize=False,
         )
 
-    def _adagrad_in_operations(self, gradient: torch.Tensor, lr: float) -> None:
+    def _adagrad_in_operations(self, part: _Part, lr: float) -> None:
         """Update as Adagrad does, in separate operations.
 
         Torch's fused Adagrad is only for the CPU. The root is taken of the sum that this worker computed,
@@ -137,30 +243,51 @@ class SharedOptimizer:
         overwrote it in between, without this worker's square, the weight of an element without earlier
         gradients would change by `lr * g / eps`.
         """
-        own = torch.addcmul(self.state["sum"], gradient, gradient)
-        self.state["sum"].copy_(own)
-        self._flat.addcdiv_(gradient, own.sqrt_().add_(ADAGRAD_EPS), value=-lr)
+        own = torch.addcmul(part.state[0], part.gradient, part.gradient)
+        part.state[0].copy_(own)
+        part.flat.addcdiv_(part.gradient, own.sqrt_().add_(ADAGRAD_EPS), value=-lr)
         self.state["step"] += 1
 
-    def _adam(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
-        self._moments(gradient, lr, self._settings.weight_decay, bad)
+    def update_moments(
+        self, parts: Sequence[_Part], lr: float, bad: torch.Tensor | None, used: Used | None = None
+    ) -> None:
+        """Make a step of Adam.
 
-    def _adamw(self, gradient: torch.Tensor, lr: float, bad: torch.Tensor | None) -> None:
-        self._decay(lr, bad)
-        self._moments(gradient, lr, 0.0, bad)
-
-    def _moments(self, gradient: torch.Tensor, lr: float, l2: float, bad: torch.Tensor | None) -> None:
+        `parts` is the whole buffer, or with `used` each used parameter, which then has a step count of its
+        own.
+        """
         step = self.state["step"]
         # Torch takes 1 off the count again if the batch is bad. Another worker must never see a count of 0,
         # because it would divide by 0.
-        own = step if bad is None else step.clone()
+        own = step if bad is None and used is None else step.clone()
+        counts = [own]
+        if used is not None:
+            # Workers that count at once lose steps: a parameter may seem to have missed more than were made.
+            made = (step - self.state[MISSED]).clamp_(min=0.0).unbind()
+            counts = [
+                count
+                for count, span, one in zip(made, self.spans, used, strict=True)
+                if one and not span.frozen
+            ]
+            own += 1.0 if bad is None else 1.0 - bad.float()
+        if parts:
+            self._adam(parts, counts, lr, bad)
+        if own is not step:
+            step.copy_(own)
+        if used is not None and not all(used):
+            missed = torch.tensor([not one for one in used], dtype=torch.float32).to(step.device)
+            self.state[MISSED] += missed if bad is None else missed.masked_fill(bad, 0.0)
+
+    def _adam(
+        self, parts: Sequence[_Part], steps: list[torch.Tensor], lr: float, bad: torch.Tensor | None
+    ) -> None:
         adam(
-            [self._flat],
-            [gradient],
-            [self.state["exp_avg"]],
-            [self.state["exp_avg_sq"]],
+            [part.flat for part in parts],
+            [part.gradient for part in parts],
+            [part.state[0] for part in parts],
+            [part.state[1] for part in parts],
             [],
-            [own],
+            steps,
             fused=True,
             foreach=False,
             amsgrad=False,
@@ -168,9 +295,7 @@ class SharedOptimizer:
             beta1=ADAM_BETAS[0],
             beta2=ADAM_BETAS[1],
             lr=lr,
-            weight_decay=l2,
+            weight_decay=0.0 if self.settings.optimizer == "adamw" else self.settings.weight_decay,
             eps=ADAM_EPS,
             maximize=False,
         )
-        if own is not step:
-            step.copy_(own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -25,6 +25,7 @@ from ..embedding.storage.row_changes import RowChanges
 from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
+from ..models.constants import constant_tensors
 from ..models.precision import DenseScorer, Precision, check_precision
 from ..models.registry import build_model
 from ..models.sequences import with_lengths
@@ -36,7 +37,7 @@ REMEDY = "use the code of the model that it was trained with, or another checkpo
 
 
 def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Module:
-    """Load the dense module with the saved weights.
+    """Load the dense module with the saved weights and constants.
 
     The module is on the CPU, in evaluation mode, without gradients. Raises CheckpointError if the
     checkpoint's parameters differ from the model's by name or shape, JobFileError if the model cannot be
@@ -44,9 +45,14 @@ def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Modu
     """
     module = build_model(job)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
-    _check_names(folder, set(reader.names), {name for name, _ in module.named_parameters()})
+    parameters, constants = dict(module.named_parameters()), dict(constant_tensors(module))
+    saved = set(reader.names)
+    # A checkpoint of an earlier version has no buffers.
+    _check_names(folder, saved - (constants.keys() - parameters.keys()), parameters.keys())
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
+        for name, parameter in {**parameters, **constants}.items():
+            if name not in saved:
+                continue
             if reader.shape(name) != tuple(parameter.shape):
                 raise CheckpointError(
                     f"{name} has shape {list(reader.shape(name))}, but {list(parameter.shape)} in the model",
@@ -263,7 +269,7 @@ def _release(place: Place) -> None:
         place.release()
 
 
-def _check_names(folder: Place, saved: set[str], wanted: set[str]) -> None:
+def _check_names(folder: Place, saved: Set[str], wanted: Set[str]) -> None:
     for names, which in ((wanted - saved, "it has no"), (saved - wanted, "the model has no")):
         if names:
             some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")

@@ -300,8 +300,11 @@ def _unruly(kind: str, **trainer: Any) -> TrainerContext:
 
 
 def _state(shared: TrainerContext) -> dict[str, torch.Tensor]:
-    """Copies of all that a step changes; of Adagrad nothing goes by the step count."""
-    state = {name: value.clone() for name, value in shared.optimizer.state.items()}
+    """Copies of all that a step changes; of Adagrad nothing goes by the step count.
+
+    No parameter misses a step here.
+    """
+    state = {name: value.clone() for name, value in shared.optimizer.state.items() if name != "missed"}
     if shared.job.trainer.optimizer == "adagrad":
         del state["step"]
     return state | {"flat": shared.replica.flat.clone()}
