@@ -11,6 +11,7 @@ from ..pipeline.config.job import Job
 from ..pipeline.errors import JobFileError
 from ..pipeline.input.plan import plan_input, require_fixed_input
 from ..pipeline.models.registry import build_model
+from ..pipeline.models.state_check import check_stateless
 from ..pipeline.report.wording import emulated_links
 from ..pipeline.report.write import describe_hardware, versions
 from ..pipeline.text.wall_clock import timestamp
@@ -39,7 +40,8 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
             check_sync(variant_job(base, variant, base.run.seed, "check", base.run.directory))
         except JobFileError as error:
             raise JobFileError(str(error), where=f"--algorithms {variant.label}") from error
-    build_model(reference_job(base, base.run.seed, "check", base.run.directory))
+    reference = reference_job(base, base.run.seed, "check", base.run.directory)
+    check_stateless(reference, build_model(reference))
     require_fixed_input(base)
     plan_input(base)
     return variants

@@ -25,10 +25,11 @@ NO_DEVICES = "--no-devices"
 def check_job(job: Job, *, devices: bool = True) -> None:
     """Check algorithm, model and `devices`; raises JobFileError for one that cannot be used."""
     from ...pipeline.models.registry import build_model
+    from ...pipeline.models.state_check import check_stateless
     from ..replica.replica import find_device
 
     check_sync(job)
-    build_model(job)
+    check_stateless(job, build_model(job))
     if devices:
         find_device(job.trainer.device)
 

@@ -15,6 +15,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.data.span import from_runs
 from ...pipeline.errors import ClusterError, ProtocolError
 from ...pipeline.models.flat import digest_of
+from ...pipeline.models.state_check import check_stateless
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import NodeFacts
@@ -118,6 +119,7 @@ class TrainerRole(SynchronizedRole):
         tune_malloc()
         self._pool = make_worker_pool(self._job, node)
         self._context = await self._pool.prepare()
+        await asyncio.to_thread(check_stateless, self._job, self._context.template)
         self._checkpoint = TrainerCheckpoint(
             self._context, self._algorithm, node.index, self._between_rounds, self._model
         )

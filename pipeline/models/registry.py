@@ -10,9 +10,10 @@ to the job file:
             # -> logits, float32 [B]; [B, T] for a job with T labels, in the order of data.columns
 
 `options` are the keys of `model.options`. Parameters are float32; `__init__` may draw random numbers, from
-torch's own generator only, which is seeded from `run.seed` so that every trainer starts from the same
-weights. Each worker runs `forward` on its own module, and the modules' parameters share memory. So a module
-must keep no state between calls except its parameters (no batch normalization).
+the own generators of torch, NumPy and Python only, which are seeded from `run.seed` so that every trainer
+starts from the same weights. Each worker runs `forward` on its own module, and the modules' parameters share
+memory. So a module must keep no state between calls except its parameters (no batch normalization); see
+`state_check`. Buffers that forward only reads, and frozen parameters, are the same everywhere.
 
 For a job with several labels, an argument `tasks` of `__init__` gets their number.
 A model that takes sequences, columns with pooling = "none", says so by `takes_sequences = True` in its class.
@@ -30,10 +31,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -65,8 +69,32 @@ KEYS = {
     "wide_deep": ("top",),
 }
 _TASKS = "tasks"
-# All threads share torch's own generator, so the lock is held from seeding it to the last drawn weight.
+# All threads share the generators, so the lock is held from seeding them to the last drawn weight.
 _generator_lock = threading.Lock()
+
+
+def seed_all(seed: int) -> None:
+    """Seed the own generators of torch, NumPy and Python."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+@contextmanager
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """Seed the own generators for a block, which they do not notice afterwards.
+
+    Any thread may call; others that do wait.
+    """
+    with _generator_lock:
+        states = torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            torch.random.set_rng_state(states[0])
+            np.random.set_state(states[1])
+            random.setstate(states[2])
 
 
 def load_custom_model(name: str) -> Any:
@@ -120,17 +148,13 @@ def build_model(job: Job, label_rates: Sequence[float] = ()) -> nn.Module:
             f"{', '.join(arguments) or 'no options'}): {error}",
             where="model.options",
         ) from error
-    with _generator_lock:
-        generator = torch.random.get_rng_state()
-        try:
-            torch.manual_seed(job.run.seed)
+    try:
+        with own_random_numbers(job.run.seed):
             module = maker(dense, dims, **arguments)
-        except Exception as error:
-            raise JobFileError(
-                f"{job.model.name} cannot be made: {type(error).__name__}: {error}", where="model"
-            ) from error
-        finally:
-            torch.random.set_rng_state(generator)
+    except Exception as error:
+        raise JobFileError(
+            f"{job.model.name} cannot be made: {type(error).__name__}: {error}", where="model"
+        ) from error
     _set_output_bias(job, module, label_rates)
     _check_contract(job, module)
     return module
@@ -244,6 +268,10 @@ def _check_contract(job: Job, module: nn.Module) -> None:
         raise JobFileError(
             f"{job.model.name} has no parameters", where="model.name", remedy="give a model to train"
         )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise JobFileError(
+            f"{job.model.name}: all parameters are frozen", where="model.name", remedy="leave some to train"
+        )
     wrong = [name for name, parameter in module.named_parameters() if parameter.dtype != torch.float32]
     if wrong:
         raise JobFileError(
@@ -255,7 +283,7 @@ def _check_contract(job: Job, module: nn.Module) -> None:
     shape = "[B]" if len(names) == 1 else f"[B, {len(names)}], a column for each of {', '.join(names)}"
     dense, embeddings = zero_inputs(job)
     try:
-        with torch.no_grad():
+        with own_random_numbers(job.run.seed), torch.no_grad():
             logits = module(dense, embeddings)
     except Exception as error:
         raise JobFileError(

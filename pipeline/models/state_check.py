@@ -1,0 +1,201 @@
+"""The check that a model of one's own keeps no state beside its parameters.
+
+A replica has parameters only: what else training changes, each worker would have for itself, no checkpoint
+would contain, and scoring would not see. A module is therefore run, and refused if that changes it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..config.job import Job
+from ..errors import JobFileError
+from .constants import constant_tensors
+from .registry import MODELS, build_model, own_random_numbers, seed_all, zero_inputs
+from .sequences import EmbeddedSequence, Embeddings
+
+_ROUNDS, _SEED = 3, 3
+_WHERE = "model.name"
+_Inputs = tuple[torch.Tensor, Embeddings]
+
+
+def check_stateless(job: Job, module: nn.Module) -> None:
+    """Check that training changes nothing of the module but its parameters.
+
+    Copies of the module are trained with random numbers and scored; `module` itself does not run. Another one
+    is made, to see what `__init__` draws. Built-in models have no state. Any thread may call; the generators
+    of torch, NumPy and Python are as before.
+
+    Raises JobFileError, with the name of what changes: a buffer of the state dict; another attribute that
+    changes with each call; or, without a name, whatever makes the same inputs give other logits than before.
+    """
+    if job.model.name in MODELS:
+        return
+    _check_drawn(job, module)
+    with own_random_numbers(_SEED):
+        inputs = _usable(module, [_random_inputs(job, seed) for seed in (1, 2)], zero_inputs(job))
+        run = copy.deepcopy(module)
+        _check_buffers(job, run, inputs)
+        _check_attributes(job, run, inputs[0])
+        _check_logits(job, run, inputs)
+
+
+def _check_drawn(job: Job, module: nn.Module) -> None:
+    """Check that what no checkpoint contains is the same whenever the module is made."""
+    again = build_model(job)
+    first, second = _unsaved(module), _unsaved(again)
+    for name in sorted({*first, *second}):
+        if not _same(first.get(name), second.get(name)):
+            remedy = (
+                "draw from the own generators of torch, NumPy or Python, which are seeded from run.seed, or"
+                " make it a float32 buffer of the state dict, which is saved"
+            )
+            what = f"{name} is another each time that the module is made"
+            raise JobFileError(f"{job.model.name}: {what}", where=_WHERE, remedy=remedy)
+
+
+def _unsaved(module: nn.Module) -> dict[str, Any]:
+    saved = {name for name, _ in constant_tensors(module)}
+    buffers = {name: value for name, value in module.named_buffers() if name not in saved}
+    return _attributes(module) | buffers
+
+
+def _check_buffers(job: Job, module: nn.Module, inputs: list[_Inputs]) -> None:
+    before = {name: value.clone() for name, value in _saved_buffers(module).items()}
+    for training in (False, True):
+        for given in inputs:
+            _logits(module, given, training=training)
+    after = _saved_buffers(module)
+    changed = [name for name in after | before if not _same(before.get(name), after.get(name))]
+    if not changed:
+        return
+    norms = {name for name, part in module.named_modules() if isinstance(part, _NormBase)}
+    of_norm = [name for name in changed if name.rpartition(".")[0] in norms]
+    remedy = (
+        "use torch.nn.LayerNorm or GroupNorm, which normalize each example by itself"
+        if of_norm
+        else "make it a parameter, which is trained and synchronized, or leave it as __init__ made it"
+    )
+    raise _state_error(job, f"the buffer {(of_norm or changed)[0]} changes in forward", remedy)
+
+
+def _saved_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    saved = set(module.state_dict(keep_vars=True))
+    return {name: value for name, value in module.named_buffers() if name in saved}
+
+
+def _check_attributes(job: Job, module: nn.Module, given: _Inputs) -> None:
+    """Check that attributes do not change from call to call, of the same inputs.
+
+    What a call leaves of itself, such as its attention weights, and what it makes once, may be there.
+    """
+    seen: list[dict[str, Any]] = []
+    for _ in range(_ROUNDS):
+        _logits(module, given, training=True)
+        seen.append(copy.deepcopy(_attributes(module)))
+    last, one_before = seen[-1], seen[-2]
+    for name in sorted({*last, *one_before}):
+        if not _same(last.get(name), one_before.get(name)):
+            remedy = "compute from the inputs and parameters alone"
+            raise _state_error(job, f"the attribute {name} changes with each call of forward", remedy)
+
+
+def _check_logits(job: Job, module: nn.Module, inputs: list[_Inputs]) -> None:
+    """Check that logits do not depend on calls before."""
+    first, other = inputs
+    for training in (False, True):
+        before = _logits(module, first, training=training)
+        for _ in range(_ROUNDS):
+            _logits(module, other, training=True)
+        after = _logits(module, first, training=training)
+        if not torch.allclose(before, after, rtol=1e-4, atol=1e-5, equal_nan=True):
+            what = "forward gives the same inputs other logits after other batches"
+            raise _state_error(job, what, "compute from the inputs and parameters alone")
+
+
+def _state_error(job: Job, what: str, remedy: str) -> JobFileError:
+    return JobFileError(
+        f"{job.model.name}: {what}; such state is not synchronized, not saved and not scored",
+        where=_WHERE,
+        remedy=remedy,
+    )
+
+
+def _logits(module: nn.Module, given: _Inputs, *, training: bool) -> torch.Tensor:
+    """Compute logits of the inputs; in training with a backward pass, after the same random numbers."""
+    module.train(training)
+    seed_all(_SEED)
+    dense, embeddings = copy.deepcopy(given)
+    with torch.set_grad_enabled(training):
+        logits: torch.Tensor = module(dense, embeddings)
+        if training and logits.requires_grad:
+            logits.sum().backward()  # type: ignore[no-untyped-call]
+    module.zero_grad(set_to_none=True)
+    return logits.detach().clone()
+
+
+def _usable(module: nn.Module, wanted: list[_Inputs], zeros: _Inputs) -> list[_Inputs]:
+    """Return the inputs, or zeros for a module that refuses such inputs."""
+    try:
+        for given in wanted:
+            _logits(copy.deepcopy(module), given, training=True)
+    except Exception:  # noqa: BLE001 - the user's own; a module may take some values only
+        return [zeros, zeros]
+    return wanted
+
+
+def _random_inputs(job: Job, seed: int) -> _Inputs:
+    generator = torch.Generator().manual_seed(seed)
+    dense, embeddings = zero_inputs(job)
+    for one in embeddings:
+        (one.vectors if isinstance(one, EmbeddedSequence) else one).uniform_(generator=generator)
+    return dense.uniform_(generator=generator), embeddings
+
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_OF_TORCH = set(vars(nn.Module()))
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Return what a module's parts hold beside what its state dict has, by name."""
+    saved = _saved_buffers(module)
+    found: dict[str, Any] = {name: own for name, own in module.named_buffers() if name not in saved}
+    for at, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name not in _OF_TORCH and (held := _values(value)) is not None:
+                found[f"{at}.{name}" if at else name] = held
+    return found
+
+
+def _values(value: Any) -> Any:
+    """Return numbers, texts, tensors, arrays and collections of them; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, (*_PLAIN, np.ndarray, np.generic)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _values(own) for key, own in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [_values(own) for own in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return None
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return first.shape == second.shape and bool(torch.equal(first.nan_to_num(), second.nan_to_num()))
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second)
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(_same, first, second))
+    return type(first) is type(second) and bool(first == second or (first != first and second != second))
