@@ -135,10 +135,12 @@ async def _supervised(
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     from ..nodes.supervisor.supervisor import Supervisor
     from ..pipeline.jobfile.extras import left_out
+    from ..pipeline.jobfile.ineffective import ineffective_keys
     from ..watch.live import display
 
-    if not quiet and (missing := left_out(job)):
-        click.echo(missing, err=True)
+    if not quiet:
+        for text in filter(None, (left_out(job), *map(str, ineffective_keys(job)))):
+            click.echo(text, err=True)
     shown = display(quiet=quiet)
     supervisor = Supervisor(
         job,

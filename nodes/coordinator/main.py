@@ -22,6 +22,7 @@ from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
+from ...pipeline.jobfile.ineffective import ineffective_keys
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import (
@@ -131,6 +132,8 @@ async def run_coordinator(
         )
     state, store, restored = await make_state(settings, plan, takeover)
     process.log_to(state.folder, "coordinator")
+    for found in ineffective_keys(job):
+        log.warning("%s", found)
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server, partial(build_status, state))
     try:
@@ -307,7 +310,7 @@ def _conclude(
             remedy="give files with at least one good row",
         )
         return error.exit_code, str(error), None
-    warnings = insecurities(server.settings)
+    warnings = [*insecurities(server.settings), *map(str, ineffective_keys(state.job))]
     began = wall_clock.now() - timedelta(seconds=state.seconds())
     started_at = began.isoformat(timespec="seconds")
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)

@@ -159,13 +159,14 @@ class TrainerSection(Section):
     ] = 10
     schedule: ScheduleSection = ScheduleSection()
     credit: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=4, description="Batches that a worker requests ahead of the one that it trains."
+        default=4,
+        description="Batches of each reader that a worker has at most, with the one that it computes.",
     )
     lookups_ahead: Annotated[int, Field(ge=0, le=64)] = Field(
         default=1,
         description="Batches whose vectors are requested while an earlier batch is computed. With 0 a worker"
         " waits for each lookup, and each lookup sees the batch just before it, which improves quality on"
-        " small data in the order of time.",
+        " small data in the order of time. At most credit * data.readers - 1 are there to be looked up.",
     )
     consecutive_batches: Annotated[int, Field(ge=1, le=4096)] = Field(
         default=1,

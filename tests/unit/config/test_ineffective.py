@@ -1,0 +1,191 @@
+"""Keys that other keys make ineffective are said, with the key to blame; those in effect are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pydantic import BaseModel
+from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.jobfile.ineffective import RULES, WITH_CENTER, WITHOUT_CENTER, ineffective_keys
+from shadowsync.sync_algos.catalog.built_in import NEEDS_CENTER
+
+Load = Callable[..., Job]
+
+CSV = ("data.format=csv", 'data.columns={y="label", x="categorical"}')
+BAGS = ("data.format=csv", 'data.columns={y="label", x="multi_hot"}')
+BUCKETS = ("data.format=csv", 'data.columns={y="label", x={kind="bucket", boundaries=[1]}}')
+
+# The key, what it is set to, beside what it has no effect, and beside what it has one.
+CASES = {
+    "lookups": ("trainer.lookups_ahead=16", (), ("trainer.credit=17",)),
+    "lookups of two readers": ("trainer.lookups_ahead=5", (), ("data.readers=2",)),
+    "lookups that are determined": (
+        "trainer.lookups_ahead=2",
+        ("run.deterministic=true", "sync.algorithm=none"),
+        (),
+    ),
+    "priority": ("run.background_priority=normal", ("checkpoint.every_seconds=0",), ()),
+    "header": ("data.header=false", (), CSV),
+    "delimiter": ('data.delimiter=";"', (), CSV),
+    "quote": ('data.quote=""', (), CSV),
+    "missing": ('data.missing=["NA"]', (), CSV),
+    "decimal": ('data.decimal=","', (), CSV),
+    "strip": ("data.strip=true", (), CSV),
+    "dense features": ("data.dense_features=2", CSV, ()),
+    "ids": ("data.categorical_features=2", CSV, ()),
+    "span bytes": ("data.span_bytes=65536", ('data.path="kafka://h:1/t"', "data.header=false", *CSV), ()),
+    "sorting": (
+        "data.sort_limit_bytes=2000000",
+        (),
+        ("data.order=time", 'data.columns={y="label", x="categorical", t="timestamp"}'),
+    ),
+    "follow": ("data.follow_seconds=1", (), ("data.follow=true",)),
+    "split seed": ("data.split.seed=3", (), ("data.negative_share=0.5",)),
+    "another split seed": ("data.split.seed=3", (), ("data.split.by=fraction", "data.split.test=0.1")),
+    "kafka": (
+        "data.kafka.security_protocol=ssl",
+        (),
+        ('data.path="kafka://h:1/t"', "data.header=false", *CSV),
+    ),
+    "bottom": ("model.bottom=[8]", ("model.name=wide_deep",), ()),
+    "bottom of an own model": ("model.bottom=[8]", ("model.name=mine:Model",), ()),
+    "bottom of nothing": ("model.bottom=[8]", CSV, ()),
+    "top": ("model.top=[8]", ("model.name=mine:Model",), ()),
+    "bias": (
+        "model.output_bias=1",
+        ("start.checkpoint=/run",),
+        ("start.dense=none", "start.checkpoint=/run"),
+    ),
+    "blocks": ("trainer.consecutive_batches=9", (), ("trainer.workers=2",)),
+    "balance": ("trainer.balance=updates", (), ("trainer.count=2",)),
+    "distinct rows": ("trainer.distinct_rows=true", BAGS, ()),
+    "decay": ("trainer.schedule.decay_examples=9", (), ("trainer.schedule.kind=linear",)),
+    "steps": ("trainer.schedule.step_examples=9", (), ("trainer.schedule.kind=step",)),
+    "gamma": (
+        "trainer.schedule.gamma=0.1",
+        (),
+        ("trainer.schedule.kind=step", "trainer.schedule.step_examples=9"),
+    ),
+    "final": (
+        "trainer.schedule.final=0.1",
+        (),
+        ("trainer.schedule.kind=linear", "trainer.schedule.decay_examples=9"),
+    ),
+    "tables": ("trainer.schedule.tables=false", (), ("trainer.schedule.warmup_examples=9",)),
+    "placement": ("embedding.placement=rows", (), ("embedding.nodes=2",)),
+    "gap": ("sync.gap=5", ("sync.mode=fixed",), ()),
+    "duty": ("sync.duty=0.5", ("sync.algorithm=none",), ()),
+    "every": ("sync.every=5", (), ("sync.mode=fixed",)),
+    "sync nodes": ("sync.nodes=2", ("sync.algorithm=ma",), ("sync.algorithm=easgd",)),
+    "codec of the center": ("codecs.center_up=bfloat16", ("trainer.count=2",), ("sync.algorithm=easgd",)),
+    "codec of peers": ("codecs.peers_up=bfloat16", ("sync.algorithm=easgd",), ("trainer.count=2",)),
+    "int8": (
+        "codecs.int8_block=64",
+        (),
+        (
+            "codecs.center_up=int8",
+            "sync.algorithm=easgd",
+        ),
+    ),
+    "topk": ("codecs.topk_fraction=0.1", (), ("codecs.center_up=topk", "sync.algorithm=easgd")),
+    "links": ("network.delay_links=all", (), ("network.delay=5ms",)),
+    "which": ("start.which=best", (), ("start.checkpoint=/run",)),
+    "metric": ("validation.metric=auc", (), ("data.validation_path=/some",)),
+    "label's type": (
+        'data.columns={y={kind="label", type="text"}, x="categorical"}',
+        ("data.format=csv",),
+        (
+            'data.columns={y={kind="label", type="text", expression="y = 1"}, x="categorical"}',
+            "data.format=csv",
+        ),
+    ),
+    "optimizer of all tables": ("embedding.lr=0.5", ("tables.x.lr=0.1", *CSV), CSV),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_key_without_effect_is_said_and_one_with_effect_is_not(load: Load, case: str) -> None:
+    given, without, with_effect = CASES[case]
+    key = given.partition("=")[0]
+    key = "data.columns.y.type" if key == "data.columns" else key
+    assert [found.key for found in ineffective_keys(load("", given, *without))] == [key]
+    assert (
+        key not in {found.key for found in ineffective_keys(load("", given, *with_effect))} or not with_effect
+    )
+
+
+def test_the_reason_names_the_other_key_and_what_to_do(load: Load) -> None:
+    (found,) = ineffective_keys(load("", "trainer.lookups_ahead=16"))
+    assert str(found) == (
+        "trainer.lookups_ahead: 16 acts as 3: a worker has at most 4 batches of a reader (trainer.credit),"
+        " with the one that it computes; set trainer.credit = 17, or this to 3"
+    )
+    (found,) = ineffective_keys(load("", "sync.every=5"))
+    assert str(found).startswith(
+        'sync.every: 5 has no effect: it is for sync.mode = "fixed"; in the background'
+    )
+
+
+def test_nothing_is_said_of_defaults(load: Load) -> None:
+    assert ineffective_keys(load()) == []
+    assert ineffective_keys(load("", "trainer.count=4")) == []
+    assert ineffective_keys(load("", "sync.algorithm=none")) == []
+
+
+def test_the_algorithms_are_known() -> None:
+    assert {*WITHOUT_CENTER, "none"} == {name for name, needs in NEEDS_CENTER.items() if not needs}
+    assert set(WITH_CENTER) == {name for name, needs in NEEDS_CENTER.items() if needs}
+
+
+# What always has an effect, or is refused where it has none. A new key belongs here or in a rule.
+ALWAYS = """
+run: name seed deterministic directory storage node_timeout_seconds start_timeout_seconds restarts
+run: rejoin_seconds
+data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
+data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
+data.split: by validation test validation_from test_from progressive
+model: name table_rows loss focal_gamma positive_weight attention options
+trainer: count workers worker_kind batch optimizer lr weight_decay clip_norm precision device max_bad_batches
+trainer: credit
+trainer.schedule: kind warmup_examples
+embedding: nodes warmup_iterations threads memory_fraction
+sync: algorithm control control_bound control_max_gap
+codecs: vectors gradients
+network: transport shared_memory bind advertise delay bandwidth
+start: checkpoint resume
+checkpoint: every_examples every_seconds
+validation: every_examples every_seconds every_epochs patience wait
+watch: web tensorboard metrics_port
+report: pictures
+"""
+# Their rules are about numbers, or about entries with names.
+ELSEWHERE = """
+trainer: lookups_ahead
+model: embedding_dim
+embedding: optimizer lr init_scale storage
+"""
+
+
+def _named(text: str) -> set[str]:
+    lines = [line.split(":") for line in text.strip().splitlines()]
+    return {f"{section}.{name}" for section, names in lines for name in names.split()}
+
+
+def _keys_of(section: type[BaseModel], prefix: str = "") -> set[str]:
+    found = set()
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found |= _keys_of(inner, f"{prefix}{name}.")
+        elif prefix:
+            found.add(f"{prefix}{name}")
+    return found
+
+
+def test_every_key_was_looked_at() -> None:
+    ruled = {key for rule in RULES for key in rule.keys} | _named(ELSEWHERE)
+    every = _keys_of(Job)
+    assert len(every) > 120
+    assert every - ruled == _named(ALWAYS)
+    assert ruled <= every
