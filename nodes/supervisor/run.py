@@ -16,7 +16,7 @@ from ...pipeline.checkpoint.saved import open_saved, storage_of
 from ...pipeline.config.job import Job
 from ...pipeline.config.storage_url import is_url
 from ...pipeline.errors import CheckpointError, ExitCode, ShadowSyncError
-from ...pipeline.jobfile.load import job_of_tree, load_job, without_one_trainer_sync, without_removed_keys
+from ...pipeline.jobfile.load import job_of_tree, load_job, with_present_keys, without_one_trainer_sync
 from ...pipeline.report.model import Report
 from ...pipeline.wire.tasks import post
 from ...watch.live import Display, display
@@ -193,7 +193,7 @@ def resumed_job(location: str, overrides: Iterable[str], which: Literal["last", 
 
 
 def _resumed(tree: dict[str, Any], resumed: dict[str, str], overrides: Iterable[str]) -> Job:
-    tree = without_one_trainer_sync(without_removed_keys(tree))
+    tree = without_one_trainer_sync(with_present_keys(tree))
     tree.pop("start", None)
     settings = [f"{key}={json.dumps(value)}" for key, value in resumed.items()]
     return with_sync_nodes(job_of_tree(tree, [*settings, "start.resume=true", *overrides]), may_import=True)

@@ -15,6 +15,7 @@ from .tables import TableColumn
 
 Share: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Moment: TypeAlias = str | int | float | None
+DrawBy: TypeAlias = Literal["path", "name"]
 
 
 class SplitSection(BaseModel):
@@ -44,6 +45,15 @@ class SplitSection(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(
         default=0,
         description="fraction: seed of the draw. Runs that differ in run.seed alone have the same split.",
+    )
+    draw_by: DrawBy = Field(
+        default="path",
+        description="What a row is drawn by, with seed and its place in the file, here and for"
+        ' data.negative_share. "path": the path of the file below the folder that the patterns of data.path'
+        " share, up to their first wildcard, so the draw is the same wherever that folder is; of a topic its"
+        ' name and the number of the partition. "name": the name without any folder, as in runs of earlier'
+        " versions, which keep it when they are resumed: files of one name in several folders are then drawn"
+        " alike.",
     )
 
     @model_validator(mode="after")
@@ -145,8 +155,8 @@ class DataSection(BaseModel):
     negative_share: Fraction = Field(
         default=1.0,
         description="Share of the training part's negatives that is trained on, with all positives. They"
-        " depend only on split.seed, the file and the place of the row. Scores are calibrated back: a"
-        " probability p becomes p / (p + (1 - p) / negative_share), which adds log(negative_share)"
+        " depend only on split.seed, the file (split.draw_by) and the place of the row. Scores are calibrated"
+        " back: a probability p becomes p / (p + (1 - p) / negative_share), which adds log(negative_share)"
         " to the logit.",
     )
     order: Literal["file", "time"] = Field(
@@ -282,6 +292,11 @@ class DataSection(BaseModel):
                 'data.split.progressive: given; it needs data.epochs = 1, and data.order = "time" or '
                 "data.shuffle_window = 0"
             )
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether a part of the split or the negatives are drawn."""
+        return self.split.by == "fraction" or self.negative_share != 1.0
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ _DRAW: Final = 4
 class NegativeSampler:
     """Keep all positives of spans, and a share of their negatives.
 
-    Whether a negative is kept is a function of (seed, name of the file, start of the span, row), so each
-    reading of a span keeps the same negatives. Used by one thread.
+    Whether a negative is kept is a function of (seed, name of the file as `RowNames` has it, start of the
+    span, row), so each reading of a span keeps the same negatives. Used by one thread.
 
     Attributes:
         dropped: number of negatives dropped so far.
@@ -36,15 +36,18 @@ class NegativeSampler:
         self._seed = seed
         self.dropped = 0
 
-    def kept(self, span: Span, chunks: Iterator[RecordChunk]) -> Iterator[RecordChunk]:
-        """Yield the rows of a span that are kept, in order."""
+    def kept(self, span: Span, name: str, chunks: Iterator[RecordChunk]) -> Iterator[RecordChunk]:
+        """Yield the rows of a span that are kept, in order.
+
+        `name` is that of its file.
+        """
         if self._share == 1.0:
             yield from chunks
             return
         # Sorted rows are numbered over the whole input, other rows within the span's part.
         start, row = (0, span.start) if span.kind == "sorted" else (span.start, span.first)
-        name = span.path.rpartition("/")[2].encode()
-        key = np.uint64(mix_numbers(self._seed, _DRAW, hash_bytes(start, name)))
+        hashed = hash_bytes(start, name.encode("utf-8", "surrogateescape"))
+        key = np.uint64(mix_numbers(self._seed, _DRAW, hashed))
         for chunk in chunks:
             count = len(chunk.examples)
             rows = np.arange(row, row + count, dtype=np.uint64)

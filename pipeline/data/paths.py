@@ -142,7 +142,7 @@ def _matching(pattern: str, kafka: KafkaSection) -> dict[str, str]:
     if is_topic(pattern):
         return {path: path for path in partitions_of(pattern, kafka)}
     if is_url(pattern):
-        return {url: url for url in _matching_urls(pattern)}
+        return _matching_urls(pattern)
     local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern
     # The name of a file may contain characters of a pattern.
     names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
@@ -152,19 +152,20 @@ def _matching(pattern: str, kafka: KafkaSection) -> dict[str, str]:
     return {os.path.abspath(name): name for name in files}
 
 
-def _matching_urls(pattern: str) -> list[str]:
+def _matching_urls(pattern: str) -> dict[str, str]:
+    """Return the URLs that match, by their file system's own form."""
     with read_errors(pattern):
         system, name = _system(pattern)
         if system.exists(name):
             if system.isdir(name) and not system.isfile(name):
                 raise _no_files(pattern, folder=True)
-            return [pattern]
+            return {pattern if "::" in pattern else str(system.unstrip_protocol(name)): pattern}
         if "::" in pattern or not glob.has_magic(name):
             raise _no_files(pattern, folder=False)
         urls = [str(system.unstrip_protocol(found)) for found in system.glob(name)]
         if not urls:
             raise _no_files(pattern, folder=False)
-        return urls
+        return {url: url for url in urls}
 
 
 def _no_files(pattern: str, folder: bool) -> DataError:

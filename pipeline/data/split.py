@@ -18,15 +18,16 @@ from .span import Span
 _DRAW: Final = 3
 
 
-def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
+def drawn_rows(span: Span, name: str, first_row: int, count: int, split: SplitSection) -> NDArray[np.bool_]:
     """Return bool [count]: which rows are in the span's part.
 
     The rows are those from `first_row` on, counted among the good rows of the span. Each row has a random
-    number from 0 to 1, a function of (split.seed, name of the file, start of the span, row). Rows below
+    number from 0 to 1, a function of (split.seed, `name`, start of the span, row). `name` is the file's, as
+    `RowNames` has it. Rows below
     `split.test` are the test part, the next ones validation, all others training. So the parts of a span
     share no row and leave none out.
     """
-    key = mix_numbers(split.seed, _DRAW, hash_bytes(span.start, span.path.rpartition("/")[2].encode()))
+    key = mix_numbers(split.seed, _DRAW, hash_bytes(span.start, name.encode("utf-8", "surrogateescape")))
     rows = np.arange(first_row, first_row + count, dtype=np.uint64)
     draws = (mix64(rows ^ np.uint64(key)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     bounds = {
@@ -40,18 +41,19 @@ def drawn_rows(span: Span, first_row: int, count: int, split: SplitSection) -> N
 
 
 def rows_of_part(
-    chunks: Iterator[RecordChunk], span: Span, split: SplitSection, first_row: int = 0
+    chunks: Iterator[RecordChunk], span: Span, name: str, split: SplitSection, first_row: int = 0
 ) -> Iterator[RecordChunk]:
     """Yield the rows of the span's part; all rows if it has none.
 
-    `first_row` is the number of good rows of the span before the first chunk.
+    `name` is the file's, as `RowNames` has it. `first_row` is the number of good rows of the span before the
+    first chunk.
     """
     done = first_row
     for chunk in chunks:
         if not span.part:
             yield chunk
             continue
-        keep = np.flatnonzero(drawn_rows(span, done, len(chunk.examples), split))
+        keep = np.flatnonzero(drawn_rows(span, name, done, len(chunk.examples), split))
         done += len(chunk.examples)
         yield chunk.take(keep)
 

@@ -15,6 +15,7 @@ from ..data.parquet import IdClasses
 from ..data.paths import match_files
 from ..data.record_schema import RecordSchema
 from ..data.records import RecordChunk, read_records
+from ..data.row_names import RowNames, file_name
 from ..data.schema import ColumnTap, FeatureShape
 from ..data.shuffle import SortedRows, WindowMemory
 from ..data.span import Span
@@ -40,6 +41,7 @@ class JobInput:
     def __init__(self, job: Job, tap: ColumnTap | None = None) -> None:
         self._data = job.data
         self._prepared = PreparedInput(job) if job.data.prepared else None
+        self._names = RowNames(job.data.path, job.data.split.draw_by)
         self._tap = tap
         self.ids = IdClasses()
         rows = job.table_rows
@@ -114,7 +116,9 @@ class JobInput:
         """
         chunks = self.chunks(span, bad_rows)
         if negatives is not None:
-            chunks = negatives.kept(span, chunks)
+            prepared = self._prepared is not None and self._prepared.has(span)
+            name = file_name(span.path) if prepared else self._names.of(span.path)
+            chunks = negatives.kept(span, name, chunks)
         examples = (chunk.examples for chunk in chunks)
         # Memory is reused from span to span. A second iterator at the same time finds none and makes its own.
         memory = self._memory.pop() if self._memory else WindowMemory()
@@ -134,7 +138,8 @@ class JobInput:
     def _of_part(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if self._prepared is not None and self._prepared.has(span):
             return self._prepared.chunks(span)
-        return rows_of_part(self._raw(span, bad_rows), span, self._data.split)
+        name = self._names.of(span.path)
+        return rows_of_part(self._raw(span, bad_rows), span, name, self._data.split)
 
     def _raw(self, span: Span, bad_rows: BadRows) -> Iterator[RecordChunk]:
         if isinstance(self._shape, RecordSchema):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,13 @@ from ..data.shuffle import chunk_bytes, too_large_to_sort
 from ..data.span import PartName, Span
 from ..errors import DataError, JobFileError
 from .job_input import JobInput
+from .split_parts import no_rows, require_own_files, require_rows
+
+_TO: Final[Mapping[PartName, str]] = {
+    "train": "to train on",
+    "validation": "to validate on",
+    "test": "to test on",
+}
 
 
 @dataclass
@@ -108,9 +116,10 @@ def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
     """Return the plan of a job's input; `known` spans come first.
 
     The plan depends only on the job file and the input files. The first rows of each file are read; with
-    `data.order = "time"` or `data.split.progressive` all of `data.path` is read once. Raises DataError for
-    files that cannot be used, for a file that is in two parts, and for a column whose ids are texts in one
-    file and integers in another; JobFileError for a schema that cannot be used.
+    `data.order = "time"` or `data.split.progressive` all of `data.path` is read once, and where rows are
+    drawn up to the first one of each part. Raises DataError for files that cannot be used, for a file that is
+    in two parts, for a part of the split without rows, unless the job resumes a run, and for a column whose
+    ids are texts in one file and integers in another; JobFileError for a schema that cannot be used.
     """
     source, data = JobInput(job), job.data
     files = source.plan(data.path) if known is None else _after(known, source, data.path)
@@ -120,17 +129,17 @@ def plan_input(job: Job, known: KnownInput | None = None) -> InputPlan:
     check_disjoint({"path": files, "validation_path": validation, "eval_path": test})
     given = InputPlan([], validation, test, id_classes=source.ids.by_column)
     if data.order == "time":
-        return _by_time(source, data, files, given)
+        return _by_time(source, job, files, given)
     train = files
     if data.split.by == "fraction":
-        train = _with_part(files, "train")
-        validation = _with_part(files, "validation") if data.split.validation else validation
-        test = _with_part(files, "test") if data.split.test else test
+        parts = _drawn(source, job, files)
+        train = parts["train"]
+        validation, test = parts.get("validation", validation), parts.get("test", test)
     given = replace(given, train=train, validation=validation, test=test)
     if not data.split.progressive:
         return given
     count = count_rows(source, train, BadRows(data.max_bad_rows))
-    return _with_progressive(train, count.of_span, count.rows, data, given)
+    return _with_progressive(train, count.of_span, count.rows, job, given)
 
 
 def _after(known: KnownInput, source: JobInput, patterns: Sequence[str]) -> list[Span]:
@@ -189,11 +198,23 @@ def cut_rows(spans: Sequence[Span], rows: Sequence[int], start: int, stop: int) 
     return pieces
 
 
-def _with_part(spans: Sequence[Span], part: PartName) -> list[Span]:
-    return [replace(span, part=part) for span in spans]
+def _drawn(source: JobInput, job: Job, files: Sequence[Span]) -> dict[PartName, list[Span]]:
+    """Return the spans of the parts that are drawn."""
+    split = job.data.split
+    wanted: dict[PartName, bool] = {
+        "train": True,
+        "validation": bool(split.validation),
+        "test": bool(split.test),
+    }
+    parts = {part: [replace(span, part=part) for span in files] for part, given in wanted.items() if given}
+    if not job.start.resume:
+        require_own_files(files)
+        require_rows(source, {_TO[part]: spans for part, spans in parts.items()}, job.data.path)
+    return parts
 
 
-def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: InputPlan) -> InputPlan:
+def _by_time(source: JobInput, job: Job, files: list[Span], plan: InputPlan) -> InputPlan:
+    data = job.data
     moments = [data.split.validation_from, data.split.test_from]
     given = [seconds_of(moment) for moment in moments if moment is not None]
     count = count_rows(source, files, BadRows(data.max_bad_rows), given)
@@ -204,9 +225,11 @@ def _by_time(source: JobInput, data: DataSection, files: list[Span], plan: Input
         spans = _sorted_spans(files[0], count, data.span_bytes)
         rows = [span.stop - span.start for span in spans]
     ends = _ends(data, count)
+    if not job.start.resume:
+        _require_parts(data, ends)
     validation, test = (_numbered(cut_rows(spans, rows, start, stop)) for start, stop in pairwise(ends))
     plan = replace(plan, validation=validation or plan.validation, test=test or plan.test)
-    return _with_progressive(spans, rows, ends[0], data, plan)
+    return _with_progressive(spans, rows, ends[0], job, plan)
 
 
 def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
@@ -232,6 +255,18 @@ def _ends(data: DataSection, count: RowCount) -> tuple[int, int, int]:
     return validation_from, test_from, total
 
 
+def _require_parts(data: DataSection, ends: tuple[int, int, int]) -> None:
+    """Raise DataError for a part by time that has no row."""
+    split = data.split
+    given: dict[PartName, bool] = {
+        "validation": bool(split.validation or split.validation_from is not None),
+        "test": bool(split.test or split.test_from is not None),
+    }
+    for (part, asked), (start, stop) in zip(given.items(), pairwise(ends), strict=True):
+        if asked and start == stop:
+            raise no_rows(_TO[part], data.path)
+
+
 def _sorted_spans(file: Span, count: RowCount, span_bytes: int) -> list[Span]:
     at_once = max(1, span_bytes * count.rows // max(count.size_bytes, 1))
     starts = range(0, count.rows, at_once)
@@ -242,13 +277,16 @@ def _sorted_spans(file: Span, count: RowCount, span_bytes: int) -> list[Span]:
 
 
 def _with_progressive(
-    spans: Sequence[Span], rows: Sequence[int], end: int, data: DataSection, plan: InputPlan
+    spans: Sequence[Span], rows: Sequence[int], end: int, job: Job, plan: InputPlan
 ) -> InputPlan:
     """Return the plan with rows 0 to `end` - 1 for training.
 
     Spans are cut where the progressive part begins.
     """
-    begin = end - round(end * data.split.progressive)
+    share = job.data.split.progressive
+    begin = end - round(end * share)
+    if share and begin == end and not job.start.resume:
+        raise no_rows("to score before it is trained on (progressive)", job.data.path)
     before = cut_rows(spans, rows, 0, begin)
     after = cut_rows(spans, rows, begin, end) if begin < end else []
     train = _numbered([*before, *after])

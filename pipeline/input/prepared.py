@@ -12,6 +12,7 @@ from ..data.prepared.agreement import check_agreement, role_paths
 from ..data.prepared.manifest import DataRole, PreparedManifest, PreparedPart, in_folder, read_prepared
 from ..data.prepared.part_reader import REMEDY, read_part
 from ..data.records import RecordChunk
+from ..data.row_names import RowNames
 from ..data.span import Span
 from ..data.split import rows_of_part
 from ..errors import DataError
@@ -89,11 +90,13 @@ class PreparedInput:
         Raises DataError as `read_part`.
         """
         part = self._parts_by_path()[span.path]
-        # The split draws rows by the name of the source file and the start of the source's span.
+        # The split draws rows by the source file and the start of the source's span.
         source = replace(span, path=part.source, start=part.start)
+        split = self._job.data.split
+        name = RowNames(self._read().order.paths.get("train", []), split.draw_by).of(part.source)
         rows = {table.name: table.rows for table in self._job.tables if table.growth is not None}
         chunks = read_part(span.path, part, self._read(), rows)
-        return rows_of_part(chunks, source, self._job.data.split, part.first_row)
+        return rows_of_part(chunks, source, name, split, part.first_row)
 
     def _span(self, number: int, part: PreparedPart) -> Span:
         path = in_folder(self._folder, part.name)

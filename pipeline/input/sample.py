@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ..config.job import Job
 from ..data.bad_rows import BadRows
 from ..data.batch import Batch
+from ..data.shuffle import SPANS, permutation
 from ..data.span import Span
 from ..errors import ShadowSyncError
 from ..text.format import duration
@@ -48,16 +49,15 @@ class LeastSample:
 def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[Batch]:
     """Yield about `examples` examples in batches of the job's size.
 
-    These are the first batches of some spans of the plan, neither shuffled nor sorted by time. Bad rows are
-    left out. Raises DataError for files that cannot be read.
+    These are the first batches of some spans of the plan, and of others where these have too few, neither
+    shuffled nor sorted by time. Bad rows are left out. Raises DataError for files that cannot be read.
     """
     source = JobInput(job)
     if any(span.kind == "sorted" for span in spans):
         spans = source.plan(job.data.path)
-    some = [spans[len(spans) * place // SAMPLED_SPANS] for place in range(SAMPLED_SPANS)] if spans else []
-    chosen = list(dict.fromkeys(some))
-    for span in chosen:
-        wanted = -(-examples // len(chosen))
+    left = examples
+    for span, share in spread(spans, SAMPLED_SPANS):
+        wanted = min(-(-examples // share), left)
         # From the span's first row, because skipping rows would need reading them. `last` stays, because
         # later rows may be of another part.
         whole = replace(span, first=0)
@@ -72,8 +72,24 @@ def sample_batches(job: Job, spans: Sequence[Span], examples: int) -> Iterator[B
         for batch in batches:
             yield batch
             wanted -= len(batch)
+            left -= len(batch)
             if wanted <= 0:
                 break
+        if left <= 0:
+            return
+
+
+def spread(spans: Sequence[Span], count: int) -> Iterator[tuple[Span, int]]:
+    """Yield all spans, first at most `count` that are evenly apart.
+
+    Beside each is the number of spans that share the sample: of the others each may have all that is missing.
+    """
+    first = dict.fromkeys(len(spans) * place // count for place in range(count)) if spans else {}
+    for at in first:
+        yield spans[at], len(first)
+    for at in permutation(len(spans), SPANS).tolist():
+        if at not in first:
+            yield spans[at], 1
 
 
 def take_sample(

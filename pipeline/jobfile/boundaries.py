@@ -18,10 +18,10 @@ from ..config.job import Job
 from ..errors import DataError
 from ..input.job_input import JobInput
 from ..input.plan import plan_input
-from ..input.sample import UnreportedBadRows
+from ..input.sample import UnreportedBadRows, spread
 
 SAMPLED_ROWS: Final = 1 << 17
-"""Most rows of the sample; they are the first ones of some spans."""
+"""Most rows of the sample; they are the first ones of some spans, and of others where these have too few."""
 _SAMPLED_SPANS: Final = 16
 
 
@@ -92,19 +92,19 @@ def _sample(job: Job, wanted: Mapping[str, ColumnSection]) -> dict[str, NDArray[
     Bad rows are left out, as in training.
     """
     source, spans = JobInput(job), plan_input(job).train
-    places = dict.fromkeys(len(spans) * at // _SAMPLED_SPANS for at in range(_SAMPLED_SPANS))
-    # A topic without a message has no spans.
-    some = list(places) if spans else []
-    limit = SAMPLED_ROWS // max(1, len(some))
+    left = SAMPLED_ROWS
     parts: list[NDArray[np.float32]] = []
-    for at in some:
-        rows = 0
-        for chunk in source.chunks(spans[at], UnreportedBadRows()):
+    for span, share in spread(spans, _SAMPLED_SPANS):
+        limit, rows = min(SAMPLED_ROWS // share, left), 0
+        for chunk in source.chunks(span, UnreportedBadRows()):
             # _as_numbers adds its columns at the end.
             parts.append(chunk.examples.dense[: limit - rows, -2 * len(wanted) :].copy())
             rows += len(parts[-1])
             if rows >= limit:
                 break
+        left -= rows
+        if left <= 0:
+            break
     dense = np.concatenate(parts) if parts else np.zeros((0, 2 * len(wanted)), np.float32)
     found = zip(wanted, dense[:, ::2].T, dense[:, 1::2].T, strict=True)
     return {name: values[(values != 0) | (shifted != 0)] for name, values, shifted in found}

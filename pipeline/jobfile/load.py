@@ -12,7 +12,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -39,6 +39,9 @@ REMOVED_KEYS = {
 
 A job file with such a key is refused, whatever its value; it is dropped from a job that an earlier version
 wrote to a run folder or a checkpoint."""
+
+EARLIER_VALUES: Final[Mapping[str, Any]] = {"data.split.draw_by": "name"}
+"""What saved jobs without these keys meant, where it is not the default: their version had no such key."""
 
 
 def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
@@ -109,12 +112,22 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
     Raises:
         JobFileError: see `validate_job`.
     """
-    return validate_job(without_removed_keys(tree), where=where)
+    return validate_job(with_present_keys(tree), where=where)
 
 
-def without_removed_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a saved job without the keys that this version removed."""
+def with_present_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a saved job with the keys of this version.
+
+    Those that were removed are not in it, and `EARLIER_VALUES` fills in what its version did.
+    """
     tree = copy.deepcopy(dict(saved))
+    for key, value in EARLIER_VALUES.items():
+        *sections, name = key.split(".")
+        section: Any = tree
+        for part in sections:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.setdefault(name, value)
     for key in REMOVED_KEYS:
         section, _, name = key.partition(".")
         if isinstance(tree.get(section), dict):

@@ -12,7 +12,9 @@ from typing import Any
 from ....pipeline.checkpoint.manifest import CheckpointManifest
 from ....pipeline.checkpoint.saved import Place, open_saved
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
+from ....pipeline.config.data import DataSection
 from ....pipeline.config.job import Job
+from ....pipeline.data.row_names import RowNames
 from ....pipeline.data.span import Span
 from ....pipeline.data.topic import moved_topics
 from ....pipeline.embedding.placement.plan import TablePlan
@@ -72,9 +74,11 @@ class RestoredRun:
         folder, manifest = open_saved(job.start.checkpoint, verify=True, which=job.start.which)
         if not job.start.resume:
             return None
-        _require_same_job(job, validate_saved_job(manifest.job, where=str(folder)))
+        saved = validate_saved_job(manifest.job, where=str(folder))
+        _require_same_job(job, saved)
         if spans is not None:
             _require_same_input(manifest, spans)
+            _require_same_draws(job.data, saved.data, spans)
         ledger = SavedLedger.read(folder, manifest.files)
         early, moved = _applied_early(folder, manifest, ledger), _moved(job, manifest)
         if (plan := _saved_plan(job, SavedTables(folder, manifest))) is not None:
@@ -134,7 +138,7 @@ def _require_same_job(job: Job, saved: Job) -> None:
     differing = [
         f"{key} is {_short(now.get(key))} instead of {_short(then.get(key))}"
         for key in sorted(now.keys() | then.keys())
-        if _must_stay(key) and now.get(key) != then.get(key)
+        if _must_stay(key, job.data) and now.get(key) != then.get(key)
     ]
     if differing:
         more = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
@@ -144,8 +148,10 @@ def _require_same_job(job: Job, saved: Job) -> None:
         )
 
 
-def _must_stay(key: str) -> bool:
+def _must_stay(key: str, data: DataSection) -> bool:
     if key in FREE_KEYS or key.startswith("data.kafka."):
+        return False
+    if key == "data.split.draw_by" and not data.draws_rows:
         return False
     return key in FIXED_KEYS or key.partition(".")[0] in FIXED_SECTIONS
 
@@ -208,6 +214,21 @@ def _require_same_input(manifest: CheckpointManifest, spans: Sequence[Span]) -> 
             where="data.path",
             remedy="give the same files, or start a new run from it, with start.checkpoint",
         )
+
+
+def _require_same_draws(now: DataSection, then: DataSection, spans: Sequence[Span]) -> None:
+    """Raise DataError if rows of the same files would be drawn anew."""
+    if not now.draws_rows:
+        return
+    mine, theirs = (RowNames(data.path, data.split.draw_by) for data in (now, then))
+    for path in dict.fromkeys(span.path for span in spans):
+        if mine.of(path) != theirs.of(path):
+            raise DataError(
+                f"rows would be drawn by {mine.of(path)!r}, and the resumed run drew them by"
+                f" {theirs.of(path)!r}",
+                where=path,
+                remedy=f"give data.path as it was: {', '.join(then.path[:SHOWN])}",
+            )
 
 
 def _applied_early(

@@ -144,7 +144,7 @@ run: name seed deterministic directory storage node_timeout_seconds start_timeou
 run: rejoin_seconds
 data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
-data.split: by validation test validation_from test_from progressive
+data.split: by validation test validation_from test_from progressive draw_by
 model: name table_rows loss focal_gamma positive_weight attention options
 trainer: count workers worker_kind batch optimizer lr weight_decay clip_norm precision device max_bad_batches
 trainer: credit
