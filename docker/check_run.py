@@ -32,7 +32,7 @@ def faults_of_report(
     counts = report["examples"]
     ledger = report["ledger"]
     dead = [node["name"] for node in report["nodes"] if str(node["exit"]) != "0"]
-    came = counts["trained"] + counts["returned"] + counts["in_flight"]
+    came = counts["trained"] + counts["returned"] + (counts["in_flight"] or 0)
     checks = {
         f"exit code {report['exit_code']}": report["exit_code"] == FINISHED_WITH_DEATHS,
         f"{counts['distinct']} distinct examples of {examples}": counts["distinct"] == examples,

@@ -62,8 +62,10 @@ def _of_report(report: dict[str, Any]) -> list[str]:
     found = []
     counts = report["examples"]
     left_out = sum(number for why, number in counts["reasons"].items() if "left out" in why)
-    sent = counts["trained"] + counts["returned"] + counts["in_flight"] + left_out
-    if counts["read"] != sent:
+    # Unknown if a trainer could not say it; an identity then tells why.
+    in_flight = counts["in_flight"]
+    sent = counts["trained"] + counts["returned"] + (in_flight or 0) + left_out
+    if in_flight is not None and counts["read"] != sent:
         found.append(f"read {counts['read']}, and trained + returned + in flight + left out {sent}")
     if counts["trained"] != counts["distinct"] + counts["replayed"]:
         found.append(f"trained {counts['trained']}, and distinct + replayed differ")

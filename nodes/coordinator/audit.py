@@ -18,7 +18,9 @@ from .state.job import JobState
 from .state.membership import Member
 from .state.outcome import CountsByNode, Outcome
 
-HALF_PUSHED = "some shards may have applied batches of a dead or silent trainer that were not trained again"
+HALF_PUSHED = (
+    "some shards may have applied batches of a dead, silent or unstopped trainer that were not trained again"
+)
 
 
 def total(by_node: CountsByNode, key: str) -> int:
@@ -51,7 +53,7 @@ def examples_of(state: JobState, stored: StoredTotals, outcome: Outcome) -> Exam
         trained=totals.trained_examples,
         replayed=totals.replayed_examples,
         returned=totals.returned_examples,
-        in_flight=total(outcome.trainers, "in_flight"),
+        in_flight=None if _uncertain_trainers(state, outcome) else total(outcome.trainers, "in_flight"),
         dropped=given_up + totals.untrained_examples,
         bad_rows=bad_rows,
         dropped_negatives=totals.dropped_negatives,
@@ -112,8 +114,8 @@ def _are_half_pushed(
         or (outcome.stop is not None and examples.returned > 0)
         # What a dead reader had sent to a dead trainer was neither returned nor trained again.
         or (_pushed_and_lost(state) and state.ledger.has_lost_spans)
-        # Pushes of a silent trainer may be missing from the ledger.
-        or bool(_silent_trainers(state, outcome))
+        # Pushes of a silent trainer, or of a worker that did not stop, may be missing from the ledger.
+        or bool(_uncertain_trainers(state, outcome))
         # The other shards may have applied pushes that a dead shard never will.
         or (outcome.stop is not None and outcome.stop.lost_shard)
         # The same holds for batches still to be trained again, which a resumed run does.
@@ -149,17 +151,29 @@ def _silent_trainers(state: JobState, outcome: Outcome) -> list[str]:
     return [name for name in living if name not in outcome.trainers]
 
 
+def _uncertain_trainers(state: JobState, outcome: Outcome) -> dict[str, str]:
+    """Return the trainers of which it is unknown what they still had, and why."""
+    silent = dict.fromkeys(_silent_trainers(state, outcome), "did not say what it still had")
+    unstopped = {
+        one.info.name: "had a worker that did not stop in time, so what it still had is not known"
+        for one in state.members.everyone("trainer")
+        if one.info.name in outcome.unstopped and one.alive
+    }
+    return silent | unstopped
+
+
 def _unheard(state: JobState, outcome: Outcome) -> list[Member]:
-    silent = _silent_trainers(state, outcome)
+    uncertain = _uncertain_trainers(state, outcome)
     # A trainer that left has reported its batches.
     trainers = [one for one in state.members.everyone("trainer") if not one.left]
-    return [one for one in trainers if not one.alive or one.info.name in silent]
+    return [one for one in trainers if not one.alive or one.info.name in uncertain]
 
 
 def _read_identity(state: JobState, outcome: Outcome, left_out: str, examples: ExampleCounts) -> Identity:
     name = f"read by the readers = trained{left_out} + returned + in flight"
-    if silent := _silent_trainers(state, outcome):
-        return Identity.unchecked(name, f"{silent[0]} did not say what it still had")
+    for trainer, why in _uncertain_trainers(state, outcome).items():
+        return Identity.unchecked(name, f"{trainer} {why}")
+    assert examples.in_flight is not None
     settled = examples.trained + state.ledger.totals.left_out_examples
     return Identity.of(name, examples.read, settled + examples.returned + examples.in_flight)
 
@@ -239,7 +253,7 @@ def _repeated_identity(state: JobState, outcome: Outcome) -> Identity:
     returned, settled = state.ledger.totals.returned_batches, state.ledger.owed.settled
     again = len(outcome.shards) * (returned + settled + _pushed_before(state))
     explained = total(counts, "resent_pushes") + again + early
-    unheard = [one for one in counts if one not in outcome.trainers]
+    unheard = [one for one in counts if one not in outcome.trainers or one in outcome.unstopped]
     if known > explained and unheard:
         return Identity.unchecked(name, f"what {unheard[0]} sent again since its last heartbeat is not known")
     return Identity.bounded(name, known, explained)

@@ -344,7 +344,7 @@ class JobController:
     async def _drain(self, *, hurry: bool) -> None:
         """End deliveries, then training.
 
-        Afterwards every delivery is trained, returned, or in flight.
+        Afterwards every delivery is trained, returned, or in flight, as far as the nodes could say.
         """
         members, outcome, store = self._state.members, self._outcome, self._server.store
         self._state.enter(JobPhase.STOPPING if hurry else JobPhase.CLOSING)
@@ -362,7 +362,8 @@ class JobController:
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
         replies = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
         progressive = sum_scores(reply.progressive for reply in trainers.values())
-        outcome.trainers_drained(self._state.left_counts | replies, progressive)
+        unstopped = [name for name, reply in trainers.items() if not reply.stopped]
+        outcome.trainers_drained(self._state.left_counts | replies, progressive, unstopped)
         left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}
         doubtful = Drain({}, batches=tuple(sorted(left_out)))
         shards = await self._server.call_all(members.alive("embedding"), doubtful, short)

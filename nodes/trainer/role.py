@@ -69,6 +69,8 @@ from .restore import (
 from .worker_pool import WorkerPool, make_worker_pool
 
 DRAIN_SECONDS = 5.0
+# For a round at an interrupt.
+ROUND_SECONDS = 1.0
 END_SECONDS = 3.0
 
 log = logging.getLogger(__name__)
@@ -315,17 +317,18 @@ class TrainerRole(SynchronizedRole):
             {name: by.get(f"{node.token}/{worker.index}", 0) for name, by in request.sequences.items()}
             for worker in self._workers
         ]
-        # A leaving trainer has reported everything; the coordinator waits no longer.
-        seconds = DRAIN_SECONDS + (self._job.sync.timeout_seconds if request.leaving else 0.0)
+        # A dead node is declared so meanwhile, without a hurry. A leaving trainer has reported everything.
+        more = (self._job.sync.timeout_seconds, self._job.run.node_timeout_seconds)[not request.leaving]
+        seconds = DRAIN_SECONDS + (-ROUND_SECONDS if request.hurry else more)
         drained, stopped = await self._pool.drain(last, seconds, leaving=request.leaving)
         if request.leaving and not stopped:
             raise ClusterError(f"its workers did not stop within {duration(seconds)}")
         if self._sync is not None:
             # A saved model should not be a mixture, but an interrupt does not wait for a slow round.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._sync.wait_idle(), 1.0 if request.hurry else None)
+                await asyncio.wait_for(self._sync.wait_idle(), ROUND_SECONDS if request.hurry else None)
         sums = drained.progressive.to_bytes()
-        return DrainReply(self.metrics(), {}, in_flight=drained.in_flight, progressive=sums)
+        return DrainReply(self.metrics(), {}, drained.in_flight, sums, stopped=stopped)
 
     async def _finalize(self, request: Finalize) -> FinalizeReply:
         """Run the closing round, and make the final model.

@@ -8,7 +8,7 @@ resends requests forever would hang.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final, Generic
 
@@ -184,6 +184,15 @@ class WorkerConnections(Generic[B]):
         if name in self.shards.names:
             self._leave(self.shards.connections[self.shards.names.index(name)])
             self.shards.lose(name)
+
+    def end_training(self, sequences: Container[str]) -> None:
+        """Take no more training batches from readers that did not say what they sent.
+
+        They may send more, which nobody would count. `sequences` has the names of the others.
+        """
+        for name, reader in self.readers.items():
+            if name not in sequences:
+                reader.end_training()
 
     def replace_shard(self, member: MemberInfo) -> None:
         """Connect to a replacement embedding node, unless known or lost."""

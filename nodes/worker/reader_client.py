@@ -41,6 +41,7 @@ class ReaderClient:
         self._lost = False
         self.repeated_deliveries = 0
         self.training_examples = 0
+        self._takes_training = True
 
     @property
     def is_lost(self) -> bool:
@@ -58,7 +59,7 @@ class ReaderClient:
         return self._received + len(self._early) - self._done - len(self._done_early)
 
     def accept(self, delivery: Delivery) -> bool:
-        """Record a delivery; return False for a repeat or a lost reader."""
+        """Record a delivery; return False for one to be dropped."""
         if self._lost:
             return False
         sequence = delivery.sequence
@@ -66,16 +67,25 @@ class ReaderClient:
             self.repeated_deliveries += 1
             return False
         self._early.add(sequence)
-        if delivery.pass_number == 0:
+        is_training = delivery.pass_number == 0
+        if is_training and self._takes_training:
             self.training_examples += len(delivery.labels)
         while self._received + 1 in self._early:
             self._received += 1
             self._early.discard(self._received)
+        if is_training and not self._takes_training:
+            self.mark_processed()
+            self.mark_finished(sequence)
+            return False
         return True
 
     def lose(self) -> None:
         """Mark the reader as lost: accept nothing more, and send no more credit."""
         self._lost = True
+
+    def end_training(self) -> None:
+        """Drop further training deliveries, uncounted."""
+        self._takes_training = False
 
     def mark_processed(self) -> None:
         """Allow one more delivery, since one was computed or dropped."""

@@ -103,6 +103,8 @@ class Worker(Service):
 
         def command() -> None:
             self._drain_until, self._drain_reply, self._is_leaving = sequences, reply, leaving
+            if not leaving and self._connections is not None:
+                self._connections.end_training(sequences)
             self._stranded.extend(self._shards.give_up())
 
         self._call(command)

@@ -161,16 +161,16 @@ def _calibration_curve(report: Report) -> list[str]:
 def _ledger(report: Report) -> list[str]:
     examples, ledger = report.examples, report.ledger
     terms = [
-        ("read (delivered to trainers)", examples.read),
-        ("trained (acknowledged)", examples.trained),
-        ("distinct", examples.distinct),
-        ("replayed (acknowledged again)", examples.replayed),
-        ("returned (from dead or leaving trainers)", examples.returned),
-        ("in flight at the end", examples.in_flight),
-        ("dropped", examples.dropped),
-        ("bad rows", examples.bad_rows),
-        *wording.dropped_negatives(examples),
-        *((f"of these: {why}", number) for why, number in examples.reasons.items()),
+        ("read (delivered to trainers)", wording.count(examples.read)),
+        ("trained (acknowledged)", wording.count(examples.trained)),
+        ("distinct", wording.count(examples.distinct)),
+        ("replayed (acknowledged again)", wording.count(examples.replayed)),
+        ("returned (from dead or leaving trainers)", wording.count(examples.returned)),
+        ("in flight at the end", wording.in_flight(examples)),
+        ("dropped", wording.count(examples.dropped)),
+        ("bad rows", wording.count(examples.bad_rows)),
+        *((what, wording.count(number)) for what, number in wording.dropped_negatives(examples)),
+        *((f"of these: {why}", wording.count(number)) for why, number in examples.reasons.items()),
     ]
     identities = [
         (
@@ -187,7 +187,7 @@ def _ledger(report: Report) -> list[str]:
         "",
         *markdown_table(("identity", "left side", "right side", "verdict"), identities),
         "",
-        *markdown_table(("examples", "count"), [(what, wording.count(number)) for what, number in terms]),
+        *markdown_table(("examples", "count"), terms),
         "",
         f"Dense updates lost with a dead trainer: {wording.count(ledger.lost_dense_updates)}.",
         *(["", *markdown_table(("embedding shard", "batches applied"), shards)] if shards else []),

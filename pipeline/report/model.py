@@ -25,8 +25,9 @@ EARLY: Final = ("stopped: ", "finished early: ")
 class ExampleCounts(ResultModel):
     """The ledger's numbers of examples, by what became of them.
 
-    `reasons` counts bad and dropped examples. `data.negative_share` left out `dropped_negatives` before they
-    were batched, so no other count has them.
+    `in_flight` is None if a trainer could not say what it still had. `reasons` counts bad and dropped
+    examples. `data.negative_share` left out `dropped_negatives` before they were batched, so no other count
+    has them.
     """
 
     read: NonNegativeInt
@@ -34,7 +35,7 @@ class ExampleCounts(ResultModel):
     trained: NonNegativeInt
     replayed: NonNegativeInt
     returned: NonNegativeInt
-    in_flight: NonNegativeInt
+    in_flight: NonNegativeInt | None
     dropped: NonNegativeInt
     bad_rows: NonNegativeInt
     dropped_negatives: NonNegativeInt = 0

@@ -102,7 +102,7 @@ def _examples_facts(report: Report) -> list[tuple[str, str]]:
     facts = [
         ("examples read", count(examples.read)),
         ("trained", f"{count(examples.trained)} ({count(examples.replayed)} replayed)"),
-        ("returned, in flight", f"{count(examples.returned)}, {count(examples.in_flight)}"),
+        ("returned, in flight", f"{count(examples.returned)}, {wording.in_flight(examples)}"),
         ("dropped, bad rows", f"{count(examples.dropped)}, {count(examples.bad_rows)}"),
         *((name, count(number)) for name, number in wording.dropped_negatives(examples)),
         ("NE in training", wording.number(report.train.ne_progressive)),

@@ -44,6 +44,11 @@ def metric_name(key: str) -> str:
     return _METRIC_NAMES.get(metric, metric) + (f" of {label}" if label else "")
 
 
+def in_flight(examples: ExampleCounts) -> str:
+    """Format the examples in flight, "unknown" if not said."""
+    return format.count(examples.in_flight, missing="unknown")
+
+
 def verdict(holds: bool) -> str:
     """Say whether an identity or the whole ledger holds."""
     return ADDS_UP if holds else DOES_NOT

@@ -142,6 +142,7 @@ class Outcome:
         stop: why the job stopped; None if its input is trained, or training ended early as configured.
         ended_early: why training ended early, in words; empty if the whole input is trained.
         readers, trainers, shards, syncs: each node's last counts, by name.
+        unstopped: trainers with a worker that did not stop in time; their counts lack what it had.
         applied_of: by shard, the batches that it applied among those that a dead trainer returned and that
             were then left out.
         model_saved: which model the checkpoint has; None without a checkpoint.
@@ -159,6 +160,7 @@ class Outcome:
     shards: CountsByNode = field(default_factory=dict)
     applied_of: dict[str, tuple[BatchId, ...]] = field(default_factory=dict)
     syncs: CountsByNode = field(default_factory=dict)
+    unstopped: frozenset[str] = frozenset()
     divergence: float | None = None
     divergence_curve: list[tuple[float, float]] = field(default_factory=list)
     model_saved: str | None = None
@@ -195,9 +197,11 @@ class Outcome:
         """Record the last counts of readers."""
         self.readers = counts
 
-    def trainers_drained(self, counts: CountsByNode, progressive: QualitySums) -> None:
+    def trainers_drained(
+        self, counts: CountsByNode, progressive: QualitySums, unstopped: Iterable[str] = ()
+    ) -> None:
         """Record the trainers' last counts and their scores of batches before the step."""
-        self.trainers, self.progressive = counts, progressive
+        self.trainers, self.progressive, self.unstopped = counts, progressive, frozenset(unstopped)
 
     def shards_drained(self, counts: CountsByNode, applied_of: dict[str, tuple[BatchId, ...]]) -> None:
         """Record the embedding nodes' last counts, and the doubtful batches they applied."""

@@ -199,6 +199,8 @@ class DrainReply(Reply):
         in_flight: number of a trainer's examples that were delivered but not trained.
         progressive: a trainer's sums over batches scored before their step, float64.
         applied_of: the batches of the request that an embedding node had applied.
+        stopped: whether all of a trainer's workers have stopped; otherwise `in_flight` and `progressive` lack
+            what the others have.
     """
 
     counts: Counts
@@ -206,6 +208,7 @@ class DrainReply(Reply):
     in_flight: Count = 0
     progressive: Values = b""
     applied_of: BatchIds = ()
+    stopped: bool = True
 
 
 @dataclass(frozen=True, slots=True)

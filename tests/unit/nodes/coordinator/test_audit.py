@@ -233,6 +233,20 @@ def test_an_interrupted_job_counts_what_was_in_flight(job_counts: JobCounts) -> 
     assert (examples.read, examples.trained, examples.in_flight) == (2 * BATCH, BATCH, BATCH)
 
 
+def test_what_a_worker_had_that_did_not_stop_is_unknown(job_counts: JobCounts) -> None:
+    job_counts.outcome = Outcome(stop=INTERRUPTED, unstopped=frozenset({"trainer-1"}))
+    job_counts.train("t0", job_counts.batches[0])
+    # One shard has applied what the other one never got, and what the coordinator has just noted.
+    job_counts.deliver()
+    job_counts.applied["embedding-1"] += 2
+    job_counts.acknowledge("t1", job_counts.batches[1])
+    examples, ledger = job_counts.close()
+    assert examples.in_flight is None
+    unknown = [identity.name for identity in ledger.identities if identity.unknown]
+    assert unknown == [READ, *SHARDS]
+    assert ledger.adds_up, red(ledger)
+
+
 @pytest.mark.parametrize("fault", [lost_delivery, lost_confirmation, lost_row, lost_push])
 def test_an_interrupted_job_is_red_for_a_lost_message_too(
     job_counts: JobCounts, fault: Callable[[JobCounts], None]

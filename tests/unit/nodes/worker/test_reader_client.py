@@ -140,3 +140,10 @@ def test_each_delivery_is_taken_once(arriving: list[int], finishing: list[int]) 
     # Late repeats of what is done are still known.
     for sequence in taken:
         assert not client.accept(delivery(sequence))
+
+
+def test_what_comes_after_the_end_of_training_is_dropped_and_not_counted(client: ReaderClient) -> None:
+    assert client.accept(delivery(1))
+    client.end_training()
+    assert not client.accept(delivery(2))
+    assert (client.training_examples, client.received, client.unfinished) == (1, 2, 1)
