@@ -104,6 +104,12 @@ def make_role(name: str, job: Job) -> Role:
 
     Call it in a running loop.
     """
+    role = _make_role(name, job)
+    role.renew = lambda: make_role(name, job)
+    return role
+
+
+def _make_role(name: str, job: Job) -> Role:
     if name == "reader":
         from ..pipeline.data.kafka_client import require_topics_usable
         from .reader.role import ReaderRole

@@ -80,3 +80,8 @@ class CheckpointError(ShadowSyncError):
     """A checkpoint is absent, truncated, altered, or of another model."""
 
     exit_code = ExitCode.DATA
+
+
+def describe(error: BaseException) -> str:
+    """Return an error as one line: its text, with its type unless ours."""
+    return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"

@@ -156,6 +156,9 @@ class ShardAdmission(Admission):
             raise AdmissionFailed(str(error)) from error
         await self._connect(node, connect)
         restored = node.facts.restored_batches
+        if node.former:
+            has = counted(restored, "batch", "batches")
+            return f": it was declared dead and lives, and has its rows, with {has} applied to them"
         if not restored:
             return " with newly initialized rows"
         return f" with the rows of a checkpoint after {counted(restored, 'batch', 'batches')}"

@@ -161,8 +161,11 @@ class RequestHandler:
         self._require_unended()
         # Check first: a node of another job must not end a member.
         self._state.members.require_job(hello.role, hello.digest)
+        if hello.former and self._server.settings.supervisor:
+            raise ClusterError("its supervisor starts another one in its place")
         self._end_predecessor(token, hello.endpoint)
-        await self._await_place(token, hello.role)
+        if not hello.former:
+            await self._await_place(token, hello.role)
         self._require_unended()
         reply, written = self._server.journal.apply(token, number, hello)
         member = self._state.members.require(token)

@@ -36,7 +36,7 @@ from .ledger.store import LedgerWriter
 from .sessions import REQUESTS_OF_ONE
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
-from .state.membership import LEFT, Member
+from .state.membership import LEFT, SILENT, Member
 from .state.outcome import Stop
 from .state.phases import JobPhase
 
@@ -120,6 +120,10 @@ class CoordinatorServer(ControlServer):
     async def answer(self, token: str, request: Request[Any], number: int) -> Reply:
         """See `ControlServer`."""
         assert self._handle is not None
+        member = self.state.members.find(token)
+        if member is not None and member.was_silent:
+            # First of all, so that it does not take the refusal for a failure.
+            self._send(token.encode(), HeartbeatReply(self.state.ledger.examples_so_far, member.lost_because))
         return await self._handle(token, request, number)
 
     def count_refused(self, token: str) -> None:
@@ -253,7 +257,7 @@ class CoordinatorServer(ControlServer):
             # A node that was not heard since the takeover may still be connecting.
             patience = limit * (GONE_TIMEOUTS if seen_at == self._took_over_at else 1)
             if member.ready and seen_at is not None and now - seen_at > patience:
-                self.mark_dead(member.info.token, f"was silent for {duration(patience)}")
+                self.mark_dead(member.info.token, f"{SILENT} {duration(patience)}")
         start = self.state.job.run.start_timeout_seconds
         for member in members.joining() if self.state.is_training else ():
             if not member.ready and now - member.joined_at > start:
@@ -269,7 +273,7 @@ class CoordinatorServer(ControlServer):
         limit = self.state.job.run.node_timeout_seconds
         for member in self.state.members.preparing(role):
             if self.silence_of(member) > limit:
-                self.mark_dead(member.info.token, f"was silent for {duration(limit)}, and not ready")
+                self.mark_dead(member.info.token, f"{SILENT} {duration(limit)}, and not ready")
 
     def silence_of(self, member: Member) -> float:
         """Return the seconds since a node's last message; 0 before the first."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import Any, ClassVar
+
+import zmq
 
 from ...pipeline.checkpoint.saved import open_saved, own_checkpoint
 from ...pipeline.checkpoint.saved_ledger import SavedLedger
@@ -49,16 +52,28 @@ class EmbeddingRole(ServingRole[ShardService]):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self._job = job
+        self._facts = NodeFacts()
+
+    async def come_back(self) -> EmbeddingRole:
+        """See `Role`: rows, applied batches and listener go on, and answer meanwhile."""
+        return self
 
     def largest_message(self) -> int:
         """See `ServingRole`."""
         return largest_of_rows(self._job)
 
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """See `ServingRole`; one that comes back listens already."""
+        return self._listener.endpoint if self._listener is not None else super().listen(context, address)
+
     async def prepare(self, node: NodeContext) -> NodeFacts:
         """Allocate and fill the shard, and restore the checkpoint that the job starts from.
 
-        Checks first that it fits into memory.
+        Checks first that it fits into memory. One that comes back has its rows.
         """
+        if self._service is not None:
+            self._facts = replace(self._facts, restored_batches=len(self._service.applied))
+            return self._facts
         store, applied, absent, digest = await asyncio.to_thread(self._make, node)
         codecs = self._job.codecs.embedding()
         threads = self._job.embedding.threads
@@ -69,7 +84,7 @@ class EmbeddingRole(ServingRole[ShardService]):
         widths = ", ".join(str(dim) for dim in sorted(set(store.dims)))
         log.info("holds %d rows of %s floats", store.rows, widths)
         pieces = store.plan.pieces_of(store.node)
-        return NodeFacts(
+        self._facts = NodeFacts(
             rows=store.rows,
             plan_digest=store.plan.digest,
             pieces=tuple((piece.table, piece.start, piece.stop) for piece in pieces),
@@ -78,6 +93,7 @@ class EmbeddingRole(ServingRole[ShardService]):
             checkpoint_bytes=ShardPart.of(store, applied).bytes,
             restored_batches=len(applied),
         )
+        return self._facts
 
     def _make(self, node: NodeContext) -> tuple[ShardStore, AppliedBatches, list[str], str]:
         """Make the shard.

@@ -7,16 +7,16 @@ import contextlib
 import logging
 import os
 import socket
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from ...pipeline.embedding.placement.plan import TablePlan
-from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError
-from ...pipeline.jobfile.extras import missing_modules
+from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError, describe
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import Hello, Interrupt, Leave, NodeFailed, Ready
@@ -25,7 +25,6 @@ from ...pipeline.wire.control.profile import Measure, Trace
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.curve import ZapAuthenticator, start_authenticator
-from ...pipeline.wire.keys.job_key import job_key
 from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc_channel import MAX_ERROR_CHARACTERS, ConnectionLost, RemoteError, RpcChannel
@@ -33,27 +32,18 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import SERVED_AT_ONCE, configure_socket, connect, has_message, send_or_drop
 from ...pipeline.wire.tasks import TaskSet, post, race
+from .connection_watch import OTHER_KEY, ConnectionWatch
 from .health import Health, node_health, serve_health
 from .process import ProcessHooks
-from .process_figures import NodeProfile, process_metrics
+from .process_figures import NodeProfile, process_metrics, serve_metrics
 from .role import GONE_TIMEOUTS, SILENT_TIMEOUTS, NodeContext, Role
-from .settings import NodeSettings, metrics_address, resolve_advertised_host
+from .settings import NodeSettings, resolve_advertised_host
 
 if TYPE_CHECKING:
     from ...watch.metrics_server import MetricsServer
 
 
 ORPHAN_SECONDS = 9.0
-
-# Broken handshakes in a row that mean another key. They take some seconds, since a proxy in front of a
-# coordinator that is not up yet also accepts connections and ends them.
-MOST_BROKEN_HANDSHAKES = 16
-# The other side gave the reason: a key on one side only, or one that it does not admit.
-_REFUSALS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_CONNECTION_EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | _REFUSALS
-)
-_OTHER_KEY = "the %s and this node have different keys, or only one has a key; give both the same --key"
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +53,18 @@ class Node:
 
     Args:
         process: hooks into the process around it; by default the node has a process of its own.
+        former: the node that it was before it was declared dead, which has ended but for its context.
     """
 
-    def __init__(self, role: Role, settings: NodeSettings, process: ProcessHooks | None = None) -> None:
+    _context: zmq.Context[zmq.Socket[bytes]]
+
+    def __init__(
+        self,
+        role: Role,
+        settings: NodeSettings,
+        process: ProcessHooks | None = None,
+        former: Node | None = None,
+    ) -> None:
         self.role = role
         self.settings = settings
         self._process = process or ProcessHooks()
@@ -73,39 +72,53 @@ class Node:
         self.exit_text = ""
         self._finished = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._context = self._process.zmq_context()
+        self._former = former
+        self._heir: Node | None = None
+        self._context = former._context if former is not None else self._process.zmq_context()
         self._received_at = self._loop.time()
-        self._connected = False
+        self._dead_because = ""
+        self._used_before = process_metrics()["cpu_seconds"] if former is not None else 0.0
         self._joined = False
         self._ready = False
         self._is_leaving = False
         self._refusals = Refusals(log)
+        self._refused = partial(self._refusals.add, "refused a message from the coordinator: %s")
         self._unsent = CountedLog(log)
         self._handled_once: dict[type[Request[Any]], asyncio.Future[Reply]] = {}
         self._counts: dict[str, Any] = {}
         self._metrics_server: MetricsServer | None = None
         self._authenticator: ZapAuthenticator | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
+        self._watch: ConnectionWatch | None = None
         self._turns: SocketTurns | None = None
         self._channel = RpcChannel("the coordinator", self._send, self._handle, refused=self._refused)
-        self._broken_handshakes = 0
         self._profile = NodeProfile(role, self._metrics)
         self._tasks = TaskSet(self._fail)
 
     async def run(self) -> ExitCode:
         """Join, work until told to finish, and return the exit code.
 
-        `exit_text` says why if it isn't 0.
+        A node that was declared dead and lives joins again, as another one. `exit_text` says why the code
+        isn't 0.
         """
+        await self._live()
+        if not self._dead_because:
+            return self.exit_code
+        settings = replace(self.settings, token=uuid4().hex)
+        heir = self._heir = Node(self.role, settings, self._process, former=self)
+        code = await heir.run()
+        self.exit_text = heir.exit_text
+        return code
+
+    async def _live(self) -> None:
         self._socket = self._context.socket(zmq.DEALER)
         configure_socket(self._socket)
         self._socket.setsockopt_string(zmq.IDENTITY, self.settings.token)
         try:
-            # Created before it connects, so that no event is missed.
-            self._monitor = self._socket.get_monitor_socket(_CONNECTION_EVENTS)
-            self._authenticator = start_authenticator(self._context)
+            self._watch = ConnectionWatch(self._socket)
+            former = self._former
+            self._authenticator = former._authenticator if former else start_authenticator(self._context)
             self._connect()
-            self._turns = SocketTurns(self._take_turn, self._socket, self._monitor)
+            self._turns = SocketTurns(self._take_turn, self._socket, self._watch.events)
             self._install_signals()
             if (path := self._process.health_path(supervised=self.settings.supervised)) is not None:
                 self._tasks.start(serve_health(path, self._health))
@@ -121,7 +134,6 @@ class Node:
             raise
         finally:
             await self._close()
-        return self.exit_code
 
     def fail(self, error: BaseException) -> None:
         """End the node because of an error in one of its threads.
@@ -131,7 +143,10 @@ class Node:
         post(self._loop, lambda: self._fail(error))
 
     def _fail(self, error: BaseException) -> None:
-        if not self._finished.is_set():
+        if self._heir is not None:
+            # What lives on of this node was told of this one.
+            self._heir._fail(error)
+        elif not self._finished.is_set():
             if not isinstance(error, ShadowSyncError):
                 log.error("a thread failed", exc_info=error)
             self._tasks.start(self._fail_and_end(error))
@@ -165,6 +180,7 @@ class Node:
             else "",
             pid=os.getpid(),
             host=socket.gethostname(),
+            former=self._former.settings.token if self._former else "",
         )
         try:
             welcome = await self._channel.call(hello, timeout_seconds=job.run.start_timeout_seconds)
@@ -175,6 +191,10 @@ class Node:
                 remedy=f"start the {self.role.host} first and give the address that it prints",
             ) from error
         except RemoteError as error:
+            if self._former is not None:
+                text = f"this node was declared dead: it {self._former._dead_because}; {error.what}"
+                self._end(ExitCode.STOPPED_BY_DEATH, text)
+                return
             raise ClusterError(error.what, where=error.where, remedy=error.remedy) from error
         self._joined = True
         name = welcome.name
@@ -196,7 +216,10 @@ class Node:
         # From here on, so that its death is noticed while it prepares.
         self._tasks.start(self._heartbeat())
         facts = await self.role.prepare(context)
-        await self._serve_metrics(name, Path(welcome.folder).name)
+        run = Path(welcome.folder).name
+        self._metrics_server = await serve_metrics(
+            settings, self.role.name, name, run, lambda: self._counts, self._health
+        )
         self._ready = True
         try:
             await self._channel.call(Ready(facts), timeout_seconds=job.run.start_timeout_seconds)
@@ -206,12 +229,11 @@ class Node:
 
     def _take_turn(self) -> None:
         """Handle changes of the connection to the coordinator, and its messages."""
-        assert self._monitor is not None
+        assert self._watch is not None
         assert self._turns is not None
         try:
-            while has_message(self._monitor):
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
-                self._follow_connection(event)
+            if self._watch.take() and not self._joined:
+                self._end(ExitCode.CLUSTER, f"{self.settings.join}: {OTHER_KEY % self.role.host}")
             for _ in range(SERVED_AT_ONCE):
                 if not has_message(self._socket):
                     return
@@ -240,6 +262,8 @@ class Node:
             self._channel.receive(message)
         elif why := message.declared_dead:
             # It was paused or cut off for too long; others do its work now.
+            if not self._finished.is_set():
+                self._dead_because = why if self._ready and self.role.renew is not None else ""
             self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
         else:
             self.role.progress(message.examples)
@@ -252,25 +276,19 @@ class Node:
             self._counts = self._metrics() if self._ready else {}
             self._send(Heartbeat(self._counts))
             await asyncio.sleep(self._process.heartbeat_seconds)
-            limit = silent_limit if self._connected else gone_limit
+            is_connected = self._watch is not None and self._watch.connected
+            limit = silent_limit if is_connected else gone_limit
             if self._loop.time() - self._received_at > limit:
-                how = "silent" if self._connected else "gone"
+                how = "silent" if is_connected else "gone"
                 self._end(
                     ExitCode.STOPPED_BY_DEATH,
                     f"{self.settings.join}: the {self.role.host} was {how} for {duration(limit)}",
                 )
 
-    def _follow_connection(self, event: int) -> None:
-        """Record whether a connection to the coordinator exists."""
-        self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-        broken = self._broken_handshakes + (event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-        self._broken_handshakes = 0 if self._connected else broken
-        other_key = self._broken_handshakes >= MOST_BROKEN_HANDSHAKES and job_key() is not None
-        if not self._joined and (event & _REFUSALS or other_key):
-            self._end(ExitCode.CLUSTER, f"{self.settings.join}: {_OTHER_KEY % self.role.host}")
-
     def _metrics(self) -> dict[str, Any]:
         own, others = process_metrics(), self.role.process_metrics()
+        # What it used before it was declared dead counts for that one.
+        own["cpu_seconds"] -= self._used_before
         total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
         # Sum of the role's count and that of the coordinator connection.
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
@@ -278,24 +296,6 @@ class Node:
             self._authenticator.refusals.count if self._authenticator is not None else 0
         )
         return total
-
-    def _refused(self, why: str) -> None:
-        self._refusals.add("refused a message from the coordinator: %s", why)
-
-    async def _serve_metrics(self, name: str, run: str) -> None:
-        address = metrics_address(self.settings)
-        if address is not None and not missing_modules("metrics"):
-            from ...watch.hosts import names_of
-            from ...watch.metrics_server import HeartbeatCollector, MetricsServer
-
-            collector = HeartbeatCollector(run, self.role.name, name, lambda: self._counts)
-            names = names_of(address[0], self.settings.advertise)
-            self._metrics_server = MetricsServer(collector, self._health_line, *address, names)
-            await asyncio.to_thread(self._metrics_server.start)
-
-    def _health_line(self) -> tuple[bool, str]:
-        health = self._health()
-        return health.healthy, health.text
 
     def _health(self) -> Health:
         return node_health(
@@ -376,7 +376,14 @@ class Node:
         try:
             if self._metrics_server is not None:
                 await asyncio.to_thread(self._metrics_server.close)
-            await self.role.close()
+            if self._dead_because:
+                log.warning("was declared dead, since it %s, and joins again", self._dead_because)
+                self.role = await self.role.come_back()
+            else:
+                await self.role.close()
+        except BaseException:
+            self._dead_because = ""
+            raise
         finally:
             if self._turns is not None:
                 self._turns.close()
@@ -385,16 +392,11 @@ class Node:
                 await self._tasks.close()
             finally:
                 # Even if cancelled meanwhile: a context with an open socket cannot be terminated.
-                if self._authenticator is not None:
-                    self._authenticator.close()
-                if self._monitor is not None:
-                    with contextlib.suppress(zmq.ContextTerminated):
-                        self._socket.disable_monitor()
-                    self._monitor.close()
+                if self._watch is not None:
+                    self._watch.close()
                 self._socket.close()
-                self._context.term()
-
-
-def describe(error: BaseException) -> str:
-    """Return an error as one line: its text, with its type unless ours."""
-    return str(error) if isinstance(error, ShadowSyncError) else f"{type(error).__name__}: {error}"
+                # What comes back keeps what listens in the context.
+                if not self._dead_because:
+                    if self._authenticator is not None:
+                        self._authenticator.close()
+                    self._context.term()

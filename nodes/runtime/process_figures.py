@@ -8,13 +8,19 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ...pipeline.jobfile.extras import missing_modules
 from ...pipeline.wire.control.profile import MeasureReply, ProcessTrace, TraceReply
 from ...pipeline.wire.field_checks import Counts
 from ...pipeline.wire.segment import running_kernel
+from .health import Health
 from .role import Role
+from .settings import NodeSettings, metrics_address
 from .tracing import TRACER, Sampler, thread_figures
+
+if TYPE_CHECKING:
+    from ...watch.metrics_server import MetricsServer
 
 LONGEST_TRACE_SECONDS: Final = 10.0
 
@@ -104,3 +110,28 @@ def _memory_bytes() -> dict[str, int]:
         return {name: int(fields[key].split()[0]) * 1024 for name, key in names}
     unit = 1 if sys.platform == "darwin" else 1024
     return {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+
+
+async def serve_metrics(
+    settings: NodeSettings,
+    role: str,
+    name: str,
+    run: str,
+    counts: Callable[[], dict[str, Any]],
+    health: Callable[[], Health],
+) -> MetricsServer | None:
+    """Serve a node's metrics, if they are on and can be served."""
+    address = metrics_address(settings)
+    if address is None or missing_modules("metrics"):
+        return None
+    from ...watch.hosts import names_of
+    from ...watch.metrics_server import HeartbeatCollector, MetricsServer
+
+    def line() -> tuple[bool, str]:
+        found = health()
+        return found.healthy, found.text
+
+    names = names_of(address[0], settings.advertise)
+    server = MetricsServer(HeartbeatCollector(run, role, name, counts), line, *address, names)
+    await asyncio.to_thread(server.start)
+    return server

@@ -64,10 +64,22 @@ class Role(ABC):
 
     Attributes:
         host: what the node joins, as its errors call it.
+        renew: makes another role of its kind; a node without it never comes back.
     """
 
     name: ClassVar[str]
     host: ClassVar[str] = "coordinator"
+    renew: Callable[[], Role] | None = None
+
+    async def come_back(self) -> Role:
+        """Return the role with which the node joins again; end the rest.
+
+        Called instead of `close` if the node was declared dead and lives. Others have done its work: unless a
+        subclass knows better, it begins anew.
+        """
+        assert self.renew is not None
+        await self.close()
+        return self.renew()
 
     @abstractmethod
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:

@@ -20,7 +20,7 @@ import zmq
 
 from ...pipeline.data.span import from_runs
 from ...pipeline.embedding.placement.plan import TablePlan
-from ...pipeline.errors import ExitCode, ShadowSyncError
+from ...pipeline.errors import ExitCode, ShadowSyncError, describe
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.sockets import Waker
@@ -55,7 +55,6 @@ from ...pipeline.wire.worker_messages import (
 )
 from ..replica.buffer import SharedMemory
 from ..replica.replica import TrainerContext
-from ..runtime.node import describe
 from ..runtime.process import HEARTBEAT_SECONDS, log_to_folder, log_to_stderr, tune_malloc
 from ..runtime.process_figures import process_metrics, process_trace
 from ..runtime.tracing import TRACER, thread_figures

@@ -197,7 +197,7 @@ class Effect:
 
 def _join(state: JobState, token: str, hello: Hello) -> Effect:
     known = state.members.find(token) is not None
-    member = state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid)
+    member = state.join(hello.role, token, hello.digest, hello.endpoint, hello.host, hello.pid, hello.former)
     reply = HelloReply(
         member.info.name,
         member.info.index,

@@ -192,11 +192,16 @@ class JobState:
         elastic = trainers[0].facts.elastic if trainers else None
         self.control = control_of(self.job.sync, len(trainers), elastic)
 
-    def join(self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int) -> Member:
+    def join(
+        self, role: str, token: str, digest: str, endpoint: str, host: str, pid: int, former: str = ""
+    ) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
         new, late = self.members.find(token) is None, self.can_join(role)
-        place = self._free_shards()[0] if new and late and role == "embedding" else None
-        member = self.members.join(role, token, digest, endpoint, late=late, place=place)
+        free = self._free_shards() if role == "embedding" and new and self.members.started else []
+        if new and former:
+            free = self.members.place_of(role, former, free)
+        place = free[0] if free else None
+        member = self.members.join(role, token, digest, endpoint, late=late, place=place, former=former)
         if role == "sync" and new and self.members.started:
             self.slices[token] = self._free_slices()[0]
         self.places[token] = host, pid

@@ -8,7 +8,7 @@ from the same checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from ....pipeline.wire.control.orders import MemberInfo, NodeLost
 from ....pipeline.wire.field_checks import Counts
 
 LEFT: Final = "left the job"
+SILENT: Final = "was silent for"
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Member:
         left: whether it left as told while the job continued.
         leaves: whether it was told to leave the running job.
         withdrawn: whether it died before the job started.
+        former: its token before it was declared dead; empty if it is new.
         joined_at: time of its hello to the running job, by the clock of the coordinator's loop.
     """
 
@@ -40,6 +42,7 @@ class Member:
     left: bool = False
     leaves: bool = False
     withdrawn: bool = False
+    former: str = ""
     joined_at: float = 0.0
     facts: NodeFacts = field(default_factory=NodeFacts)
     metrics: Counts = field(default_factory=dict)
@@ -49,6 +52,12 @@ class Member:
     def notice(self) -> NodeLost:
         """The order that tells another node that this one died or left."""
         return NodeLost(self.info.token, self.info.role, self.info.name, self.left)
+
+    @property
+    def was_silent(self) -> bool:
+        """Whether it was declared dead for its silence alone."""
+        silent = self.lost_because.startswith(SILENT)
+        return self.begun and not self.alive and not self.left and silent
 
     def get_ready(self, facts: NodeFacts) -> None:
         """Record the facts of its role; it can then be connected to the others."""
@@ -111,6 +120,7 @@ class Membership:
         *,
         late: bool = False,
         place: int | None = None,
+        former: str = "",
     ) -> Member:
         """Admit a node that says hello.
 
@@ -128,8 +138,25 @@ class Membership:
         number = self._late_number(role, late) if self.started else self._free_index(role)
         index = number if place is None else place
         info = MemberInfo(f"{role}-{number}", role, index, token, endpoint)
-        self._members[token] = member = Member(info, begun=not self.started)
+        self._members[token] = member = Member(info, begun=not self.started, former=former)
         return member
+
+    def place_of(self, role: str, former: str, free: Sequence[int]) -> list[int]:
+        """Return the shard that a node comes back to, if any.
+
+        It was declared dead, when its token was `former`. `free` are those without a node. Raises ClusterError if it may not come back.
+        """
+        before = self._members.get(former)
+        if before is None or before.info.role != role or not before.was_silent:
+            raise ClusterError("only a node that was silent may come back", remedy="start a new one")
+        if role != "embedding":
+            return []
+        index = before.info.index
+        if index not in free:
+            last = [one for one in self.everyone(role) if one.info.index == index and one is not before]
+            taken = last[-1].info.name if last else "another node"
+            raise ClusterError(f"{taken} has taken the place of {before.info.name}")
+        return [index]
 
     def require_job(self, role: str, digest: str) -> None:
         """Raise ClusterError unless a node of this role is of this job."""

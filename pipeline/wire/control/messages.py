@@ -16,7 +16,10 @@ BatchIds: TypeAlias = Annotated[tuple[BatchId, ...], Items(MAX_BATCHES)]
 
 @dataclass(frozen=True, slots=True)
 class Hello(Request["HelloReply"]):
-    """A node asks to join the job."""
+    """A node asks to join the job.
+
+    `former` is the token that it had before it was declared dead, "" for a new node.
+    """
 
     role: str
     token: str
@@ -24,6 +27,7 @@ class Hello(Request["HelloReply"]):
     endpoint: str
     pid: Count
     host: str
+    former: str = ""
 
 
 @dataclass(frozen=True, slots=True)

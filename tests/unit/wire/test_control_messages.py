@@ -208,7 +208,7 @@ def changed(request: Request[Any], place: list[Any], value: Any) -> list[Any]:
         ("divide_batches", [float("nan")], "divide_batches: micro_batches: a finite number from 1 to 64"),
         ("ready", changed(Ready(NodeFacts(rows=1)), [0, 0], "x"), r"ready: facts\.rows: an integer"),
         ("hello", changed(Hello("reader", "t", "d", "", 1, "h"), [0], b"reader"), "hello: role: a text"),
-        ("hello", {}, r"hello: a list of 6 values \(role, token"),
+        ("hello", {}, r"hello: a list of 7 values \(role, token"),
         ("next_span", [1], r"next_span: a list of 0 values"),
         ("settle", [], "the unknown verb 'settle'"),
     ],

@@ -1,0 +1,86 @@
+"""A link to the coordinator that is gone for a while: who was declared dead and lives comes back."""
+
+from __future__ import annotations
+
+import pytest
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.cut_links import COORDINATOR, CutLinks
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed
+from shadowsync.tests.support.processes import wait_until
+from shadowsync.tests.support.resumed import ClusterMaker
+from shadowsync.tests.support.runs import EXAMPLES, Settings
+
+pytestmark = pytest.mark.no_kill
+
+SETTINGS: Settings = {"run": {"node_timeout_seconds": 2.0}, "embedding": {"nodes": 2}}
+BACK = "joined the running job"
+
+
+class CutOff:
+    """A job with some nodes cut off from the coordinator until they are declared dead."""
+
+    def __init__(self, make: ClusterMaker, names: list[str], changes: Settings | None = None) -> None:
+        self.links, self.slowed, self.names = CutLinks(), Slowed(), names
+        self.own: InProcessCluster = make({**SETTINGS, **(changes or {})}, faults=(self.links, self.slowed))
+        self.own.start()
+        self.own.wait_for_batches(20)
+        self.nodes = [self.own.node(name) for name in names]
+        for name in names:
+            self.links.cut(name, COORDINATOR)
+        self.await_events(*(f"{name}: was silent for 2 s" for name in names))
+
+    def await_events(self, *texts: str) -> None:
+        """Wait until the coordinator has logged all of these."""
+        for text in texts:
+            wait_until(lambda text=text: self.own.run.logged(text, ["coordinator"]), text)  # type: ignore[misc]
+
+    def mend(self) -> None:
+        """The links are whole again."""
+        for name in self.names:
+            self.links.mend(name, COORDINATOR)
+
+
+def test_an_embedding_node_and_a_trainer_come_back(in_process: ClusterMaker) -> None:
+    job = CutOff(in_process, ["embedding-0", "trainer-1"])
+    job.mend()
+    job.await_events(f"embedding-2: {BACK}: it was declared dead and lives", f"trainer-2: {BACK}")
+    job.slowed.release()
+    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    report = job.own.run.report
+    said = [f"{event.node}: {event.what}" for event in report.events]
+    # Its rows and its ledger are the same: nothing is trained again for it.
+    assert "embedding-2: it has every trained batch" in said, said
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+    assert report.examples.replayed == 0
+    assert [node.code for node in job.nodes] == [ExitCode.FINISHED_WITH_DEATHS] * 2
+
+
+def test_one_whose_place_is_taken_says_so_and_goes(in_process: ClusterMaker) -> None:
+    job = CutOff(in_process, ["embedding-0"])
+    job.own.join("embedding")
+    job.await_events(f"embedding-2: {BACK} with newly initialized rows")
+    job.mend()
+    (before,) = job.nodes
+    assert before.wait(30.0) == ExitCode.STOPPED_BY_DEATH
+    assert (
+        "was declared dead: it was silent for 2 s; embedding-2 has taken the place of embedding-0"
+        in before.text()
+    )
+    job.slowed.release()
+    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    assert job.own.run.report.ledger.adds_up
+
+
+@pytest.mark.parametrize("name", ["reader-0", "sync-0"])
+def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, name: str) -> None:
+    job = CutOff(in_process, [name])
+    job.mend()
+    role = name.partition("-")[0]
+    job.await_events(f"{role}-1: {BACK}")
+    job.slowed.release()
+    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    report = job.own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
