@@ -22,6 +22,7 @@ from .commands.key import key, security_options
 from .commands.merge import merge
 from .commands.node_commands import coordinator, embedding, reader, sync, trainer
 from .commands.options.autoscale_option import autoscale_options, autoscale_rules
+from .commands.options.checkpoint_option import trust_option
 from .commands.options.engine_option import engine_options
 from .commands.options.job_arguments import (
     job_of,
@@ -93,11 +94,13 @@ def main() -> None:
 @engine_options
 @autoscale_options
 @click.option("--quiet", is_flag=True, help="Show no progress and no report, only errors.")
+@trust_option
 @supervised_option
 def run(
     job_file: str,
     overrides: tuple[str, ...],
     quiet: bool,
+    trust: bool,
     supervised: bool,
     web: str | None,
     on: str | None,
@@ -115,7 +118,7 @@ def run(
 
     given = (*overrides, *network_overrides(network), *web_override(web))
     run_and_exit(
-        lambda: job_of(job_file, given, torch=True),
+        lambda: job_of(job_file, given, torch=True, trust=trust),
         "run",
         quiet=quiet,
         supervised=supervised,
@@ -138,12 +141,14 @@ def run(
     help="Seconds to measure once all trainers train.",
 )
 @click.option("--quiet", is_flag=True, help="No progress on the terminal.")
+@trust_option
 @supervised_option
 def profile(
     job_file: str,
     overrides: tuple[str, ...],
     seconds: float,
     quiet: bool,
+    trust: bool,
     supervised: bool,
     web: str | None,
     **network: str | None,
@@ -156,7 +161,9 @@ def profile(
     from .commands.profile import run_profile
 
     given = (*overrides, *network_overrides(network), *web_override(web))
-    run_profile(lambda: job_of(job_file, given, torch=True), seconds, quiet=quiet, supervised=supervised)
+    run_profile(
+        lambda: job_of(job_file, given, torch=True, trust=trust), seconds, quiet=quiet, supervised=supervised
+    )
 
 
 COMMANDS = (

@@ -24,6 +24,7 @@ from ..nodes.shadow.synchronizer import Synchronizer
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ClusterError
 from ..pipeline.jobfile.load import validate_saved_job
+from ..pipeline.jobfile.named_code import code_of, require_trusted
 from ..pipeline.types import Int64Array
 from ..pipeline.wire.control.base import Done, Reply, ReplyType, Request
 from ..pipeline.wire.control.loops import GetLoops, JoinLoops, LoopsReply, PauseLoop
@@ -124,6 +125,13 @@ class LoopRole(SynchronizedRole):
         except ConnectionLost as error:
             raise ClusterError(f"the hub did not take the loop: {error}") from error
         job = self._job = validate_saved_job(reply.job, where="the hub's settings")
+        require_trusted(
+            code_of(job, "sync.algorithm"),
+            "the hub's settings",
+            trust=False,
+            named=self._wanted.get("sync.algorithm", ""),
+            remedy="name it in attach(algorithm=...)",
+        )
         algorithm = self._algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
         return NodeFacts(
             dense_elements=self._views.layout.numel,

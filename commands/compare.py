@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from .key import security_options
+from .options.checkpoint_option import trust_option
 from .options.network_options import network_options, network_overrides
 
 
@@ -42,8 +43,9 @@ from .options.network_options import network_options, network_overrides
     "--resume",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Resume the comparison in DIR and repeat failed runs; takes no other option.",
+    help="Resume the comparison in DIR and repeat failed runs; of the other options it takes only --trust.",
 )
+@trust_option
 def compare(
     job_file: str | None,
     overrides: tuple[str, ...],
@@ -53,6 +55,7 @@ def compare(
     trainers: str | None,
     timing: tuple[str, ...],
     resume: Path | None,
+    trust: bool,
     **network: str | None,
 ) -> None:
     """Compare algorithms on one job, and write a page about it.
@@ -89,7 +92,7 @@ def compare(
     if resume is not None:
         is_virtual = (resume / JSON_NAME).exists()
         resumed = emulated.resume_virtual_comparison if is_virtual else real.resume_comparison
-        sys.exit(int(resumed(resume, console, _print_line)))
+        sys.exit(int(resumed(resume, console, _print_line, trust=trust)))
     assert job_file is not None
     assert algorithms is not None
     job = load_job(job_file, (*overrides, *network_overrides(network)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options.beside_training import yield_to_training
-from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
 from .options.precision_option import precision_option
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @checkpoint_option("--which")
+@trust_option
 @precision_option
 def evaluate(
     run: str,
@@ -46,6 +47,7 @@ def evaluate(
     as_json: bool,
     which: Which,
     precision: Precision,
+    trust: bool,
 ) -> None:
     """Score the model that RUN saved on data files, without a cluster.
 
@@ -65,7 +67,7 @@ def evaluate(
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
     patterns = [absolute_path(pattern) for pattern in data]
-    model = SavedModel.open(run, which, precision)
+    model = SavedModel.open(run, which, precision, trust=trust)
     scores = evaluate_model(model, patterns)
     found = score_slices(model, patterns, by, label) if by else None
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from .options.beside_training import yield_to_training
-from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
 from .options.values import OutPath
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--out", required=True, type=OutPath(), help="The folder to create.")
 @checkpoint_option("--which")
+@trust_option
 def export(
     run: str,
     form: Literal["torch-export", "onnx"],
@@ -47,6 +48,7 @@ def export(
     since: Path | None,
     out: Path,
     which: Which,
+    trust: bool,
 ) -> None:
     """Write the model that RUN saved as files that others can serve.
 
@@ -65,7 +67,7 @@ def export(
         raise JobFileError(
             "needs tables", where="--since", remedy="give --tables parquet or --tables safetensors"
         )
-    model = SavedModel.open(run, which)
+    model = SavedModel.open(run, which, trust=trust)
     manifest = export_model(model, out, form, tables, since)
     for file in manifest["files"]:
         click.echo(f"{data_size(file['bytes']):>10}  {file['name']}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .key import security_options
+from .options.checkpoint_option import trust_option
 from .options.job_arguments import web_option, web_override
 from .options.values import NumberRange, OutPath
 
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     default=0,
     help="Port for Prometheus metrics, on the host of --bind; 0 for none. [default: 0]",
 )
+@trust_option
 @click.option("--until-empty", is_flag=True, help="End when the last loop has left.")
 @click.option("--book", type=OutPath("file"), help="Write the book of steps there, as JSON.")
 @click.option("--announce", type=click.Path(path_type=Path), hidden=True)
@@ -92,6 +94,7 @@ def hub(
     resume: Path | None,
     web: str | None,
     metrics_port: int,
+    trust: bool,
     until_empty: bool,
     book: Path | None,
     announce: Path | None,
@@ -111,6 +114,7 @@ def hub(
     from ..nodes.runtime.settings import insecurities
     from ..pipeline.errors import JobFileError
     from ..pipeline.jobfile.extras import left_out
+    from ..pipeline.jobfile.named_code import code_of, note_named_code, require_trusted
 
     given: dict[str, Any] = {
         "sync.algorithm": algo,
@@ -124,11 +128,14 @@ def hub(
             raise JobFileError(
                 "other settings given; the hub has those of its folder",
                 where="--recover",
-                remedy="leave out all but --key, --http-token, --checkpoint-every, --book and --until-empty",
+                remedy="leave out all but --key, --http-token, --checkpoint-every, --book, --until-empty and "
+                "--trust",
             )
         settings, resume = saved_settings(recover)
+        require_trusted(code_of(settings.job), str(recover), trust=trust)
     else:
         settings = _settings(given, (*overrides, *web_override(web)), bind, advertise, metrics_port or None)
+    note_named_code(code_of(settings.job).values())
     if book is not None and not book.absolute().parent.is_dir():
         raise JobFileError("has no folder", where=f"--book {book}", remedy="make it, or give another path")
     # Before there is a folder: an address may need a key that was not given.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from .key import security_options
+from .options.checkpoint_option import trust_option
 from .options.engine_option import exit_zero_option
 from .options.job_arguments import job_of, job_options, supervised_option, web_option, web_override
 
@@ -36,6 +37,7 @@ def node_options(command: F) -> F:
         ),
         exit_zero_option,
         click.option("--token", hidden=True),
+        trust_option,
         supervised_option,
     ):
         command = option(command)
@@ -75,6 +77,7 @@ def coordinator(
     metrics_port: int | None,
     exit_zero_on: tuple[int, ...],
     web: str | None,
+    trust: bool,
 ) -> None:
     """Start the coordinator of a job.
 
@@ -89,6 +92,7 @@ def coordinator(
         "announce": announce,
         "recover": recover,
         "metrics_port": metrics_port,
+        "trust": trust,
         "profile_seconds": profile_seconds,
         "supervisor": supervisor_file.read_text(encoding="ascii") if supervisor_file else "",
     }
@@ -152,6 +156,7 @@ def _role_command(
         join: str,
         metrics_port: int | None,
         exit_zero_on: tuple[int, ...],
+        trust: bool,
         device: str | None = None,
     ) -> None:
         from ..nodes.launch import print_exit, run_node
@@ -159,7 +164,7 @@ def _role_command(
         if device is not None:
             overrides = (*overrides, f'trainer.device="{device}"')
         torch = name in ("trainer", "sync")
-        more: dict[str, Any] = {"join": join, "metrics_port": metrics_port}
+        more: dict[str, Any] = {"join": join, "metrics_port": metrics_port, "trust": trust}
         settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=torch, **more)
         code, why = run_node(name, settings)
         print_exit(code, why, name)
@@ -185,12 +190,13 @@ def _settings(
     supervised: bool,
     *,
     torch: bool,
+    trust: bool,
     **more: Any,
 ) -> NodeSettings:
     from ..nodes.runtime.settings import NodeSettings
     from ..pipeline.errors import JobFileError
 
-    job = job_of(job_file, overrides, torch=torch, resolved=supervised)
+    job = job_of(job_file, overrides, torch=torch, resolved=supervised, trust=trust)
     if job.network.slow is not None and not supervised:
         raise JobFileError(
             "network.delay and network.bandwidth need a supervisor: run, profile or compare",

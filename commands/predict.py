@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .options.beside_training import yield_to_training
-from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
 from .options.precision_option import precision_option
 from .options.values import OutPath
 
@@ -29,9 +29,16 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, type=OutPath("file"), help="The file to write: .csv, or Parquet.")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Also write this column. May be repeated.")
 @checkpoint_option("--which")
+@trust_option
 @precision_option
 def predict(
-    run: str, data: tuple[str, ...], out: Path, keep: tuple[str, ...], which: Which, precision: Precision
+    run: str,
+    data: tuple[str, ...],
+    out: Path,
+    keep: tuple[str, ...],
+    which: Which,
+    precision: Precision,
+    trust: bool,
 ) -> None:
     """Score files with the model that RUN saved.
 
@@ -45,7 +52,7 @@ def predict(
     from ..pipeline.saved_model.prediction import write_predictions
     from ..pipeline.text.format import counted
 
-    model = SavedModel.open(run, which, precision)
+    model = SavedModel.open(run, which, precision, trust=trust)
     done = write_predictions(model, [absolute_path(pattern) for pattern in data], out, keep)
     for line in done.first:
         click.echo(f"no score for {line}", err=True)

@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from .key import security_options
-from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
 from .options.engine_option import engine_options
 from .options.job_arguments import supervised_option, web_option, web_override
 
@@ -22,6 +22,7 @@ from .options.job_arguments import supervised_option, web_option, web_override
     help="Override a setting of its job; data, model and batches must stay as they are.",
 )
 @checkpoint_option("--from", "last")
+@trust_option
 @web_option
 @security_options
 @engine_options
@@ -31,6 +32,7 @@ def resume(
     run: str,
     overrides: tuple[str, ...],
     which: Literal["last", "best"],
+    trust: bool,
     web: str | None,
     on: str | None,
     exit_zero_on: tuple[int, ...],
@@ -49,7 +51,7 @@ def resume(
 
     given = (*overrides, *web_override(web))
     run_and_exit(
-        lambda: resumed_job(run, given, which),
+        lambda: resumed_job(run, given, which, trust=trust),
         "resume",
         quiet=quiet,
         supervised=supervised,

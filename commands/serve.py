@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .key import security_options
-from .options.checkpoint_option import checkpoint_option, run_argument
+from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
 from .options.precision_option import precision_option
 
 if TYPE_CHECKING:
@@ -29,10 +29,18 @@ LOOK_SECONDS = 2.0
     "--threads", default=1, show_default=True, type=click.IntRange(1), help="Threads that compute a score."
 )
 @checkpoint_option("--which")
+@trust_option
 @precision_option
 @security_options
 def serve(
-    run: str, host: str, port: int, follow: bool, threads: int, which: Which, precision: Precision
+    run: str,
+    host: str,
+    port: int,
+    follow: bool,
+    threads: int,
+    which: Which,
+    precision: Precision,
+    trust: bool,
 ) -> None:
     """Score rows with the model that RUN saved, over HTTP.
 
@@ -52,7 +60,7 @@ def serve(
     from ..serving.server import serve_model
 
     torch.set_num_threads(threads)
-    model = FollowedModel(run, which, click.echo, precision)
+    model = FollowedModel(run, which, click.echo, precision, trust=trust)
 
     # All that is there now stays. A full collection would look at it, 0.1 s in which nothing is answered.
     gc.collect()

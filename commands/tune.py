@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from .key import security_options
+from .options.checkpoint_option import trust_option
 
 
 @click.command()
@@ -49,8 +50,9 @@ from .key import security_options
     "--resume",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Resume the study in DIR; of the other options only --trials may be given.",
+    help="Resume the study in DIR; of the other options only --trials and --trust may be given.",
 )
+@trust_option
 def tune(
     job_file: str | None,
     overrides: tuple[str, ...],
@@ -61,6 +63,7 @@ def tune(
     rungs: int | None,
     seed: int | None,
     resume: Path | None,
+    trust: bool,
 ) -> None:
     """Find a job's settings by trials, of which bad ones are stopped early.
 
@@ -85,7 +88,7 @@ def tune(
             raise JobFileError(
                 "--resume takes the job and the options from the study", remedy="give no other than --trials"
             )
-        sys.exit(int(resume_study(resume, trials, Console(), _print_line)))
+        sys.exit(int(resume_study(resume, trials, Console(), _print_line, trust=trust)))
     if job_file is None:
         raise JobFileError("a job file is needed", remedy="see shadowsync tune --help")
     if strategy == "random" and (reduction is not None or rungs is not None):

@@ -9,6 +9,7 @@ from rich.console import Console
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError
 from ..pipeline.jobfile.load import load_resolved
+from ..pipeline.jobfile.named_code import code_of, require_trusted
 from ..pipeline.report.run_folder import create_run_folder
 from .markdown import print_table
 from .plan import JOBS, RUNS, check, make_plan
@@ -24,14 +25,19 @@ def start_comparison(
     variants = check(base, algorithms, seeds)
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-compare")
     write_record(folder, make_plan(base, variants, seeds, folder))
-    return resume_comparison(folder, console, print_line)
+    return resume_comparison(folder, console, print_line, trust=True)
 
 
-def resume_comparison(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
-    """Make a comparison's missing and failed runs; show the results."""
+def resume_comparison(folder: Path, console: Console, print_line: PrintLine, *, trust: bool) -> ExitCode:
+    """Make a comparison's missing and failed runs; show the results.
+
+    `trust`: they may execute code that this user has not named on this machine.
+    """
     comparison = read_record(folder)
     for run in comparison.missing():
-        directory = load_resolved(folder / JOBS / f"{run.name}.json").run.directory
+        job = load_resolved(folder / JOBS / f"{run.name}.json")
+        require_trusted(code_of(job), str(folder), trust=trust)
+        directory = job.run.directory
         if Path(directory) != (folder / RUNS).absolute():
             raise JobFileError(
                 f"was moved: its runs would be written to {directory}",

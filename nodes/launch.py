@@ -12,6 +12,7 @@ from ..pipeline.codecs.choices import AUTO, CodecChoices
 from ..pipeline.codecs.formats import make_codec
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
+from ..pipeline.jobfile.named_code import code_of, note_named_code
 from ..pipeline.text.format import duration
 from ..sync_algos.catalog.built_in import NEEDS_CENTER
 from .runtime.process import PROBE, log_to_stderr, python
@@ -151,6 +152,7 @@ def run_node(
         return code, node.exit_text
 
     log_to_stderr()
+    note_named_code(code_of(settings.job).values())
     try:
         return run_interruptible(main)
     except ShadowSyncError as error:

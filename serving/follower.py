@@ -29,7 +29,8 @@ class FollowedModel:
     Where a checkpoint says which rows changed, only those are read, and replaced in the memory of the served
     model, between two batches of requests. Otherwise the new model is opened beside the old one, which is
     served until then: memory for two models is needed. `announce` gets a line for each new model. `precision`
-    is that of the matrix products. Belongs to one loop. Raises as `SavedModel.open`.
+    is that of the matrix products; `trust` as of `SavedModel.open`, which says what is raised. Belongs to one
+    loop.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class FollowedModel:
         which: Which,
         announce: Callable[[str], None] = log.info,
         precision: Precision = "float32",
+        *,
+        trust: bool = False,
     ) -> None:
         self._path, self._which, self._announce = path, which, announce
-        self.current = ServedModel(SavedModel.open(path, which, precision))
+        self.current = ServedModel(SavedModel.open(path, which, precision, trust=trust))
         self.opened = 1
         self.fault = ""
         self._damaged: CheckpointManifest | None = None

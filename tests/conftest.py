@@ -71,6 +71,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state folder of all tests and their processes, in place of this user's."""
+    state = tmp_path_factory.mktemp("state")
+    os.environ["XDG_STATE_HOME"] = str(state)
+    return state
+
+
 @pytest.fixture(scope="session")
 def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A generated log in Parquet: EXAMPLES in two files to train on, EVAL_EXAMPLES held out."""

@@ -1,4 +1,4 @@
-"""The argument of a run, and the option of its checkpoint."""
+"""The argument of a run, and the options of its checkpoint and its code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 # No click.Path: it would make "s3:/" of "s3://".
 run_argument = click.argument("run", metavar="RUN")
 """A run's folder, or the URL of its storage."""
+
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    help="Execute the Python code that the run names, also if you did not train it on this machine.",
+)
 
 
 def checkpoint_option(flag: str, default: Literal["auto", "last"] = "auto") -> Callable[[F], F]:

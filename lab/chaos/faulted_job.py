@@ -91,7 +91,7 @@ class JobRunner:
         self._once(command, name, done, [(fault, fault.after * batches) for fault in faults])
         while _can_go_on(done) and len(done.exit_codes) <= TRIES:
             saved = done.folder is not None and (done.folder / "checkpoint").exists()
-            self._once(["resume", str(done.folder)] if saved else command, name, done, [])
+            self._once(["resume", str(done.folder), "--trust"] if saved else command, name, done, [])
         return done
 
     def _once(

@@ -16,6 +16,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input
 from ...pipeline.jobfile.load import load_resolved
+from ...pipeline.jobfile.named_code import code_in, code_of, require_trusted
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import count, number
 from ...pipeline.text.markdown import markdown_table, plain
@@ -56,11 +57,15 @@ def start_study(
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-tune")
     (folder / BASE_NAME).write_text(base.model_dump_json(indent=1) + "\n", encoding="utf-8")
     write_json(folder / JSON_NAME, TuneRecord(search=search, trials=trials, rules=rules))
-    return resume_study(folder, None, console, print_line)
+    return resume_study(folder, None, console, print_line, trust=True)
 
 
-def resume_study(folder: Path, trials: int | None, console: Console, print_line: PrintLine) -> ExitCode:
+def resume_study(
+    folder: Path, trials: int | None, console: Console, print_line: PrintLine, *, trust: bool
+) -> ExitCode:
     """Make a study's missing trials; with `trials`, so many in all.
+
+    `trust`: they may execute code that this user has not named on this machine.
 
     Returns 0, 5 if trials failed, or 130 at an interrupt, after which the study can be resumed.
     """
@@ -69,7 +74,11 @@ def resume_study(folder: Path, trials: int | None, console: Console, print_line:
         record.trials = trials
         write_json(folder / JSON_NAME, record)
     base = load_resolved(folder / BASE_NAME)
-    study = Study(parse_space(record.search), record.rules, folder / JOURNAL)
+    space = parse_space(record.search)
+    study = Study(space, record.rules, folder / JOURNAL)
+    tried = [{one.key: value} for one in space for value in one.examples()]
+    for settings in (*tried, *(trial.parameters for trial in study.trials)):
+        require_trusted(code_of(base) | code_in(settings), str(folder), trust=trust)
     objective = JobTrials(base, folder, record.rules.shares)
     print_line(f"{_missing(study, record)} of {record.trials} trials to make, in {folder}")
     interrupted, failures = False, 0

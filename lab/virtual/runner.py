@@ -17,12 +17,22 @@ from ...pipeline.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input, require_fixed_input
+from ...pipeline.jobfile.load import load_resolved
+from ...pipeline.jobfile.named_code import code_of, note_named_code, require_trusted
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
 from ..record import read_json
 from ..runner import PrintLine
 from .page import print_virtual_table, render_virtual_markdown, render_virtual_page
-from .plan import VirtualRun, make_virtual_plan, read_virtual_plan, result_path, results_of, write_plan
+from .plan import (
+    VirtualRun,
+    job_path,
+    make_virtual_plan,
+    read_virtual_plan,
+    result_path,
+    results_of,
+    write_plan,
+)
 from .result import VirtualResult
 from .summary import summarize_virtual
 from .timing import Timing
@@ -50,13 +60,21 @@ def start_virtual_comparison(
         )
     folder = create_run_folder(Path(base.run.directory), f"{base.run.name}-virtual")
     write_plan(folder, plan, jobs)
-    return resume_virtual_comparison(folder, console, print_line)
+    note_named_code(name for job in jobs.values() for name in code_of(job).values())
+    return resume_virtual_comparison(folder, console, print_line, trust=True)
 
 
-def resume_virtual_comparison(folder: Path, console: Console, print_line: PrintLine) -> ExitCode:
-    """Make the missing runs and write the page, also after an interrupt."""
+def resume_virtual_comparison(
+    folder: Path, console: Console, print_line: PrintLine, *, trust: bool
+) -> ExitCode:
+    """Make the missing runs and write the page, also after an interrupt.
+
+    `trust`: they may execute code that this user has not named on this machine.
+    """
     plan = read_virtual_plan(folder)
     missing = [run for run in plan.runs if not result_path(folder, run.name).exists()]
+    for run in missing:
+        require_trusted(code_of(load_resolved(job_path(folder, run.name))), str(folder), trust=trust)
     print_line(f"{len(missing)} of {len(plan.runs)} runs to make, in {folder}")
     processes = _Processes(folder, print_line)
     interrupted = False

@@ -23,6 +23,7 @@ from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
 from ...pipeline.jobfile.ineffective import ineffective_keys
+from ...pipeline.jobfile.named_code import code_of, note_named_code
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
 from ...pipeline.report.run_folder import (
@@ -119,6 +120,7 @@ async def run_coordinator(
     """
     process = process or ProcessHooks()
     job = settings.job
+    note_named_code(code_of(job).values())
     _require_torch_for_validation(job)
     await asyncio.to_thread(require_topics_usable, job.data)
     takeover = None

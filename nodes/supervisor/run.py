@@ -17,6 +17,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.config.storage_url import is_url
 from ...pipeline.errors import CheckpointError, ExitCode, ShadowSyncError
 from ...pipeline.jobfile.load import job_of_tree, load_job, with_present_keys, without_one_trainer_sync
+from ...pipeline.jobfile.named_code import code_of, require_trusted
 from ...pipeline.report.model import Report
 from ...pipeline.wire.tasks import post
 from ...watch.live import Display, display
@@ -163,15 +164,17 @@ def _supervise(job: Job, caller: _Caller) -> RunResult:
                 caller.interrupt()
 
 
-def resumed_job(location: str, overrides: Iterable[str], which: Literal["last", "best"]) -> Job:
+def resumed_job(
+    location: str, overrides: Iterable[str], which: Literal["last", "best"], *, trust: bool = False
+) -> Job:
     """Make the job that resumes a run from its last or best checkpoint.
 
     `location` is the run's folder, and the new one is beside it; or the URL of a storage, or of a checkpoint
-    in it, where the job goes on writing.
+    in it, where the job goes on writing. `trust`: it may execute code that nobody named on this machine.
 
     Raises CheckpointError if the folder is no run's or there is no such checkpoint, StorageError,
-    JobFileError for overrides that cannot be used. What else may differ is checked by the coordinator, see
-    `RestoredRun`.
+    JobFileError for overrides that cannot be used and for code that is not trusted. What else may differ is
+    checked by the coordinator, see `RestoredRun`.
     """
     if storage_of(location):
         # That one, and no later one, which this job itself will write.
@@ -179,7 +182,7 @@ def resumed_job(location: str, overrides: Iterable[str], which: Literal["last", 
         start = {"start.checkpoint": str(place)}
         if not is_url(location):
             start["run.directory"] = str(Path(location).resolve().parent)
-        return _resumed(dict(manifest.job), start, overrides)
+        return _resumed(dict(manifest.job), start, overrides, location, trust=trust)
     folder = Path(location).resolve()
     open_saved(folder, which=which)
     try:
@@ -189,11 +192,18 @@ def resumed_job(location: str, overrides: Iterable[str], which: Literal["last", 
             f"its job.json cannot be read ({error})", where=str(folder), remedy="give the folder of a run"
         ) from error
     resumed = {"run.directory": str(folder.parent), "start.checkpoint": str(folder), "start.which": which}
-    return _resumed(tree, resumed, overrides)
+    return _resumed(tree, resumed, overrides, location, trust=trust)
 
 
-def _resumed(tree: dict[str, Any], resumed: dict[str, str], overrides: Iterable[str]) -> Job:
+def _resumed(
+    tree: dict[str, Any], resumed: dict[str, str], overrides: Iterable[str], location: str, *, trust: bool
+) -> Job:
+    overrides = list(overrides)
     tree = without_one_trainer_sync(with_present_keys(tree))
     tree.pop("start", None)
     settings = [f"{key}={json.dumps(value)}" for key, value in resumed.items()]
-    return with_sync_nodes(job_of_tree(tree, [*settings, "start.resume=true", *overrides]), may_import=True)
+    job = job_of_tree(tree, [*settings, "start.resume=true", *overrides])
+    named_here = {text.partition("=")[0].strip() for text in overrides}
+    saved = {key: name for key, name in code_of(job).items() if key not in named_here}
+    require_trusted(saved, location, trust=trust)
+    return with_sync_nodes(job, may_import=True)

@@ -26,6 +26,7 @@ from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
 from ..models.constants import constant_tensors
+from ..jobfile.named_code import code_of, require_trusted
 from ..models.precision import DenseScorer, Precision, check_precision
 from ..models.registry import build_model
 from ..models.sequences import with_lengths
@@ -91,10 +92,16 @@ class SavedModel:
     _scorer: DenseScorer
     _loaded: LoadedTables
     _saved: SavedTables
+    _trust: bool
 
     @classmethod
     def open(
-        cls, path: str | PathLike[str], which: Which = "auto", precision: Precision = "float32"
+        cls,
+        path: str | PathLike[str],
+        which: Which = "auto",
+        precision: Precision = "float32",
+        *,
+        trust: bool = False,
     ) -> SavedModel:
         """Open the model in a run's or a checkpoint's folder, or in a storage.
 
@@ -105,14 +112,16 @@ class SavedModel:
                 if there is one, otherwise the last.
             precision: of the matrix products of all scores: "float32", or "bfloat16" as in training, which
                 takes about half the time.
+            trust: execute the Python code of its model, if it has its own, even though no job that this user
+                started on this machine named that code.
 
         Raises CheckpointError for a checkpoint that is absent, truncated, altered, or of another model than
         its job; StorageError if a storage does not answer; ResourceError if its tables do not fit into
-        memory; JobFileError if its model's code cannot be imported, a URL cannot be used, or this CPU or the
-        model has no products in bfloat16.
+        memory; JobFileError if its model's code cannot be imported or is not trusted, a URL cannot be used,
+        or this CPU or the model has no products in bfloat16.
         """
         check_precision(precision)
-        return read_saved(path, partial(cls._read, precision=precision), which=which)
+        return read_saved(path, partial(cls._read, precision=precision, trust=trust), which=which)
 
     def update(self, path: str | PathLike[str], which: Which = "auto") -> ModelUpdate:
         """Read a later checkpoint of this model's run.
@@ -124,9 +133,12 @@ class SavedModel:
         return read_saved(path, self._read_update, which=which)
 
     @classmethod
-    def _read(cls, folder: Place, manifest: CheckpointManifest, precision: Precision) -> SavedModel:
+    def _read(
+        cls, folder: Place, manifest: CheckpointManifest, precision: Precision, *, trust: bool
+    ) -> SavedModel:
         check_files(folder, manifest.files, verify=True)
         job = validate_saved_job(manifest.job, where=str(folder))
+        require_trusted(code_of(job, "model.name"), str(folder), trust=trust)
         dense = load_dense(folder, manifest, job)
         scorer = DenseScorer(dense, job, precision)
         saved = SavedTables(folder, manifest)
@@ -134,7 +146,7 @@ class SavedModel:
         classes = _id_classes(manifest, job)
         _release(folder)
         tables = _tables_of(job, loaded, classes)
-        return cls(folder, manifest, job, dense, tables, classes, scorer, loaded, saved)
+        return cls(folder, manifest, job, dense, tables, classes, scorer, loaded, saved, trust)
 
     def _read_update(self, folder: Place, manifest: CheckpointManifest) -> ModelUpdate:
         check_files(folder, manifest.files)
@@ -143,7 +155,7 @@ class SavedModel:
         if (manifest.job, manifest.plan) == (self.manifest.job, self.manifest.plan):
             since = saved.changes_since(self._saved)
         if since is None:
-            return ModelUpdate(self._read(folder, manifest, self.precision), None)
+            return ModelUpdate(self._read(folder, manifest, self.precision, trust=self._trust), None)
         dense_files = [entry for entry in manifest.files if entry.role == "dense"]
         check_files(folder, [*dense_files, *since.files], verify=True)
         dense = load_dense(folder, manifest, self.job)
@@ -258,9 +270,15 @@ class ModelUpdate:
         return self._model
 
 
-def load(path: str | PathLike[str], which: Which = "auto", precision: Precision = "float32") -> SavedModel:
+def load(
+    path: str | PathLike[str],
+    which: Which = "auto",
+    precision: Precision = "float32",
+    *,
+    trust: bool = False,
+) -> SavedModel:
     """Open the model that a run saved, as `SavedModel.open`: `shadowsync.load("runs/latest")`."""
-    return SavedModel.open(path, which, precision)
+    return SavedModel.open(path, which, precision, trust=trust)
 
 
 def _release(place: Place) -> None:

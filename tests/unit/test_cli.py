@@ -191,9 +191,9 @@ def test_an_interrupted_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 def test_resume_takes_an_address_for_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: list[tuple[str, ...]] = []
 
-    def resumed_job(folder: Path, overrides: tuple[str, ...], which: str) -> None:
+    def resumed_job(folder: Path, overrides: tuple[str, ...], which: str, *, trust: bool) -> None:
         given.append(overrides)
-        raise ShadowSyncError(f"{folder} {which}")
+        raise ShadowSyncError(f"{folder} {which} {trust}")
 
     monkeypatch.setattr("shadowsync.nodes.supervisor.run.resumed_job", resumed_job)
     for web, expected in (((), ()), (("--web", "8080"), ('watch.web="8080"',))):
