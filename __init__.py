@@ -7,7 +7,9 @@ In Python, `run` trains a job on this machine and returns its report; `load` ope
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+
+# No import of typing: `python -m shadowsync` still has the working directory in front here, see __main__.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from .attached.attach import attach

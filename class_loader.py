@@ -9,7 +9,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -26,11 +30,14 @@ def is_file(where: str) -> bool:
 def load_module(where: str) -> ModuleType:
     """Return the module of a file's path or of a dotted name.
 
-    A file becomes a module of its own, imported once per process and absolute path.
+    A file becomes a module of its own, imported once per process and absolute path. It can import the modules
+    of its folder, by name or relatively; those that are found elsewhere come first, so that a user's queue.py
+    hides no other.
 
     Raises:
         NoSuchFile: there is no such file.
-        ImportError: it is not a Python file, or there is no such module.
+        ImportError: it is not a Python file, there is no such module, or two files' folders have a module of
+            the name.
         Exception: whatever else the module's own code raises.
     """
     return _load_file(Path(where)) if is_file(where) else importlib.import_module(where)
@@ -40,12 +47,13 @@ def _load_file(path: Path) -> ModuleType:
     file = path.resolve()
     if not file.is_file():
         raise NoSuchFile(f"there is no file {file}")
-    module_name = f"shadowsync_file_{hashlib.sha256(str(file).encode()).hexdigest()[:16]}"
+    module_name = f"{_package_of(file.parent)}.file_{_digest(file)}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")
+    _folders.add(file.parent)
     module = importlib.util.module_from_spec(spec)
     # A dataclass looks its module up by name while the module runs.
     sys.modules[module_name] = module
@@ -55,3 +63,64 @@ def _load_file(path: Path) -> ModuleType:
         del sys.modules[module_name]
         raise
     return module
+
+
+def _package_of(folder: Path) -> str:
+    """Return the package, made once, in which relative imports find a folder's modules."""
+    name = f"shadowsync_folder_{_digest(folder)}"
+    if name not in sys.modules:
+        package = ModuleType(name)
+        package.__path__ = [str(folder)]
+        sys.modules[name] = package
+    return name
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+
+
+class _FileFolders(MetaPathFinder):
+    """Find modules beside loaded files; comes after all other finders."""
+
+    def __init__(self) -> None:
+        self._paths: list[str] = []
+
+    def add(self, folder: Path) -> None:
+        """Look in this folder, too.
+
+        Raises ImportError if it has a module that another such folder has given.
+        """
+        if self not in sys.meta_path:
+            sys.meta_path.append(self)
+        path = str(folder)
+        if path in self._paths:
+            return
+        for name, module in tuple(sys.modules.items()):
+            given = getattr(getattr(module, "__spec__", None), "origin", None)
+            if given in self._origins(name, self._paths) and (own := self._origins(name, [path])):
+                raise ImportError(f"{given} and {own[0]} are both the module {name}; rename one of them")
+        self._paths.append(path)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a top-level module; raises ImportError if several folders have it."""
+        del target
+        if path is not None:
+            return None
+        origins = self._origins(name, self._paths)
+        if len(origins) > 1:
+            raise ImportError(f"{' and '.join(origins)} are both the module {name}; rename one of them")
+        return PathFinder.find_spec(name, self._paths) if origins else None
+
+    @staticmethod
+    def _origins(name: str, paths: Sequence[str]) -> list[str]:
+        """Return the files of a top-level module in these folders."""
+        if "." in name:
+            return []
+        specs = [PathFinder.find_spec(name, [path]) for path in paths]
+        # A folder without __init__.py has none.
+        return [spec.origin for spec in specs if spec is not None and spec.origin is not None]
+
+
+_folders = _FileFolders()

@@ -66,6 +66,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         from .pipeline.errors import ExitCode, ShadowSyncError
+        from .pipeline.text.format import is_unicode
 
         # Process 1, as in a container, has no default action for SIGTERM and would go on.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -74,6 +75,14 @@ class Commands(click.Group):
         except ShadowSyncError as error:
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {error}", err=True)
             sys.exit(int(error.exit_code))
+        except UnicodeEncodeError as error:
+            # Others are faults of this program.
+            if is_unicode(error.object) and error.encoding != sys.getfilesystemencoding():
+                raise
+            said = f"{error.object!r} cannot be used here, since it is not text in {error.encoding}"
+            remedy = "rename it, or give another path; in an ASCII locale set LC_ALL=C.UTF-8"
+            click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {said}; {remedy}", err=True)
+            sys.exit(int(ExitCode.USAGE))
         except KeyboardInterrupt:
             # Nodes handle the signal themselves; this is for the commands that are not nodes.
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: interrupted", err=True)

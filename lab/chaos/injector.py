@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-from ...nodes.runtime.process import CLI
+from ...nodes.runtime.process import CLI, runs
 from ...nodes.supervisor.network.link_faults import LINK_FAULTS, LinkFault, request_link_fault
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.text.wall_clock import clock_fault_file
@@ -119,6 +119,6 @@ def processes_of_role(supervisor: int, role: str) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(supervisor).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if child.cmdline()[1:4] == ["-m", CLI, role]:
+                if runs(child.cmdline(), CLI, role):
                     found.append(child)
     return sorted(found, key=lambda child: child.pid)

@@ -128,9 +128,30 @@ WORKER = "shadowsync.nodes.worker.process_child"
 ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, PROBE, RELAY, SCORING, VIRTUAL_RUN, WORKER)
 
 
+def interpreter() -> list[str]:
+    """Return the command of a new interpreter.
+
+    It takes no module from the working directory, where a user's queue.py or numpy/ would hide the module of
+    that name. If this package itself lies there, it may be found in no other way.
+    """
+    package = Path(__file__).parents[2]
+    try:
+        lies_here = package.name == "shadowsync" and package.parent.samefile(".")
+    except OSError:
+        # The working directory was removed.
+        lies_here = False
+    return [sys.executable] if lies_here else [sys.executable, "-P"]
+
+
 def python(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of the ENTRY_POINTS in a new interpreter."""
-    return [sys.executable, "-m", module, *arguments]
+    return [*interpreter(), "-m", module, *arguments]
+
+
+def runs(command_line: Sequence[str], module: str, *arguments: str) -> bool:
+    """Return whether a process's command line is that of `python`, with these first arguments."""
+    words = [word for word in command_line[1:] if word != "-P"]
+    return words[: 2 + len(arguments)] == ["-m", module, *arguments]
 
 
 COMMAND_LINE_BYTES = 1024

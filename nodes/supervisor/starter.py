@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ...pipeline.errors import ClusterError, JobFileError
-from ..runtime.process import FORK_SERVER, ONE_THREAD, command_line_room, python
+from ..runtime.process import FORK_SERVER, ONE_THREAD, command_line_room, interpreter, python
 from .fork_server import MESSAGE_BYTES
 
 METHOD_VARIABLE = "SHADOWSYNC_START_METHOD"
@@ -100,7 +100,7 @@ class SpawnStarter:
         """Start `python ARGUMENTS`; see `Starter`."""
         return _SpawnedProcess(
             await asyncio.create_subprocess_exec(
-                sys.executable,
+                *interpreter(),
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -24,6 +24,7 @@ from ..config.storage_url import is_url
 from ..data.prepared.agreement import check_agreement
 from ..data.prepared.manifest import PATH_KEYS, PreparedManifest, read_prepared
 from ..errors import JobFileError
+from ..text.format import is_unicode
 from .boundaries import compute_boundaries, fill_boundaries
 from .patterns import expand_by_files, expand_patterns
 
@@ -152,6 +153,7 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
 
     Raises JobFileError with the first few mistakes.
     """
+    _require_unicode(tree, "", where)
     try:
         return Job.model_validate(tree)
     except ValidationError as error:
@@ -160,6 +162,16 @@ def validate_job(tree: dict[str, Any], *, where: str) -> Job:
         more = len(details) - len(shown)
         text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
         raise JobFileError(text, where=where) from error
+
+
+def _require_unicode(value: Any, key: str, where: str) -> None:
+    """Raise JobFileError for a text that no message can hold."""
+    if isinstance(value, dict | list):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _require_unicode(item, f"{key}.{name}".removeprefix("."), where)
+    elif isinstance(value, str) and not is_unicode(value):
+        remedy = "rename the file or its folder; in an ASCII locale set LC_ALL=C.UTF-8"
+        raise JobFileError(f"{key}: {value!r} given, which is not UTF-8", where=where, remedy=remedy)
 
 
 def override_value(raw: str) -> Any:

@@ -45,7 +45,8 @@ def code_in(settings: Mapping[str, Any]) -> dict[str, str]:
 def note_named_code(names: Iterable[str]) -> None:
     """Note that this user has named this code on this machine.
 
-    Any process may call. If the note cannot be written, that is logged, and saved jobs with this code need to be trusted.
+    Any process may call. If the note cannot be written, that is logged, and saved jobs with this code need to
+    be trusted.
     """
     places = {_place(name) for name in names}
     if not places or not (new := places - _noted()):

@@ -15,6 +15,7 @@ from ..checkpoint.saved import open_saved, storage_of
 from ..checkpoint.storage import CheckpointStorage
 from ..checkpoint.store.contract import StorageError
 from ..errors import JobFileError, ShadowSyncError
+from ..text.format import is_unicode
 
 LATEST: Final = "latest"
 ADDRESS_FILE: Final = "coordinator.json"
@@ -24,9 +25,15 @@ _STORAGE_SECONDS: Final = 3.0
 def create_run_folder(directory: Path, name: str) -> Path:
     """Create and return directory/NAME, or NAME-2, NAME-3, ... if that exists.
 
-    Several programs may do so at once. Raises JobFileError for the name "latest", ResourceError if the folder
-    cannot be made.
+    Several programs may do so at once. Raises JobFileError for the name "latest" and for a path that messages
+    cannot have, ResourceError if the folder cannot be made.
     """
+    if not is_unicode(str(directory.absolute())):
+        raise JobFileError(
+            f"{str(directory.absolute())!r} is not UTF-8",
+            where="run.directory",
+            remedy="give a folder with another path; in an ASCII locale set LC_ALL=C.UTF-8",
+        )
     if name == LATEST:
         raise JobFileError(
             '"latest" given', where="run.name", remedy="give another name; runs/latest is a link"

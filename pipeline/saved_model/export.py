@@ -9,6 +9,8 @@ from ..atomic_file import atomic_folder
 from ..config.columns import TIME_PARTS
 from ..data.hashing import HASH_SEED, HASH_VERSION
 from ..embedding.storage.first_values import mixed_key
+from ..errors import JobFileError
+from ..text.format import is_unicode
 from .dense_export import FILES, OUTPUT, Format, export_dense, require_exporter
 from .exported import VERSION_DIGITS, Export, write_export_manifest
 from .increment import CHANGE_COUNTS, require_same_model, tables_at
@@ -96,6 +98,10 @@ def export_model(
     already, or cannot be written).
     """
     require_exporter(form)
+    if not is_unicode(str(folder)):
+        raise JobFileError(
+            f"{str(folder)!r} is not UTF-8", where="--out", remedy="give a folder with another path"
+        )
     width, dims = model.job.model_inputs
     longest = _longest(model)
     names = ["dense", *(f"table:{name}" for name in model.tables)]

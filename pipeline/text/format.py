@@ -77,3 +77,8 @@ def duration(seconds: float | None, *, missing: str = MISSING) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "min")) if hours else ((minutes, "min"), (rest, "s"))
     return " ".join(f"{value} {unit}" for value, unit in parts if value)
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written as UTF-8, unlike some paths."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from shadowsync.nodes.runtime.process import WORKER, runs
 from shadowsync.nodes.worker.step import LOSS_NOT_FINITE
 from shadowsync.tests.faults.conftest import FEW_NODES
 from shadowsync.tests.support.cluster import Cluster
@@ -30,7 +31,7 @@ def workers_of(pid: int) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(pid).children():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if child.cmdline()[1:] == ["-m", "shadowsync.nodes.worker.process_child"]:
+            if runs(child.cmdline(), WORKER):
                 found.append(child)
     return found
 

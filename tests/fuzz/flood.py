@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 from shadowsync.lab.chaos.ledger_check import problems_of
-from shadowsync.nodes.runtime.process import CLI, python
+from shadowsync.nodes.runtime.process import CLI, python, runs
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.wire.keys.job_key import KEY_VARIABLE
 from shadowsync.tests.support.deterministic import deterministic, digests, was_trained
@@ -48,8 +48,8 @@ class Watched:
         for child in psutil.Process(self._process.pid).children(recursive=True):
             try:
                 line = child.cmdline()
-                if line[1:3] == ["-m", "shadowsync.cli"]:
-                    yield line[3], child
+                if runs(line, CLI):
+                    yield line[line.index(CLI) + 1], child
             except psutil.Error:
                 continue
 

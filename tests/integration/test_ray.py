@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+from shadowsync.nodes.runtime.process import CLI
 from shadowsync.tests.support.processes import Spawned, is_alive, wait_until
 from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on
 from shadowsync.tests.support.ray_jobs import (
@@ -41,7 +42,7 @@ def everywhere(ray: RayCluster, second: list[psutil.Process], role: str = "") ->
 
 
 def roles(raylet: psutil.Process) -> list[str]:
-    return sorted(node.cmdline()[3] for node in nodes_on(raylet))
+    return sorted(node.cmdline()[node.cmdline().index(CLI) + 1] for node in nodes_on(raylet))
 
 
 def test_the_accounts_are_those_of_one_machine(

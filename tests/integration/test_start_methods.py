@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,69 @@ def test_a_job_trains_and_only_some_of_its_nodes_have_torch(
     wait_until(lambda: process.poll() is not None, "the job ends")
     assert process.code == 130, process.text()
     assert job.run.report.ledger.adds_up
+
+
+MODEL = """
+import torch
+from torch import nn
+from layers_beside import Head
+
+
+class Net(nn.Module):
+    def __init__(self, dense_features, embedding_dims):
+        super().__init__()
+        self.out = Head(dense_features + sum(embedding_dims), 1)
+
+    def forward(self, dense, embeddings):
+        return self.out(torch.cat([dense, *embeddings], dim=1)).squeeze(1)
+"""
+ALGORITHM = """
+from shadowsync.sync_algos.ma import MA
+
+
+class Own(MA):
+    name = "own"
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_no_process_takes_a_module_of_python_from_the_working_directory(
+    method: str, starter: Starter, job_file: JobMaker, tmp_path: Path, validation_file: str
+) -> None:
+    """But a model in that folder takes the one beside it; a scoring process and worker processes, too."""
+    for name in ("queue", "select", "signal", "typing", "nodes/__init__", "numpy/__init__", "torch/__init__"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('hidden by the folder')\n", encoding="utf-8")
+    (tmp_path / "net.py").write_text(MODEL, encoding="utf-8")
+    (tmp_path / "own.py").write_text(ALGORITHM, encoding="utf-8")
+    (tmp_path / "layers_beside.py").write_text("from torch.nn import Linear as Head\n", encoding="utf-8")
+    path = job_file(
+        {
+            "data": {"validation_path": validation_file},
+            "validation": {"every_epochs": 1},
+            "model": {"name": "./net.py:Net", "bottom": None, "top": None},
+            "trainer": {"worker_kind": "process"},
+            "sync": {"algorithm": "./own.py:Own", "nodes": None},
+        }
+    )
+    command = Path(sys.executable).with_name("shadowsync")
+    run = ["run", path.name, "--quiet"]
+    process = starter.spawn(*run, script=command, environment={"SHADOWSYNC_START_METHOD": method})
+    assert process.wait(90.0) == 0, process.text()
+    process = starter.spawn(script=tmp_path / "net.py")
+    assert process.wait(30.0) == 1, "the control: a program in that folder is hindered"
+    assert "hidden by the folder" in process.text()
+
+
+def test_the_command_as_a_module_takes_none_either(starter: Starter, tmp_path: Path) -> None:
+    for name in ("queue", "typing", "click"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('hidden by the folder')\n", encoding="utf-8")
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import subprocess, sys\n"
+        "sys.exit(subprocess.call([sys.executable, '-m', 'shadowsync', 'run', 'none.toml']))\n",
+        encoding="utf-8",
+    )
+    process = starter.spawn(script=script)
+    assert process.wait(30.0) == 2, process.text()
+    assert "none.toml: no such job file" in process.text()

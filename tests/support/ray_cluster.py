@@ -154,7 +154,7 @@ def nodes_on(raylet: psutil.Process, role: str = "") -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in raylet.children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                command = child.cmdline()
+                command = [word for word in child.cmdline() if word != "-P"]
                 if command[1:3] == ["-m", "shadowsync.cli"] and (not role or command[3] == role):
                     found.append(child)
     return found

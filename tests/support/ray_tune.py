@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
+from shadowsync.nodes.runtime.process import CLI, runs
 from shadowsync.tests.support.processes import (
     MARKER,
     THREADS,
@@ -57,7 +58,7 @@ def nodes_left() -> list[psutil.Process]:
     found = []
     for process in marked_processes(os.environ[MARKER]):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if process.cmdline()[1:3] == ["-m", "shadowsync.cli"]:
+            if runs(process.cmdline(), CLI):
                 found.append(process)
     return found
 

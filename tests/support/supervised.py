@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from shadowsync.nodes.runtime.process import CLI, runs
 
 from .processes import Process, wait_until
 from .runs import RunFolder
@@ -34,7 +35,7 @@ class Supervised:
         found = []
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if child.cmdline()[1:4] == ["-m", "shadowsync.cli", role]:
+                if runs(child.cmdline(), CLI, role):
                     found.append(child)
         return found
 
