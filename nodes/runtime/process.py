@@ -160,9 +160,10 @@ COMMAND_LINE_BYTES = 1024
 def command_line_room() -> str:
     """Return an argument that leaves room for the command lines of forked children.
 
-    The kernel shows at most as many bytes as a process was started with.
+    The kernel shows at most as many bytes as a process was started with. They are blanks, which `ps` shows
+    until the process has written its own line.
     """
-    return "-" * COMMAND_LINE_BYTES
+    return " " * COMMAND_LINE_BYTES
 
 
 def show_command_line(arguments: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..runtime.process import CLI, JOB_CHECK, RELAY, show_command_line
+from ..runtime.process import CLI, FORK_SERVER, JOB_CHECK, RELAY, show_command_line
 
 
 def why_not_fork(own_sockets: Collection[int] = ()) -> str:
@@ -275,7 +275,8 @@ def _run(arguments: list[str]) -> int | None:
 
 def main() -> None:
     """Import, fork the second process, and serve."""
-    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    words = [word for word in sys.argv[1:] if word.isdigit()]
+    show_command_line(["-m", FORK_SERVER])
     kill_at_end = "--kill-at-end" in sys.argv
     light, torch = (socket.socket(fileno=int(word)) for word in words)
     # Arrow brings an allocator that it does not use by default, and that starts a thread.

@@ -25,8 +25,8 @@ from ..embedding.storage.row_changes import RowChanges
 from ..embedding.storage.saved_tables import SavedTables
 from ..errors import CheckpointError
 from ..jobfile.load import validate_saved_job
-from ..models.constants import constant_tensors
 from ..jobfile.named_code import code_of, require_trusted
+from ..models.constants import constant_tensors
 from ..models.precision import DenseScorer, Precision, check_precision
 from ..models.registry import build_model
 from ..models.sequences import with_lengths

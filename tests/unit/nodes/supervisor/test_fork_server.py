@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from shadowsync.nodes.runtime.process import ENTRY_POINTS, python
+from shadowsync.nodes.runtime.process import ENTRY_POINTS, FORK_SERVER, python
 from shadowsync.nodes.supervisor.child import Child
 from shadowsync.nodes.supervisor.fork_server import ForkServer
 from shadowsync.nodes.supervisor.starter import (
@@ -139,7 +139,8 @@ def test_a_process_is_as_a_new_one(with_starter: With, script: Callable[[str], l
         print(os.getsid(0) == os.getpid(), torch.get_num_threads(), os.environ["OMP_NUM_THREADS"])
         print(signal.getsignal(signal.SIGINT) is signal.default_int_handler,
               signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
-        print(sys.argv[1:], open("/proc/self/cmdline").read().split(chr(0))[2])
+        shown = open("/proc/self/cmdline").read().split(chr(0))
+        print(sys.argv[1:], [word for word in shown if word != "-P"][2])
         opened = {int(name): f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")}
         # libffi keeps its own library open on some systems; the listing's own descriptor is closed.
         libffi = {n for n, path in opened.items() if os.path.exists(path) and "libffi" in os.readlink(path)}
@@ -247,6 +248,19 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(
         return said
 
     assert with_starter(work) == ["False False", "True True"]
+
+
+def test_both_servers_show_a_short_command_line() -> None:
+    """What leaves room for those of their children is not shown."""
+    before = set(psutil.Process().children(recursive=True))
+
+    def lines() -> list[list[str]]:
+        servers = set(psutil.Process().children(recursive=True)) - before
+        return [[word for word in one.cmdline() if word] for one in servers]
+
+    with closing(ForkStarter()):
+        shown = [[sys.executable, "-m", FORK_SERVER]] * 2
+        wait_until(lambda: lines() == shown, "both show it")
 
 
 def test_a_dead_server_ends_its_processes(lasting: Lasting, script: Callable[[str], list[str]]) -> None:
@@ -358,7 +372,7 @@ def test_what_is_started_as_a_program_exists(module: str) -> None:
     assert found is not None
     assert found.origin is not None
     assert 'if __name__ == "__main__":' in Path(found.origin).read_text(encoding="utf-8")
-    assert python(module, "one")[1:] == ["-m", module, "one"]
+    assert python(module, "one")[1:] == ["-P", "-m", module, "one"]
 
 
 def test_the_package_is_a_program() -> None:
