@@ -17,13 +17,18 @@ import click
     metavar="TEXT",
     help="A text of the label that counts as 1, where it has more than two. May be repeated.",
 )
+@click.option("--eval", "eval_source", default="", metavar="DATA", help="Files for the test at the end.")
 @click.option("--out", default="job.toml", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
-def init(source: str, label: str, positive: tuple[str, ...], out: Path, force: bool) -> None:
+def init(
+    source: str, label: str, positive: tuple[str, ...], eval_source: str, out: Path, force: bool
+) -> None:
     """Draft a job file for DATA.
 
-    DATA is a file, a quoted glob, a folder, or a URL of one. It looks at the first rows, guesses what the
-    columns are, and writes a comment beside each guess. The draft runs as it is; read it first.
+    DATA is a file, a quoted glob, a folder, or a URL of one. It looks at rows from all over the files,
+    guesses what the columns are, and writes a comment beside each guess, and a QUESTION with the other answer
+    where it is not sure. The draft runs as it is; read it first, and see what it makes of the rows with
+    `shadowsync check`.
     """
     from ..pipeline.atomic_file import atomic_file
     from ..pipeline.errors import JobFileError
@@ -34,7 +39,7 @@ def init(source: str, label: str, positive: tuple[str, ...], out: Path, force: b
         raise JobFileError("exists already", where=str(out), remedy="give another --out, or --force")
     # A run's name has no blanks, and a file's may.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", out.stem).lstrip("-._")[:100] or "job"
-    text = draft_job(source, out.parent, name=name, label=label, positive=positive)
+    text = draft_job(source, out.parent, name=name, label=label, positive=positive, eval_source=eval_source)
     with atomic_file(out) as file:
         file.write(text.encode())
     job = load_job(out)
@@ -42,4 +47,6 @@ def init(source: str, label: str, positive: tuple[str, ...], out: Path, force: b
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     click.echo(f"label: {', '.join(name for name, c in job.data.columns.items() if c.kind == 'label')}")
     click.echo(f"columns: {counts}; read the comments beside them")
-    click.echo(f"written: {out}; next: shadowsync run {out}")
+    if asked := text.count("\n# QUESTION: "):
+        click.echo(f"questions: {asked}; see the lines with QUESTION, and answer them")
+    click.echo(f"written: {out}; next: shadowsync check {out}, then shadowsync run {out}")

@@ -2,64 +2,95 @@
 
 from __future__ import annotations
 
-import re
+import os
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ..data.paths import is_url
 from ..errors import JobFileError
 from ..text.format import counted, percent
 from .draft_columns import draft_columns, has_decimal_commas
-from .draft_entry import DraftColumn, toml_value
+from .draft_entry import DraftColumn, toml_key, toml_value
+from .draft_label import with_test_labels
 from .draft_missing import missing_words
 from .draft_sample import InputSample, read_sample
 
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SMALL_ROWS: Final = 100_000
 _LARGE_ROWS: Final = 2_000_000
 _MOST_EPOCHS: Final = 10
 _SORT_LIMIT_BYTES: Final = 256 << 20
 
 
-def draft_job(source: str, folder: Path, *, name: str, label: str = "", positive: Sequence[str] = ()) -> str:
+def draft_job(
+    source: str,
+    folder: Path,
+    *,
+    name: str,
+    label: str = "",
+    positive: Sequence[str] = (),
+    eval_source: str = "",
+) -> str:
     """Return a job file for `source`.
 
-    `source` is a file, a glob or a folder, or a URL. `folder` is the folder of the job file: paths below it
-    are written relative to it. `label` is the name of the label's column, or "" to guess it; `positive` are
-    the texts of it that count as 1, or empty to guess them. Raises DataError for files that cannot be read,
-    and JobFileError if the columns are not clear.
+    `source` is a file, a glob or a folder, or a URL; so is `eval_source`, files for the test, or "". `folder`
+    is the folder of the job file: local paths are written relative to it. `label` is the name of the label's
+    column, or "" to guess it; `positive` are the texts of it that count as 1, or empty to guess them. Raises
+    DataError for files that cannot be read, and JobFileError if the columns are not clear.
     """
     sample = read_sample(source)
-    if Path(sample.pattern).is_relative_to(folder.absolute()):
-        sample = replace(sample, pattern=str(Path(sample.pattern).relative_to(folder.absolute())))
     columns = draft_columns(sample, label, positive)
+    eval_path = ""
+    if eval_source:
+        tested = read_sample(eval_source, like=sample)
+        columns = with_test_labels(columns, tested)
+        eval_path = _relative(tested.pattern, folder)
+    sample = replace(sample, pattern=_relative(sample.pattern, folder))
     if not any(column.has_table for column in columns):
         raise JobFileError(
             "no column looks like an id, a category or a number",
             remedy="write [data.columns] by hand, with at least one",
         )
-    return "\n".join(_lines(source, name, sample, columns)) + "\n"
+    return "\n".join(_lines(source, name, sample, columns, eval_path)) + "\n"
 
 
-def _lines(source: str, name: str, sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
+def _relative(pattern: str, folder: Path) -> str:
+    """Return a path relative to the job file's folder; a URL as it is.
+
+    A path that shares nothing with the folder but the root stays absolute.
+    """
+    if is_url(pattern):
+        return pattern
+    at = str(folder.absolute())
+    return pattern if os.path.commonpath([pattern, at]) == os.sep else os.path.relpath(pattern, at)
+
+
+def _lines(
+    source: str, name: str, sample: InputSample, columns: list[DraftColumn], eval_path: str
+) -> Iterator[str]:
     rows = counted(sample.rows, "row")
-    looked = f"all {rows}" if sample.whole else f"the first {len(sample.frame):,} of about {rows}"
-    yield f"# Drafted by `shadowsync init` from {looked} of {source}."
+    spread = "from places all over it" if sample.to_end else "none of them near the end: there was no time"
+    some = f"{len(sample.frame):,} of about {rows}, {spread}, of"
+    looked = f"all {rows} of" if sample.whole else some
+    yield f"# Drafted by `shadowsync init` from {looked} {source}."
     yield "# Every line with a comment is a guess: check it. docs/job-file.md has all keys."
+    if asked := sum(len(column.questions) for column in columns):
+        yield f"# {counted(asked, 'QUESTION')} below: the line under it, if any, is the other answer."
     yield "[run]"
     yield f"name = {toml_value(name)}"
     yield ""
     time = next((column for column in columns if column.kind == "timestamp"), None)
     by_time = time is not None and not time.missing_share and sample.bytes <= _SORT_LIMIT_BYTES
-    yield from _data(sample, time, by_time=by_time)
+    yield from _data(sample, time, eval_path, by_time=by_time)
     yield from _without_label(sample, columns)
     yield ""
     yield "[data.split]"
     yield f'by = "{"time" if by_time else "fraction"}"'
     yield "validation = 0.1  # scored while and after training; the best model is kept"
-    yield "test = 0.1  # scored once, at the end"
+    if not eval_path:
+        yield "test = 0.1  # scored once, at the end"
     yield ""
     yield "[data.columns]"
     yield from _columns(sample, columns)
@@ -67,10 +98,12 @@ def _lines(source: str, name: str, sample: InputSample, columns: list[DraftColum
     yield from _model(sample, columns)
 
 
-def _data(sample: InputSample, time: DraftColumn | None, *, by_time: bool) -> Iterator[str]:
+def _data(sample: InputSample, time: DraftColumn | None, eval_path: str, *, by_time: bool) -> Iterator[str]:
     yield "[data]"
     yield f'format = "{sample.format}"'
     yield f"path = {toml_value(sample.pattern)}"
+    if eval_path:
+        yield f"eval_path = {toml_value(eval_path)}  # scored once, at the end"
     if sample.format != "parquet":
         if sample.delimiter:
             yield f"delimiter = {toml_value(sample.delimiter)}"
@@ -112,7 +145,7 @@ def _without_label(sample: InputSample, columns: list[DraftColumn]) -> Iterator[
 def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     left_out_names = sample.header or sample.format == "parquet"
     for column in columns:
-        key = _key(column.name)
+        key = toml_key(column.name)
         if column.kind:
             yield f"{key} = {column.setting}  # {column.why}"
             if column.kind == "timestamp":
@@ -122,10 +155,11 @@ def _columns(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
         else:
             # Without a header columns are found by their place, so this one needs an entry.
             yield f'{key} = "ignored"  # {column.why}'
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else toml_value(name)
+        for question in column.questions:
+            end = " in place of the line above:" if column.kind or not left_out_names else ":"
+            yield f"# QUESTION: {column.name}: {question.text}{end if question.line else ''}"
+            if question.line:
+                yield f"# {question.line}"
 
 
 def _parts_of_time(column: DraftColumn) -> Iterator[str]:
@@ -135,7 +169,8 @@ def _parts_of_time(column: DraftColumn) -> Iterator[str]:
     more = f", format = {toml_value(form)}" if form else ""
     for part in ("hour", "weekday"):
         of = f'source = {toml_value(column.name)}, part = "{part}"{more}'
-        yield f'# {_key(f"{column.name}_{part}")} = {{ kind = "categorical", {of} }}  # its {part}, in UTC'
+        key = toml_key(f"{column.name}_{part}")
+        yield f'# {key} = {{ kind = "categorical", {of} }}  # its {part}, in UTC'
 
 
 def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
@@ -157,10 +192,6 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     if not large:
         yield "lookups_ahead = 0  # small tables: vectors requested ahead of time would be outdated"
     yield ""
-    if trainers == 1:
-        yield "[sync]"
-        yield 'algorithm = "none"  # one trainer has no other to synchronize with; for more: "bmuf"'
-        yield ""
     yield "[validation]"
     yield "every_epochs = 1" if small else f"every_examples = {max(10_000, sample.rows // 10)}"
     yield f"patience = {2 if small else 3}  # stops after so many validations without a better one"
@@ -169,5 +200,5 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     for column in columns:
         if column.table_rows:
             yield ""
-            yield f"[tables.{_key(column.name)}]"
+            yield f"[tables.{toml_key(column.name)}]"
             yield f"rows = {column.table_rows}"

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..text.format import counted
 from .boundaries import quantile_boundaries
-from .draft_entry import DraftColumn, is_flat, is_text, plain_name, share_missing, toml_value
-from .draft_label import label_column, label_of
+from .draft_entry import DraftColumn, is_flat, is_text, share_missing, toml_value
+from .draft_evidence import Labels
+from .draft_label import ask_of_label, label_column, label_of
 from .draft_missing import numbers_of, without_missing_words
+from .draft_names import names_ids, names_quantity
+from .draft_results import ask_of_results
 from .draft_sample import InputSample
+from .draft_texts import has_thousands, is_in_brackets, list_delimiter, unreadable_number
+from .draft_times import may_be_seconds, time_column
 
-_IDS: Final = re.compile(
-    r"(.*[_ .-])?(id|ids|uid|code|key|hash|zip|device|ip|sku|isbn)|.*[a-z]I[dD]|"
-    r"(user|item|product|movie|song|ad|advertiser|campaign|banner|creative|site|app|category|brand|store|city)s?"
-)
 _LARGEST_NUMBER: Final = 10_000_000
-_TIMES: Final = re.compile(r".*(time|date|timestamp|_at|_ts|^ts|^at|hour|day)$", re.IGNORECASE)
-# Day before month, because the sample cannot tell which is meant if both fit.
-_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%d-%m-%Y", "%m/%d/%Y")
-_FORMATS: Final = (
-    *(f"{date}{time}" for date in _DATES for time in (" %H:%M:%S", " %H:%M", "T%H:%M:%S", "")),
-    "%y%m%d%H",
-    "%Y%m%d%H",
-    "%Y%m%d",
-)
-_ISO: Final = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?$"
 _DECIMAL_COMMA: Final = r"^\s*[+-]?\d+(,\d+)?\s*$"
-_YEARS: Final = pa.array(range(1990, 2101), pa.int64())
-_LIST_DELIMITERS: Final = ("|", ";", " ", ",")
 _FEW: Final = 50
+# Texts with a zero in front, such as codes of places: a number would lose it.
+_ZERO_FIRST: Final = r"^0\d"
 # With a table for each of so many columns a step is slow, and the tables learn the rows by heart.
 _WIDE: Final = 200
-_EPOCH_SECONDS: Final = (500_000_000, 4_000_000_000)
-_EPOCH_MILLISECONDS: Final = (500_000_000_000, 4_000_000_000_000)
 _BUCKETS: Final = 10
+_STEPS: Final = 0.9
+_ALIKE: Final = "rows of one number have like labels, rows of numbers beside it have not"
 LARGEST_TABLE: Final = 1 << 20
 
 
@@ -56,19 +44,25 @@ def draft_columns(sample: InputSample, label: str, positive: Sequence[str] = ())
     if has_decimal_commas(frame):
         frame = _with_decimal_points(frame)
     chosen = label_of(frame, label, sample)
+    of_label = label_column(frame[chosen], positive)
+    if not label:
+        of_label = ask_of_label(of_label, frame)
+    labels = Labels.of(of_label, frame[chosen])
     found = [
-        label_column(frame[name], positive) if name == chosen else _column(name, frame[name], sample)
-        for name in frame.columns
+        of_label if name == chosen else _column(name, frame[name], sample, labels) for name in frame.columns
     ]
-    times = [column.name for column in found if column.kind == "timestamp"]
-    # A job has at most one timestamp.
-    one_time = [
-        DraftColumn(column.name, "", "", "another time; a job has one")
-        if column.name in times[1:]
-        else column
-        for column in found
+    found = _with_one_time(ask_of_results(found, frame, chosen, labels))
+    return [*found, *_needed_buckets(found, frame)]
+
+
+def _with_one_time(columns: Sequence[DraftColumn]) -> list[DraftColumn]:
+    """Return the columns with one time: a job has at most one."""
+    times = [column.name for column in columns if column.kind == "timestamp"]
+    asked = f"does this time order the rows? Then take this line, and take out {times[0]}" if times else ""
+    return [
+        column.left_out("another time; a job has one", asked) if column.name in times[1:] else column
+        for column in columns
     ]
-    return [*one_time, *_needed_buckets(one_time, frame)]
 
 
 def _needed_buckets(columns: Sequence[DraftColumn], frame: pl.DataFrame) -> list[DraftColumn]:
@@ -101,7 +95,7 @@ def _is_decimal_point(known: pl.Series) -> bool:
 
 
 def _is_decimal_comma(known: pl.Series) -> bool:
-    if known.dtype != pl.String or not len(known):
+    if known.dtype != pl.String or not len(known) or has_thousands(known):
         return False
     return bool(known.str.contains(_DECIMAL_COMMA).all()) and bool(known.str.contains(",").any())
 
@@ -115,7 +109,7 @@ def _with_decimal_points(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
+def _column(name: str, values: pl.Series, sample: InputSample, labels: Labels) -> DraftColumn:
     known = values.drop_nulls()
     if isinstance(values.dtype, pl.List):
         return _bag(name, known.explode().drop_nulls(), "", "lists", sample)
@@ -126,72 +120,57 @@ def _column(name: str, values: pl.Series, sample: InputSample) -> DraftColumn:
         return DraftColumn(name, "", "", "without a name, as the index that a data frame writes")
     if distinct < 2 and (not distinct or not values.null_count()):
         return DraftColumn(name, "", "", "always the same" if distinct else "always empty")
-    if (time := _time(name, values)) is not None:
+    if (time := time_column(name, values)) is not None:
         return replace(time, missing_share=share_missing(values))
     if sample.format == "parquet" and not (is_text(values.dtype) or values.dtype.is_integer()):
-        return _fractions(name, values, distinct, sample)
+        return _fractions(name, values, distinct, sample, labels)
     if distinct == 1:
         return _categorical(name, distinct, sample)
-    numbers = None if _IDS.fullmatch(plain_name(name)) else numbers_of(values)
+    numbers = None if names_ids(name) else numbers_of(values)
+    if numbers is not None and known.dtype == pl.String and known.str.contains(_ZERO_FIRST).any():
+        why = "has zeros in front, as codes have: are its values numbers? Then take this line"
+        return _categorical(name, distinct, sample).asking(why, _dense(numbers, distinct)[0])
     if numbers is not None:
-        return _number(name, numbers, distinct, sample)
+        return _number(name, numbers, distinct, sample, labels)
+    return _text(name, known, distinct, sample)
+
+
+def _text(name: str, known: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
+    """Guess a column of texts, or of ids."""
+    if isinstance(known.dtype, pl.Categorical | pl.Enum):
+        known = known.cast(pl.String)
     if _is_decimal_comma(known):
         return DraftColumn(name, "", "", "numbers with a decimal comma; other columns have a decimal point")
-    for delimiter in _LIST_DELIMITERS if known.dtype != pl.Binary else ():
-        split = known.cast(pl.String).str.split(delimiter)
-        lists = int((split.list.len() > 1).sum())
-        if lists >= 0.2 * len(split) and split.explode().n_unique() < distinct:
-            return _bag(name, split.explode(), delimiter, f"texts with {delimiter!r} in them", sample)
-    if distinct > 0.95 * len(known) and len(known) >= 1000:
-        return DraftColumn(name, "", "", "another value in almost every row: nothing can be learned from it")
-    return _categorical(name, distinct, sample)
+    single = _single(name, known, distinct, sample)
+    if what := unreadable_number(known):
+        why = f"{what}, which no kind reads as numbers: write them plainly, as 1234.5, to have them as such"
+        return replace(single, why=f"{single.why}; {why}")
+    if is_in_brackets(known):
+        why = 'lists in brackets, which no kind reads: write them as "a|b", or as lists of Parquet'
+        return DraftColumn(name, "", "", why)
+    if delimiter := list_delimiter(known):
+        ids = known.str.split(delimiter).explode()
+        bag = _bag(name, ids, delimiter, f"texts with {delimiter!r} in them", sample)
+        return bag.asking("is the whole text one value? Then take this line", '"categorical"')
+    return single
 
 
-def _time(name: str, values: pl.Series) -> DraftColumn | None:
-    if values.dtype.is_temporal():
-        return DraftColumn(name, "timestamp", '"timestamp"', f"of type {values.dtype}")
-    known, numbers, named = (
-        values.drop_nulls(),
-        numbers_of(values),
-        _TIMES.fullmatch(plain_name(name)) is not None,
+def _single(name: str, known: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
+    """Guess a column of single ids or texts."""
+    column = _categorical(name, distinct, sample)
+    if distinct <= 0.95 * len(known) or len(known) < 1000:
+        return column
+    why = "another value in almost every row: nothing can be learned from it"
+    if sample.whole:
+        return DraftColumn(name, "", "", why)
+    return column.left_out(
+        why, "does a value come again in the rows that were not looked at? Then take this line"
     )
-    if known.dtype == pl.String and _is_iso(known):
-        return DraftColumn(name, "timestamp", '"timestamp"', "times in ISO 8601")
-    time_format = _format_of(known) if named or numbers is None else ""
-    if named and not time_format and numbers is not None:
-        if numbers.drop_nulls().is_between(*_EPOCH_SECONDS).all():
-            return DraftColumn(name, "timestamp", '"timestamp"', "seconds since 1970")
-        if numbers.drop_nulls().is_between(*_EPOCH_MILLISECONDS).all():
-            text = '{ kind = "timestamp", format = "ms" }'
-            return DraftColumn(name, "timestamp", text, "milliseconds since 1970")
-    elif time_format:
-        text = f'{{ kind = "timestamp", format = "{time_format}" }}'
-        return DraftColumn(name, "timestamp", text, f"times in the format {time_format}")
-    return None
 
 
-def _is_iso(known: pl.Series) -> bool:
-    """Return whether all times have the digits that ISO 8601 requires."""
-    return bool(known.str.contains(_ISO).all())
-
-
-def _format_of(known: pl.Series) -> str:
-    if known.dtype != pl.String or not len(known):
-        return ""
-    # The first rows rule out most formats.
-    for time_format in _FORMATS:
-        if _has_format(known.head(1000), time_format) and _has_format(known, time_format):
-            return time_format
-    return ""
-
-
-def _has_format(known: pl.Series, time_format: str) -> bool:
-    # Training parses times with the same function.
-    parsed = pc.strptime(known.to_arrow(), format=time_format, unit="s", error_is_null=True)
-    return not parsed.null_count and bool(pc.all(pc.is_in(pc.year(parsed), value_set=_YEARS)).as_py())
-
-
-def _fractions(name: str, values: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
+def _fractions(
+    name: str, values: pl.Series, distinct: int, sample: InputSample, labels: Labels
+) -> DraftColumn:
     """Guess a column of fractions, decimals or booleans, which are no ids.
 
     A data frame gives whole numbers such a type where some are missing.
@@ -203,34 +182,75 @@ def _fractions(name: str, values: pl.Series, distinct: int, sample: InputSample)
         boundaries = known.unique().sort().to_list()[min(1, distinct - 1) :]
         text = f'{{ kind = "bucket", boundaries = {toml_value([int(value) for value in boundaries])} }}'
         return DraftColumn(name, "bucket", text, f"{counted(distinct, 'value')}, a bucket for each")
-    if whole and (_IDS.fullmatch(plain_name(name)) or float(str(known.max())) > _LARGEST_NUMBER):
+    if whole and (names_ids(name) or float(str(known.max())) > _LARGEST_NUMBER):
         of = "a floating-point type" if values.dtype.is_float() else f"type {values.dtype}"
         why = f"ids of {of}, which no kind can read; convert them to integers or texts"
         return DraftColumn(name, "", "", why)
     if distinct == 1:
         return DraftColumn(name, "", "", "always the same where it is not missing")
-    return _number(name, numbers, distinct, sample)
+    if whole and len(sample.frame.columns) <= _WIDE and labels.are_ids(numbers):
+        why = f"{_ALIKE}, but of {values.dtype}: are they ids? Then convert them to integers or texts"
+        return DraftColumn(name, "dense", *_dense(numbers, distinct)).asking(why)
+    return _number(name, numbers, distinct, sample, labels)
 
 
-def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample) -> DraftColumn:
+def _number(name: str, numbers: pl.Series, distinct: int, sample: InputSample, labels: Labels) -> DraftColumn:
     known = numbers.drop_nulls()
     whole = bool((known == known.floor()).all())
-    if whole and distinct == len(known) and bool((known.diff().drop_nulls() == 1).all()):
+    if whole and _counts_rows(known, distinct):
         return DraftColumn(name, "", "", "the number of the row")
+    wide = len(sample.frame.columns) > _WIDE
+    dense = DraftColumn(name, "dense", *_dense(numbers, distinct))
+    if not whole or (wide and float(str(known.max())) <= _LARGEST_NUMBER):
+        return dense
+    if (large := float(str(known.max())) > _LARGEST_NUMBER) or distinct <= _FEW:
+        return _ids(name, numbers, distinct, sample, large=large)
+    counts = names_quantity(name) or " logarithms" in dense.why
+    if not counts and labels.are_ids(numbers):
+        why = f"{_ALIKE}, as of ids. If the numbers count or measure something, take this line"
+        return _categorical(name, distinct, sample).asking(why, dense.setting)
+    if counts and not labels.are_ids(numbers):
+        return dense
+    return dense.asking("are these numbers ids or codes? Then take this line", '"categorical"')
+
+
+def _counts_rows(known: pl.Series, distinct: int) -> bool:
+    """Return whether whole numbers count the rows; runs of rows were looked at."""
+    steps = known.diff().drop_nulls()
+    return distinct == len(known) and len(steps) > 0 and int((steps == 1).sum()) >= _STEPS * len(steps)
+
+
+def _ids(name: str, numbers: pl.Series, distinct: int, sample: InputSample, *, large: bool) -> DraftColumn:
+    """Guess a column of whole numbers that are few or large, which are ids."""
+    column = (
+        _single(name, numbers.drop_nulls(), distinct, sample)
+        if large
+        else _categorical(name, distinct, sample)
+    )
+    if seconds := may_be_seconds(numbers):
+        return column.asking("are these times, counted since 1970? Then take this line", seconds)
+    if distinct == 2 or not column.kind:
+        return column
+    return column.asking(
+        "do these numbers count or measure something? Then take this line", _dense(numbers, distinct)[0]
+    )
+
+
+def _dense(numbers: pl.Series, distinct: int) -> tuple[str, str]:
+    """Return the setting of a column of numbers, and what is seen of them."""
+    known = numbers.drop_nulls()
+    whole = bool((known == known.floor()).all())
     values = known.to_numpy()
     low, high, middle = float(values.min()), float(values.max()), float(np.median(values))
-    wide = len(sample.frame.columns) > _WIDE
-    if whole and ((distinct <= _FEW and not wide) or high > _LARGEST_NUMBER):
-        return _categorical(name, distinct, sample)
     mean, spread = float(values.mean()), float(values.std())
     seen = f"{low:g} to {high:g}, median {middle:g}"
     # A rare count in units of its deviation would be far larger than all other inputs. The logarithm keeps
     # the sign, so a few small codes below 0, such as -1, are no obstacle.
     heavy = -low <= abs(middle) + 1 and high > 20 * (abs(middle) + 1)
     if heavy or (low >= 0 and whole and distinct <= _FEW):
-        return DraftColumn(name, "dense", '"dense"', f"{seen}: in logarithms")
+        return '"dense"', f"{seen}: in logarithms"
     text = f'{{ kind = "dense", transform = "none", shift = {mean:.4g}, scale = {max(spread, 1e-6):.4g} }}'
-    return DraftColumn(name, "dense", text, seen)
+    return text, seen
 
 
 def _categorical(name: str, distinct: int, sample: InputSample) -> DraftColumn:

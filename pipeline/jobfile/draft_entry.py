@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import polars as pl
+
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Question(NamedTuple):
+    """What the sample does not answer.
+
+    Attributes:
+        text: the question, as a sentence.
+        line: the other answer, a line of the job file in place of the column's own; "" if it is no such line.
+    """
+
+    text: str
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -18,6 +34,7 @@ class DraftColumn:
         why: reason for the guess.
         table_rows: rows of the column's table; 0 without a table.
         missing_share: label, timestamp: share of the rows that have none.
+        questions: what is not sure about it, with the other answer.
     """
 
     name: str
@@ -26,6 +43,16 @@ class DraftColumn:
     why: str
     table_rows: int = 0
     missing_share: float = 0.0
+    questions: tuple[Question, ...] = ()
+
+    def asking(self, text: str, setting: str = "") -> DraftColumn:
+        """Return the column with one more question, whose other answer is `setting`."""
+        line = f"{toml_key(self.name)} = {setting}" if setting else ""
+        return replace(self, questions=(*self.questions, Question(text, line)))
+
+    def left_out(self, why: str, text: str) -> DraftColumn:
+        """Return the column left out; the other answer takes it."""
+        return DraftColumn(self.name, "", "", why).asking(text, self.setting)
 
     @property
     def has_table(self) -> bool:
@@ -43,6 +70,11 @@ def toml_value(value: object) -> str:
     # TOML refuses the pairs of escapes that JSON has beyond 16 bits, and a delete character as it is.
     known = value if isinstance(value, str | int | float | bool) else str(value)
     return json.dumps(known, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_key(name: str) -> str:
+    """Return a name as a key of TOML."""
+    return name if _BARE.fullmatch(name) else toml_value(name)
 
 
 def plain_name(name: str) -> str:

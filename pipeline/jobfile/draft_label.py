@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,8 +13,9 @@ import polars as pl
 from ..data.bad_rows import printable
 from ..errors import JobFileError
 from ..text.format import counted, percent
-from .draft_entry import DraftColumn, is_flat, plain_name, share_missing, toml_value
+from .draft_entry import DraftColumn, is_flat, plain_name, share_missing, toml_key, toml_value
 from .draft_missing import numbers_of
+from .draft_names import names_outcome
 from .draft_sample import InputSample
 
 _LABELS: Final = re.compile(
@@ -33,6 +35,14 @@ _POSITIVE: Final = {
     "buy",
     "purchase",
     "like",
+    "on",
+    "ja",
+    "si",
+    "sí",
+    "oui",
+    "sim",
+    "да",
+    "是",
 }
 _MOST_WITHOUT_LABEL: Final = 0.5
 _SHOWN: Final = 5
@@ -59,11 +69,27 @@ def label_of(frame: pl.DataFrame, label: str, sample: InputSample) -> str:
         raise JobFileError(twice, remedy=remedy)
     two = [name for name in frame.columns if _may_be_label(frame[name])]
     named = [name for name in two if _LABELS.fullmatch(plain_name(name))]
-    for found in (named, two):
+    results = [name for name in two if names_outcome(name)]
+    for found in (named, results, two):
         if len(found) == 1:
             return found[0]
     several = f"columns with two values: {', '.join(named or two)}" if two else "no column has two values"
     raise JobFileError(f"the label is not clear ({several})", remedy="name it: --label COLUMN")
+
+
+def ask_of_label(column: DraftColumn, frame: pl.DataFrame) -> DraftColumn:
+    """Ask whether the label that was guessed is one."""
+    if _LABELS.fullmatch(plain_name(column.name)):
+        others = [one for one in frame.columns if one != column.name and _may_be_label(frame[one])]
+        others = [one for one in others if names_outcome(one)]
+    else:
+        others = [one for one in frame.columns if one != column.name]
+    if not others:
+        return column
+    why = "it has two values" if not names_outcome(column.name) else "of its name and its two values"
+    named = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
+    text = f"is this to be predicted? It was taken because {why}"
+    return column.asking(f"{text}. For another ({named}): shadowsync init --label NAME")
 
 
 def _may_be_label(values: pl.Series) -> bool:
@@ -91,6 +117,53 @@ def label_column(values: pl.Series, positive: Sequence[str]) -> DraftColumn:
     return replace(column, why=why, missing_share=share)
 
 
+def with_test_labels(columns: Sequence[DraftColumn], tested: InputSample) -> list[DraftColumn]:
+    """Return the columns with a label that also fits the files of the test.
+
+    A text of the label that differs there by a point, blanks or case alone has the same meaning. Raises
+    JobFileError for others that the training files have not.
+    """
+    return [_tested_label(column, tested) if column.kind == "label" else column for column in columns]
+
+
+def _tested_label(column: DraftColumn, tested: InputSample) -> DraftColumn:
+    rule = tomllib.loads(f"rule = {column.setting}")["rule"]
+    if not isinstance(rule, dict) or not rule.get("negative"):
+        return column
+    values = tested.frame[column.name].drop_nulls().cast(pl.String).str.strip_chars().unique().sort()
+    rules = {key: list(rule[key]) for key in ("positive", "negative")}
+    known = {str(value) for side in rules.values() for value in side}
+    more = [value for value in values.to_list() if value and value not in known]
+    for value in more:
+        for side in rules.values():
+            if _plain(value) in map(_plain, map(str, side)):
+                side.append(value)
+    if not any(value in side for side in rules.values() for value in values.to_list()):
+        seen = ", ".join(values.head(_SHOWN).to_list())
+        raise JobFileError(
+            f"the label {column.name!r} is {seen} in {tested.pattern}, and {', '.join(sorted(known))} in the"
+            " training data",
+            remedy="write the labels alike",
+        )
+    swapped = {"positive": rules["negative"], "negative": rules["positive"]}
+    questions = tuple(
+        question._replace(line=f"{toml_key(column.name)} = {_two_sided(swapped)}")
+        if question.line
+        else question
+        for question in column.questions
+    )
+    return replace(column, setting=_two_sided(rules), questions=questions)
+
+
+def _two_sided(rules: Mapping[str, Sequence[object]]) -> str:
+    found = ", ".join(f"{key} = {toml_value(side)}" for key, side in rules.items())
+    return f'{{ kind = "label", {found} }}'
+
+
+def _plain(value: str) -> str:
+    return value.strip(" .").lower()
+
+
 def _positive_label(values: pl.Series, positive: Sequence[str]) -> DraftColumn:
     texts = values.drop_nulls().cast(pl.String)
     if unknown := [value for value in positive if value not in texts]:
@@ -115,9 +188,17 @@ def _guessed_label(values: pl.Series) -> DraftColumn:
         negative, positive = sorted(
             distinct, key=lambda value: (str(value).lower() in _POSITIVE, -times[value])
         )
-        rules = f"positive = [{toml_value(positive)}], negative = [{toml_value(negative)}]"
-        text = f'{{ kind = "label", {rules} }}'
-        return DraftColumn(values.name, "label", text, f"{_share((known == positive).mean())} are {positive}")
+        text = _two_sided({"positive": [positive], "negative": [negative]})
+        column = DraftColumn(
+            values.name, "label", text, f"{_share((known == positive).mean())} are {positive}"
+        )
+        if str(positive).lower() in _POSITIVE:
+            return column
+        other = _two_sided({"positive": [negative], "negative": [positive]})
+        why = (
+            f"is {positive} the event to be predicted? It is the rarer one; if {negative} is, take this line"
+        )
+        return column.asking(why, other)
     if numbers is None:
         shown = ", ".join(printable(str(value).encode()) for value in distinct[:_SHOWN])
         raise JobFileError(
@@ -130,7 +211,10 @@ def _guessed_label(values: pl.Series) -> DraftColumn:
     name = values.name if re.fullmatch(r"[A-Za-z_]\w*", values.name) else f'\\"{values.name}\\"'
     other = f'expression = "{name} > 0"'
     note = f"{len(distinct)} numbers: 1 from their mean on; or {other} in place of threshold; check this"
-    return DraftColumn(values.name, "label", text, note)
+    column = DraftColumn(values.name, "label", text, note)
+    return column.asking(
+        "which numbers count as 1? If all above 0, take this line", f'{{ kind = "label", {other} }}'
+    )
 
 
 def _share(mean: object) -> str:

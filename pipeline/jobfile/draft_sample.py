@@ -1,4 +1,4 @@
-"""The first rows of files that nobody has described yet."""
+"""Some rows of files that nobody has described yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 import polars as pl
-import pyarrow.parquet as pq
 
 from ..data.kafka_client import is_topic
 from ..data.paths import (
@@ -18,18 +17,13 @@ from ..data.paths import (
     file_size_bytes,
     is_url,
     match_files,
-    open_for_arrow,
-    read_errors,
     suffix_of,
 )
-from ..data.span import Span
-from ..data.text import line_blocks
 from ..errors import DataError, JobFileError
 from ..text.format import counted
 from .draft_missing import numbers_of
+from .draft_places import SAMPLE_ROWS, TextFile, other_columns, read_parquet, read_text
 
-SAMPLE_BYTES: Final = 16 << 20
-SAMPLE_ROWS: Final = 100_000
 _TEXT_SUFFIXES: Final = (".csv", ".tsv", ".txt", ".tab")
 _PARQUET_SUFFIXES: Final = (".parquet", ".pq")
 _COMPRESSED: Final = (".gz", ".zst", ".zstd")
@@ -40,7 +34,7 @@ Encoding = Literal["utf-8", "cp1252"]
 
 @dataclass(frozen=True)
 class InputSample:
-    """The first rows of the first file.
+    """Rows at places that are spread over all files.
 
     Attributes:
         pattern: the pattern of the files for the job file.
@@ -54,6 +48,7 @@ class InputSample:
         bytes: bytes of all files on disk.
         repeated: names that the first line has more than once, so that it is no header.
         strip: whether fields of text have blanks around them, which the frame has not.
+        to_end: whether the rows are of the whole input; else there was no time to read a file to its end.
     """
 
     pattern: str
@@ -67,13 +62,15 @@ class InputSample:
     bytes: int
     repeated: tuple[str, ...] = ()
     strip: bool = False
+    to_end: bool = True
 
 
-def read_sample(source: str) -> InputSample:
-    """Read the first rows of a file.
+def read_sample(source: str, like: InputSample | None = None) -> InputSample:
+    """Read rows at several places of every file, within some seconds.
 
-    From a glob or folder the first file is read. Raises DataError for files that cannot be read or are not of
-    one kind, JobFileError for text without a clear delimiter.
+    With `like`, files of the test, text is read with its delimiter and header. Raises DataError for files
+    that cannot be read, are not of one kind or lack columns of `like`, JobFileError for text without a clear
+    delimiter.
     """
     if is_topic(source):
         raise DataError(
@@ -93,7 +90,18 @@ def read_sample(source: str) -> InputSample:
             remedy='give those of one kind, as in "folder/*.csv"',
         )
     sizes = [file_size_bytes(path) or 0 for path in paths]
-    return (_of_parquet if kinds == {"parquet"} else _of_text)(pattern, paths, sizes)
+    if like is not None and (like.format == "parquet") != (kinds == {"parquet"}):
+        known = "Parquet" if like.format == "parquet" else "text"
+        raise DataError(
+            f"is not {known}, as the training data is", where=source, remedy="convert one of them"
+        )
+    if kinds == {"parquet"}:
+        found = _of_parquet(pattern, paths, sizes)
+    else:
+        found = _of_text(pattern, paths, sizes, like)
+    if like is not None and (lacks := set(like.frame.columns) - set(found.frame.columns)):
+        raise other_columns(paths[0], found.frame.columns, like.pattern, sorted(lacks))
+    return found
 
 
 def _of_folder(folder: Path) -> str:
@@ -128,89 +136,134 @@ def _kind_of(path: str) -> str:
 
 
 def _of_parquet(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
-    with read_errors(paths[0]), open_for_arrow(paths[0]) as source, pq.ParquetFile(source) as file:
-        in_file = file.metadata.num_rows
-        batch = next(file.iter_batches(SAMPLE_ROWS), None)
-        frame = pl.DataFrame() if batch is None else pl.DataFrame(pl.from_arrow(batch))
-    if frame.is_empty():
+    found = read_parquet(paths, sizes)
+    whole = len(found.frame) == found.rows
+    return InputSample(pattern, "parquet", "", True, "utf-8", found.frame, found.rows, whole, sum(sizes))
+
+
+def _of_text(
+    pattern: str, paths: list[str], sizes: list[int], like: InputSample | None = None
+) -> InputSample:
+    files = read_text(paths)
+    first = files[0]
+    if not any(first.pieces):
         raise DataError("has no rows", where=paths[0], remedy="give a file with rows")
-    rows = round(in_file * _files_of_first(sizes))
-    whole = len(paths) == 1 and in_file == len(frame)
-    return InputSample(pattern, "parquet", "", True, "utf-8", frame, rows, whole, sum(sizes))
-
-
-def _files_of_first(sizes: list[int]) -> float:
-    """Return how many files of the first one's size all files are.
-
-    It is their number if the size is unknown.
-    """
-    return sum(sizes) / sizes[0] if sizes[0] else len(sizes)
-
-
-def _of_text(pattern: str, paths: list[str], sizes: list[int]) -> InputSample:
-    blocks = line_blocks(Span(0, paths[0], "stream", 0, 1), SAMPLE_BYTES)
-    block = next(blocks, None)
-    if block is None:
-        raise DataError("has no rows", where=paths[0], remedy="give a file with rows")
-    raw = block.buffer[: block.stop].tobytes()
-    encoding: Encoding = "utf-8"
-    try:
-        text = raw.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError:
-        encoding, text = "cp1252", raw.decode("cp1252", "replace")
-    lines = text.replace("\r\n", "\n").split("\n")[:-1]
+    encoding: Encoding = "utf-8" if all(map(_is_utf_8, files)) else "cp1252"
+    lines = _decoded(first.pieces[0], encoding).split("\n")[:-1]
     if "\r" in lines[0]:
         raise DataError(
             "has carriage returns within its first line",
             where=paths[0],
             remedy="if lines end with these alone, convert them to line feeds: tr '\\r' '\\n' < FILE > NEW",
         )
-    delimiter = _delimiter_of(lines, paths[0])
+    if like is None:
+        delimiter = _delimiter_of(lines, paths[0])
+    else:
+        delimiter = like.delimiter or {"csv": ",", "tsv": "\t"}[like.format]
     fields = lines[0].split(delimiter)
     named = not any(_NUMBER.fullmatch(field) for field in fields)
     repeated = tuple(name for name, times in Counter(fields).items() if named and times > 1)
-    header = named and not repeated
+    header = named and not repeated if like is None else like.header
+    width = 0 if like is None or header else like.frame.width
+    frames = [_rows_of_file(file, delimiter, encoding, header=header, width=width) for file in files]
+    frame = _one_frame(frames, files)
+    if frame.is_empty():
+        raise DataError("has no rows besides its header", where=paths[0], remedy="give a file with rows")
+    if strip := _has_blanks_around(frame):
+        frame = frame.select(pl.all().str.strip_chars().name.map(str.strip))
+    read = sum(len(piece) for file in files for piece in file.pieces)
+    text_bytes = sum(file.text_bytes for file in files) * len(paths) / len(files)
+    whole = all(file.whole for file in files) and len(files) == len(paths)
+    rows = len(frame) if whole else round(len(frame) * max(1.0, text_bytes / read))
+    to_end = all(file.to_end for file in files)
+    if len(frame) > SAMPLE_ROWS:
+        frame, whole = _thinned(frame), False
+    kind: Literal["csv", "tsv"] = "tsv" if delimiter == "\t" else "csv"
+    return InputSample(
+        pattern,
+        kind,
+        "" if delimiter in (",", "\t") else delimiter,
+        header,
+        encoding,
+        frame,
+        rows,
+        whole,
+        sum(sizes),
+        repeated,
+        strip,
+        to_end,
+    )
+
+
+def _is_utf_8(file: TextFile) -> bool:
+    try:
+        for piece in file.pieces:
+            piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decoded(piece: bytes, encoding: Encoding) -> str:
+    return piece.decode(encoding, "replace").removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _rows_of_file(
+    file: TextFile, delimiter: str, encoding: Encoding, *, header: bool, width: int
+) -> pl.DataFrame:
+    """Return the rows of a file's pieces, as texts.
+
+    `width` is the number of fields, or 0 if the first line has it. Raises DataError for what are no rows of
+    fields.
+    """
+    text = "".join(_decoded(piece, encoding) for piece in file.pieces)
     try:
         frame = pl.read_csv(
             io.StringIO(text),
             separator=delimiter,
             has_header=header,
+            schema={f"column_{number}": pl.String for number in range(1, width + 1)} if width else None,
             infer_schema=False,
-            n_rows=SAMPLE_ROWS,
             truncate_ragged_lines=True,
         )
+    except pl.exceptions.NoDataError:
+        return pl.DataFrame()
     except pl.exceptions.PolarsError as error:
         raise DataError(
             f"cannot be read as rows of fields ({str(error).splitlines()[0]})",
-            where=paths[0],
+            where=file.path,
             remedy='correct its quotes, or write [data] by hand, with data.quote = "" if it has none',
         ) from error
     if not header:
         frame.columns = [f"column_{number}" for number in range(1, frame.width + 1)]
-    if frame.is_empty():
-        raise DataError("has no rows besides its header", where=paths[0], remedy="give a file with rows")
     for name in frame.columns:
         if broken := int(frame[name].str.contains("\n", literal=True).sum()):
             raise DataError(
-                f"column {name!r} has line breaks within {counted(broken, 'field')} of the first rows",
-                where=paths[0],
+                f"column {name!r} has line breaks within {counted(broken, 'field')} of the rows looked at",
+                where=file.path,
                 remedy="remove the line breaks, or convert the file to Parquet",
             )
-    if strip := _has_blanks_around(frame):
-        frame = frame.select(pl.all().str.strip_chars().name.map(str.strip))
-    # The size of a compressed file's text is not known. Compression shrinks text to about a quarter.
-    bytes_of_file = sizes[0] * (4 if suffix_of(paths[0]) in _COMPRESSED else 1)
-    whole = len(paths) == 1 and len(frame) < SAMPLE_ROWS and next(blocks, None) is None
-    rows = (
-        len(frame)
-        if whole
-        else round(len(lines) * max(1.0, bytes_of_file / len(raw)) * _files_of_first(sizes))
-    )
-    kind: Literal["csv", "tsv"] = "tsv" if delimiter == "\t" else "csv"
-    own = delimiter in (",", "\t")
-    delimiter = "" if own else delimiter
-    total = sum(sizes)
-    return InputSample(pattern, kind, delimiter, header, encoding, frame, rows, whole, total, repeated, strip)
+    return frame
+
+
+def _one_frame(frames: list[pl.DataFrame], files: list[TextFile]) -> pl.DataFrame:
+    """Return the rows of all files.
+
+    Raises DataError for a file with other columns than the first.
+    """
+    first = frames[0].columns
+    for file, frame in zip(files, frames, strict=True):
+        if frame.width and set(frame.columns) != set(first):
+            raise other_columns(file.path, frame.columns, files[0].path, first)
+    return pl.concat([frame.select(first) for frame in frames if frame.width])
+
+
+def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return about SAMPLE_ROWS rows in runs that are spread over the frame."""
+    runs = 32
+    each = SAMPLE_ROWS // runs
+    starts = [at * (len(frame) - each) // (runs - 1) for at in range(runs)]
+    return pl.concat([frame.slice(start, each) for start in starts])
 
 
 def _delimiter_of(lines: list[str], path: str) -> str:

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 from shadowsync.cli import main
 from shadowsync.pipeline.errors import DataError, JobFileError
-from shadowsync.pipeline.jobfile import draft_sample
+from shadowsync.pipeline.jobfile import draft_places
+from shadowsync.pipeline.jobfile.draft_sample import read_sample
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.tests.unit.config.test_draft import draft, read, write
 
@@ -98,8 +99,9 @@ def test_a_file_that_is_longer_than_the_sample_is_not_whole(
 ) -> None:
     file = write(tmp_path / "log.csv", {"click": [0, 1] * 500, "item": ["a", "b"] * 500})
     assert draft(file)[0].startswith("# Drafted by `shadowsync init` from all 1,000 rows of")
-    monkeypatch.setattr(draft_sample, "SAMPLE_BYTES", file.stat().st_size // 2)
-    sample = draft_sample.read_sample(str(file))
+    monkeypatch.setattr(draft_places, "SAMPLE_BYTES", file.stat().st_size // 2)
+    monkeypatch.setattr(draft_places, "_LEAST_BYTES", 64)
+    sample = read_sample(str(file))
     assert not sample.whole
     assert 900 < sample.rows < 1100
 
