@@ -11,6 +11,7 @@ import click
 from . import __version__
 from .commands.algos import algos
 from .commands.chaos import chaos
+from .commands.check import check
 from .commands.compare import compare
 from .commands.evaluate import evaluate
 from .commands.export import export
@@ -176,7 +177,7 @@ def profile(
 
 
 COMMANDS = (
-    *(algos, chaos, compare, evaluate, export, generate, health, hub, init, key),
+    *(algos, chaos, check, compare, evaluate, export, generate, health, hub, init, key),
     *(merge, plan, predict, prepare, render, resume, scale, serve, simulate, stop, top, tune),
     *(coordinator, embedding, reader, sync, trainer),
 )

@@ -26,6 +26,7 @@ ROLES = ["reader", "trainer", "embedding", "sync"]
 
 def test_commands() -> None:
     other = [
+        "check",
         "export",
         "health",
         "hub",

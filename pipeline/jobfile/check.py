@@ -1,0 +1,177 @@
+"""A look at a job before it runs: its files, its first rows as trained, shared rows of tables.
+
+Nothing is started, and torch is not imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from ..config.job import Job
+from ..data.bad_rows import printable
+from ..data.schema import ColumnTap
+from ..data.span import Span
+from ..errors import DataError
+from ..input.job_input import JobInput
+from ..input.sample import UnreportedBadRows
+from ..types import Uint64Array
+from .check_rows import ShownRow, first_rows
+from .ineffective import job_warnings
+
+CHECK_SECONDS = 0.7
+"""Time for reading rows, after the files were planned."""
+_ROWS: Final = 100_000
+_PLACES: Final = 24
+_PLACE_BYTES: Final = 1 << 18
+_SAMPLES: Final = 3
+
+
+@dataclass(frozen=True)
+class SharedRows:
+    """How many of a hashed table's ids share a row, among those looked at.
+
+    Attributes:
+        ids: different ids that were seen.
+        rows: rows of the table.
+        share: share of the values whose id shares its row with another id that was seen.
+        grows: whether each id has a row of its own, up to `rows`.
+    """
+
+    name: str
+    ids: int
+    rows: int
+    share: float
+    grows: bool
+
+
+@dataclass(frozen=True)
+class JobCheck:
+    """What was found.
+
+    Attributes:
+        files: files to train on.
+        looked_at: rows that were read; `bad` of them are malformed, `bad_samples` says why some are.
+        label_means: mean of each label.
+        rows: the first rows; empty for a topic.
+        tables: tables of ids by hash.
+        warnings: keys that have no effect, trainers that do not synchronize.
+    """
+
+    files: int
+    looked_at: int
+    bad: int
+    bad_samples: Sequence[str]
+    label_means: Mapping[str, float]
+    rows: Sequence[ShownRow]
+    tables: Sequence[SharedRows]
+    warnings: Sequence[str]
+
+
+class _BadRows(UnreportedBadRows):
+    """Keep why some rows are bad, without their line's number, which needs reading up to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.why: list[str] = []
+
+    def add(self, path: str, line: Callable[[], int], why: str, text: bytes) -> None:
+        """Count a row."""
+        super().add(path, line, why, text)
+        if len(self.why) < _SAMPLES:
+            self.why.append(f"{path}: {why}: {printable(text)}")
+
+
+def check_job(job: Job) -> JobCheck:
+    """Check a job's files against its schema, and look at some of its rows.
+
+    Every file is opened and its first rows are checked, as when the job starts; then rows at places all over
+    the files are read. Raises DataError and JobFileError as a job's start does.
+    """
+    source = JobInput(job, tap := ColumnTap())
+    spans = source.plan(job.data.path)
+    for paths in (job.data.validation_path, job.data.eval_path):
+        if paths:
+            source.plan(paths)
+    names = [table.name for table in job.tables]
+    hashes: dict[str, list[Uint64Array]] = {name: [] for name in names}
+    bad, rows, labels = _BadRows(), 0, []
+    until = time.monotonic() + CHECK_SECONDS
+    for place in _places(spans):
+        for chunk in source.chunks(place, bad):
+            rows += len(chunk.examples)
+            labels.append(np.vstack([chunk.examples.labels[None], *chunk.examples.other_labels[:, None]]))
+            for name in names:
+                if name in tap.hashes:
+                    hashes[name].append(tap.hashes[name])
+            break
+        if rows >= _ROWS or time.monotonic() > until:
+            break
+    if not rows:
+        raise DataError(
+            f"has no usable row among those looked at{_because(bad.why)}",
+            where=job.data.path[0],
+            remedy="correct [data.columns] or the rows",
+        )
+    means = np.concatenate(labels, axis=1).mean(axis=1)
+    return JobCheck(
+        files=len({span.path for span in spans}),
+        looked_at=rows + bad.count,
+        bad=bad.count,
+        bad_samples=bad.why,
+        label_means=dict(zip(job.data.label_names or ("label",), map(float, means), strict=True)),
+        rows=first_rows(job, spans[0]),
+        tables=list(_shared_rows(job, hashes)),
+        warnings=job_warnings(job),
+    )
+
+
+def _because(why: Sequence[str]) -> str:
+    return f": {why[0]}" if why else ""
+
+
+def _places(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield short pieces all over the spans, in an order that is spread at each moment."""
+    places = [place for span in _spread(spans) for place in _in_span(span, -(-_PLACES // len(spans)))]
+    order = sorted(range(len(places)), key=lambda at: int(f"{at:016b}"[::-1], 2))
+    return (places[at] for at in order)
+
+
+def _spread(spans: Sequence[Span]) -> list[Span]:
+    if len(spans) <= _PLACES:
+        return list(spans)
+    return [spans[at * (len(spans) - 1) // (_PLACES - 1)] for at in range(_PLACES)]
+
+
+def _in_span(span: Span, count: int) -> list[Span]:
+    size = span.stop - span.start
+    if span.kind == "bytes" and size > 2 * _PLACE_BYTES:
+        count = min(count, size // _PLACE_BYTES)
+        starts = [span.start + at * (size - _PLACE_BYTES) // max(1, count - 1) for at in range(count)]
+        return [replace(span, start=start, stop=start + _PLACE_BYTES) for start in starts]
+    if span.kind == "row_groups":
+        count = min(count, size)
+        return [
+            replace(span, start=group, stop=group + 1)
+            for group in (span.start + at * size // count for at in range(count))
+        ]
+    return [span]
+
+
+def _shared_rows(job: Job, hashes: Mapping[str, Sequence[Uint64Array]]) -> Iterator[SharedRows]:
+    """Yield each table of ids by hash; a prepared folder has no hashes of theirs."""
+    fixed = {column.name for column in job.data.table_columns if column.fixed_rows is not None}
+    for table in job.tables:
+        parts = hashes.get(table.name, [])
+        if table.name in fixed or not parts:
+            continue
+        ids, times = np.unique(np.concatenate(parts), return_counts=True)
+        # The row of an id is its hash's upper half, scaled to the rows of the table.
+        rows = ((ids >> np.uint64(32)) * np.uint64(table.rows)) >> np.uint64(32)
+        _, row, ids_of_row = np.unique(rows, return_inverse=True, return_counts=True)
+        shared = 0.0 if table.growth else float(times[ids_of_row[row] > 1].sum() / max(1, times.sum()))
+        yield SharedRows(table.name, len(ids), table.rows, shared, table.growth is not None)

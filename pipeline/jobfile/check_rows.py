@@ -1,0 +1,153 @@
+"""The first rows of a job's input: each value, and what the model sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..config.job import Job
+from ..data.bad_rows import printable
+from ..data.line_parser import LineParser
+from ..data.paths import open_for_arrow, read_errors
+from ..data.record_schema import Records, RecordSchema
+from ..data.schema import Examples
+from ..data.schema_check import columns_of, delimiter_of
+from ..data.span import Span
+from ..data.text import line_blocks, without_first_line
+from ..input.job_input import JobInput
+from ..input.sample import UnreportedBadRows
+from ..types import Float64Array
+
+SHOWN_ROWS: Final = 3
+_SHOWN_CHARACTERS: Final = 24
+_PEEK_BYTES: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row by column: the value in the file, and what is trained.
+
+    Attributes:
+        values: by the column's name (value, trained); the value is "" where the file's is not shown.
+        fault: why the row is malformed; "" if it is not.
+    """
+
+    values: Mapping[str, tuple[str, str]]
+    fault: str = ""
+
+
+def first_rows(job: Job, span: Span) -> list[ShownRow]:
+    """Return the first rows of a span, malformed ones included.
+
+    A prepared folder, and files without `data.columns`, are shown as they are trained alone; of a topic there
+    are none. Raises DataError for a file that cannot be read.
+    """
+    if span.kind == "offsets":
+        return []
+    if not job.data.columns or job.data.prepared:
+        chunk = next(iter(JobInput(job).chunks(span, UnreportedBadRows())), None)
+        if chunk is None:
+            return []
+        examples = chunk.examples.slice(0, SHOWN_ROWS)
+        return [ShownRow(_trained(job, examples, row, {})) for row in range(len(examples))]
+    schema = RecordSchema(job.data, job.table_rows, None, job.growing_tables)
+    raw = _parquet(span, schema) if job.data.format == "parquet" else _text(span, schema)
+    records = schema.records(raw)
+    return [
+        ShownRow(_trained(job, records.examples, row, raw, records.times), _fault(records, row))
+        for row in range(len(records.bad))
+    ]
+
+
+def _text(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
+    data = schema.data
+    names = columns_of(span.path, schema)
+    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path)
+    for number, block in enumerate(line_blocks(span, _PEEK_BYTES, encoding=data.encoding)):
+        lines = without_first_line(block) if data.header and number == 0 else block
+        if lines.stop:
+            columns = parser.parse(lines).columns
+            return {name: column.slice(0, SHOWN_ROWS) for name, column in columns.items()}
+    return {name: pa.array([], pa.string()) for name in schema.sources}
+
+
+def _parquet(span: Span, schema: RecordSchema) -> dict[str, pa.Array]:
+    with read_errors(span.path), open_for_arrow(span.path) as source, pq.ParquetFile(source) as file:
+        found = next(file.iter_batches(SHOWN_ROWS, columns=schema.sources, use_threads=False), None)
+    return {} if found is None else {name: found.column(name) for name in schema.sources}
+
+
+def _fault(records: Records, row: int) -> str:
+    return next((f"{fault.name} is {fault.wanted}" for fault in records.faults if fault.rows[row]), "")
+
+
+def _trained(
+    job: Job, examples: Examples, row: int, raw: Mapping[str, pa.Array], times: Float64Array | None = None
+) -> dict[str, tuple[str, str]]:
+    """Return each column's value in the file and what is trained, in the order of the job file."""
+    seen = {
+        **_labels(job, examples, row),
+        **_numbers(job, examples, row),
+        **_table_rows(job, examples, row),
+    }
+    found = {}
+    for name, column in job.data.columns.items():
+        source = column.source or name
+        value = _shown(raw[source][row].as_py()) if source in raw and column.in_file else ""
+        if column.kind == "timestamp" and times is not None:
+            seen[name] = _time(float(times[row]))
+        elif column.kind == "weight" and len(examples.weights):
+            seen[name] = f"{examples.weights[row]:g}"
+        if name in seen:
+            found[name] = (value, seen[name])
+    return found or {name: ("", text) for name, text in seen.items()}
+
+
+def _labels(job: Job, examples: Examples, row: int) -> dict[str, str]:
+    names: Sequence[str] = job.data.label_names or ("label",)
+    values = (examples.labels[row], *(others[row] for others in examples.other_labels))
+    return {name: f"{value:g}" for name, value in zip(names, values, strict=True)}
+
+
+def _numbers(job: Job, examples: Examples, row: int) -> dict[str, str]:
+    names = [name for name, column in job.data.columns.items() if column.kind == "dense"]
+    names = names or [f"I{number + 1}" for number in range(examples.dense.shape[1])]
+    return {name: f"{value:.4g}" for name, value in zip(names, examples.dense[row], strict=True)}
+
+
+def _table_rows(job: Job, examples: Examples, row: int) -> dict[str, str]:
+    tables = job.tables
+    single = [table for table in tables if not table.pooling]
+    found = {
+        table.name: "a row of its own" if table.growth else f"row {examples.rows[at, row]}"
+        for at, table in enumerate(single)
+    }
+    bags = [table for table in tables if table.pooling]
+    begin = 0
+    for at, table in enumerate(bags):
+        lengths = examples.bags.lengths[at]
+        first = begin + int(lengths[:row].sum())
+        rows = examples.bags.rows[first : first + int(lengths[row])].tolist()
+        begin += int(lengths.sum())
+        found[table.name] = f"{len(rows)} rows of their own" if table.growth else f"rows {rows}"
+    return found
+
+
+def _time(seconds: float) -> str:
+    """Return a time in UTC; the number itself where it is beyond the years that have names."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%a %Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+    return printable(text, _SHOWN_CHARACTERS)

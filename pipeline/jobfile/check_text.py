@@ -1,0 +1,73 @@
+"""The check of a job as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ..config.job import Job
+from ..text.format import counted, number, percent
+from .check import JobCheck
+from .check_rows import ShownRow
+
+_MUCH: Final = 0.05
+
+
+def check_lines(job: Job, found: JobCheck) -> Iterator[str]:
+    """Yield the lines to print."""
+    yield f"{job.run.name}: fits {counted(found.files, 'file')}; looked at {counted(found.looked_at, 'row')}"
+    if found.bad:
+        yield f"malformed: {found.bad:,} ({percent(found.bad / found.looked_at, 1)}), for example"
+        yield from (f"  {sample}" for sample in found.bad_samples)
+    for name, mean in found.label_means.items():
+        said = "" if 0 < mean < 1 else ": all the same, so nothing can be learned"
+        yield f"label {name}: mean {number(mean)}{said}"
+    yield from _shown_rows(job, found.rows)
+    yield from _shared(found)
+    if found.warnings:
+        yield ""
+        yield "take note:"
+        yield from (f"  {one}" for one in found.warnings)
+
+
+def _shown_rows(job: Job, rows: Sequence[ShownRow]) -> Iterator[str]:
+    if not rows:
+        return
+    yield ""
+    yield f"the first {counted(len(rows), 'row')}, and what is trained:"
+    head = ["column", "kind", *(f"row {at + 1}" for at in range(len(rows)))]
+    lines = [head]
+    for name in rows[0].values:
+        column = job.data.columns.get(name)
+        cells = [_cell(*row.values[name]) if not row.fault else "malformed" for row in rows]
+        lines.append([name, column.kind if column else "", *cells])
+    yield from _aligned(lines)
+    yield from (f"  row {at + 1} is malformed: {row.fault}" for at, row in enumerate(rows) if row.fault)
+
+
+def _cell(value: str, trained: str) -> str:
+    return f"{value} -> {trained}" if value else trained
+
+
+def _shared(found: JobCheck) -> Iterator[str]:
+    if not found.tables:
+        return
+    yield ""
+    yield "ids among the rows looked at; more rows have more of them:"
+    lines = [["table", "ids", "rows", "share a row with another id"]]
+    for table in found.tables:
+        said = percent(table.share, 1)
+        if table.grows:
+            said = (
+                "none: the table grows" if table.ids <= table.rows else "none, but it is full: ids lose rows"
+            )
+        elif table.share > _MUCH:
+            said += f' of the values: give tables.{table.name} more rows, or kind = "growing"'
+        lines.append([table.name, f"{table.ids:,}", f"{table.rows:,}", said])
+    yield from _aligned(lines)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
