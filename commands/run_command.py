@@ -135,11 +135,12 @@ async def _supervised(
 ) -> tuple[ExitCode, str, Report | None, Path | None]:
     from ..nodes.supervisor.supervisor import Supervisor
     from ..pipeline.jobfile.extras import left_out
-    from ..pipeline.jobfile.ineffective import ineffective_keys
+    from ..pipeline.jobfile.ineffective import job_warnings
     from ..watch.live import display
 
     if not quiet:
-        for text in filter(None, (left_out(job), *map(str, ineffective_keys(job)))):
+        most = None if autoscale is None else autoscale.most
+        for text in filter(None, (left_out(job), *job_warnings(job, most))):
             click.echo(text, err=True)
     shown = display(quiet=quiet)
     supervisor = Supervisor(

@@ -16,7 +16,15 @@ from ..pipeline.report.wording import emulated_links
 from ..pipeline.report.write import describe_hardware, versions
 from ..pipeline.text.wall_clock import timestamp
 from .record import Comparison, Run, VariantRecord
-from .variants import REFERENCE, Variant, parse_variants, reference_job, slug, variant_job
+from .variants import (
+    REFERENCE,
+    Variant,
+    parse_variants,
+    reference_job,
+    require_several_trainers,
+    slug,
+    variant_job,
+)
 
 T = TypeVar("T")
 
@@ -44,6 +52,7 @@ def check(base: Job, algorithms: str, seeds: int) -> list[Variant]:
     check_stateless(reference, build_model(reference))
     require_fixed_input(base)
     plan_input(base)
+    require_several_trainers([base.trainer.count], "--set trainer.count=4")
     return variants
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +17,19 @@ NO_SYNC: Final = "none"
 # A variant at a fixed rate, or without rounds, has no gap to control.
 UNCONTROLLED: Final = {"control": "off", "control_bound": None, "control_max_gap": None}
 _EXAMPLE: Final = "write name, name@5 for a fixed rate, or name:key=value@5 with options"
+
+
+def require_several_trainers(counts: Sequence[int], option: str) -> None:
+    """Raise JobFileError unless some run has trainers that synchronize.
+
+    `option` says how to have more.
+    """
+    if max(counts) == 1:
+        raise JobFileError(
+            "trainer.count: 1; one trainer has no other to synchronize with, so under each algorithm it would"
+            " be the same run",
+            remedy=f"give more trainers: {option}",
+        )
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,19 @@ def check_space(space: Sequence[Dimension], base: Job) -> None:
                 raise JobFileError(
                     f"--search: {dimension.key} = {value}: {error.what}", remedy=error.remedy
                 ) from error
+    _check_sync_keys(space, base)
+
+
+def _check_sync_keys(space: Sequence[Dimension], base: Job) -> None:
+    """Raise JobFileError for keys of synchronization where no trial has two trainers."""
+    counts = [value for one in space if one.key == "trainer.count" for value in one.examples()]
+    keys = [one.key for one in space if one.key.startswith("sync.")]
+    if keys and all(count == 1 for count in counts or [base.trainer.count]):
+        raise JobFileError(
+            f"--search: {', '.join(keys)} would make no difference: the job has one trainer, which has no"
+            " other to synchronize with",
+            remedy="give more trainers: --set trainer.count=4; or search other keys",
+        )
 
 
 def trial_job(base: Job, parameters: Parameters, name: str, directory: str) -> Job:

@@ -23,6 +23,7 @@ from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import duration, number
 from ..record import read_json
 from ..runner import PrintLine
+from ..variants import require_several_trainers
 from .page import print_virtual_table, render_virtual_markdown, render_virtual_page
 from .plan import (
     VirtualRun,
@@ -54,6 +55,7 @@ def start_virtual_comparison(
     """Start a virtual comparison in a new folder beside the job's runs."""
     plan, jobs = make_virtual_plan(base, algorithms, trainers, seeds, timing)
     require_fixed_input(base)
+    require_several_trainers(trainers, "--trainers 1,2,4")
     if plan_input(base).validation:
         print_line(
             "validation is not emulated: its rows are neither trained on nor scored, no run ends early"

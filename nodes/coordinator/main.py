@@ -22,7 +22,7 @@ from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
 from ...pipeline.errors import DataError, ExitCode, JobFileError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
-from ...pipeline.jobfile.ineffective import ineffective_keys
+from ...pipeline.jobfile.ineffective import job_warnings
 from ...pipeline.jobfile.named_code import code_of, note_named_code
 from ...pipeline.performance.render import write_profile
 from ...pipeline.report.model import Report
@@ -134,7 +134,7 @@ async def run_coordinator(
         )
     state, store, restored = await make_state(settings, plan, takeover)
     process.log_to(state.folder, "coordinator")
-    for found in ineffective_keys(job):
+    for found in job_warnings(job):
         log.warning("%s", found)
     server = CoordinatorServer(settings, state, store, process)
     watching = Monitoring(server, partial(build_status, state))
@@ -312,7 +312,7 @@ def _conclude(
             remedy="give files with at least one good row",
         )
         return error.exit_code, str(error), None
-    warnings = [*insecurities(server.settings), *map(str, ineffective_keys(state.job))]
+    warnings = [*insecurities(server.settings), *job_warnings(state.job)]
     began = wall_clock.now() - timedelta(seconds=state.seconds())
     started_at = began.isoformat(timespec="seconds")
     report = build_report(state, stored, outcome, eval_files, started_at, warnings)

@@ -26,3 +26,14 @@ def test_run_says_it_before_anything_else(starter: Starter, job_file: JobMaker) 
     wait_until(lambda: process.poll() is not None, "it is refused", 60.0)
     assert process.code == 2, process.text()
     assert SAID in process.text()
+
+
+def test_trainers_that_never_synchronize_are_said(cluster: ClusterMaker) -> None:
+    said = 'sync.algorithm: "none" leaves 2 trainers without synchronization'
+    own = cluster({"sync": {"algorithm": "none"}, "trainer": {"count": 2}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    assert [text for text in own.run.report.warnings if text.startswith(said)]
+    assert any(line["text"].startswith(said) for line in own.run.log("coordinator"))
+    own = cluster({"sync": {"algorithm": "none"}, "trainer": {"count": 1}}).start()
+    assert own.wait() == 0, own.coordinator.text()
+    assert not [text for text in own.run.report.warnings if "without synchronization" in text]

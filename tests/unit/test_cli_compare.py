@@ -96,3 +96,18 @@ def test_a_job_that_does_not_end_by_itself_is_refused(refuse: Callable[..., str]
     assert refuse(2, *command, "--set", "data.follow=true") == (
         "data.follow: true given; such a job does not end by itself; add --set data.follow=false"
     )
+
+
+@pytest.mark.parametrize("more", [[], ["--virtual"], ["--virtual", "--trainers", "1"]])
+def test_one_trainer_is_no_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.tsv").write_text("".join(f"{at % 2}\t{at}\tab\n" for at in range(200)))
+    small = "dense_features = 1\ncategorical_features = 1\n"
+    Path("job.toml").write_text(f'[data]\nformat = "criteo_tsv"\npath = "log.tsv"\n{small}')
+    done = CliRunner().invoke(main, ["compare", "job.toml", "--algorithms", "none,easgd", *more])
+    assert done.exit_code == 2, done.output
+    assert "one trainer has no other to synchronize with" in done.output
+    assert "give more trainers: --" in done.output
+    assert sorted(os.listdir(".")) == ["job.toml", "log.tsv"]

@@ -7,7 +7,13 @@ from collections.abc import Callable
 import pytest
 from pydantic import BaseModel
 from shadowsync.pipeline.config.job import Job
-from shadowsync.pipeline.jobfile.ineffective import RULES, WITH_CENTER, WITHOUT_CENTER, ineffective_keys
+from shadowsync.pipeline.jobfile.ineffective import (
+    RULES,
+    WITH_CENTER,
+    WITHOUT_CENTER,
+    ineffective_keys,
+    job_warnings,
+)
 from shadowsync.sync_algos.catalog.built_in import NEEDS_CENTER
 
 Load = Callable[..., Job]
@@ -189,3 +195,15 @@ def test_every_key_was_looked_at() -> None:
     assert len(every) > 120
     assert every - ruled == _named(ALWAYS)
     assert ruled <= every
+
+
+def test_several_trainers_without_synchronization(load: Load) -> None:
+    job = load("", "sync.algorithm=none", "trainer.count=3")
+    (text,) = job_warnings(job)
+    assert text.startswith('sync.algorithm: "none" leaves 3 trainers without synchronization')
+    alone = load("", "sync.algorithm=none", "trainer.count=1")
+    assert job_warnings(alone) == []
+    # With --autoscale others join.
+    (text,) = job_warnings(alone, 8)
+    assert "leaves up to 8 trainers" in text
+    assert job_warnings(load("", "trainer.count=3")) == []

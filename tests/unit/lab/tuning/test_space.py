@@ -13,7 +13,19 @@ from shadowsync.pipeline.errors import JobFileError
 def a_job(**changes: dict[str, Any]) -> Job:
     data = {"format": "criteo_tsv", "path": ["part.tsv"]}
     sync = {"algorithm": "easgd", "options": {"elastic_rate": 0.3}}
-    return Job.model_validate({"data": data, "sync": sync} | changes)
+    return Job.model_validate({"data": data, "sync": sync, "trainer": {"count": 2}} | changes)
+
+
+def test_keys_of_synchronization_need_two_trainers() -> None:
+    alone = a_job(trainer={"count": 1})
+    said = "sync.algorithm, sync.gap would make no difference: the job has one trainer"
+    for more in ([], ["trainer.lr=1e-4..1"], ["trainer.count=1"]):
+        with pytest.raises(JobFileError, match=said) as refused:
+            check_space(parse_space(["sync.algorithm=easgd,ma", "sync.gap=1..64", *more]), alone)
+        assert "--set trainer.count=4" in refused.value.remedy
+    check_space(parse_space(["sync.algorithm=easgd,ma", "trainer.count=1,2"]), alone)
+    check_space(parse_space(["trainer.lr=1e-4..1"]), alone)
+    check_space(parse_space(["sync.algorithm=easgd,ma"]), a_job())
 
 
 def test_searches_are_parsed() -> None:
