@@ -115,8 +115,10 @@ def line_of(status: Status) -> str:
         left = status.progress.seconds_left
         end = f", {duration(round(left))} left" if left else ""
         parts.append(f"{percent(status.progress.fraction):>4}{end}")
-    if status.speed.mean is not None:
-        parts.append(f"{count(status.speed.mean):>9} examples/s")
+    # Of the last seconds: a job that waits, for input or for a validation, has another mean.
+    speed = status.speed.mean if status.speed.now is None else status.speed.now
+    if speed is not None:
+        parts.append(f"{count(speed):>9} examples/s")
     if status.quality.ne is not None:
         parts.append(f"NE {number(status.quality.ne)}")
     if status.ledger.bad_rows:

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
@@ -29,18 +29,26 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def at_priority(nice: int, work: Callable[[], T]) -> T:
+def at_priority(nice: int, work: Generator[None, None, T], urgent: threading.Event | None = None) -> T:
     """Run `work` on a thread whose priority is lower by `nice`; return its result.
 
-    With 0 this thread runs it. The thread ends with its work, since only root can raise a priority again;
-    this thread keeps its own. Raises what `work` raises. Where threads have no priority of their own, which
-    is so everywhere but on Linux, this thread runs it, which is logged once.
+    With 0 this thread runs it. Once `urgent` is set, this thread runs what is left after the next `yield` of
+    the work: only root can raise a thread's priority again, so the other thread ends. Raises what `work`
+    raises. Where threads have no priority of their own, which is so everywhere but on Linux, this thread runs
+    it, which is logged once.
     """
     _set_session(nice)
-    if not nice or not _has_thread_priorities():
-        return work()
-    with ThreadPoolExecutor(1, "background", _lower_thread, (nice,)) as pool:
-        return pool.submit(work).result()
+    try:
+        if nice and _has_thread_priorities():
+            with ThreadPoolExecutor(1, "background", _lower_thread, (nice,)) as pool:
+                while urgent is None or not urgent.is_set():
+                    pool.submit(next, work).result()
+            _set_session(0)
+        while True:
+            next(work)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def lower_process(nice: int = BACKGROUND_NICE) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +87,18 @@ def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
 
 
 def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
-    """Score every example of the spans in order, on this thread.
+    """Score every example of the spans in order, on this thread; raises as `score_in_pieces`."""
+    pieces = score_in_pieces(model, spans)
+    try:
+        while True:
+            next(pieces)
+    except StopIteration as end:
+        scores: SpanScores = end.value
+        return scores
+
+
+def score_in_pieces(model: SavedModel, spans: Iterable[Span]) -> Generator[None, None, SpanScores]:
+    """Score every example of the spans in order; yield after each batch, and return the scores.
 
     Raises DataError for files that cannot be read and for examples that cannot be scored.
     """
@@ -104,6 +115,7 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
                 where=paths.get(batch.id.span, ""),
                 remedy="use an earlier checkpoint, or fix what the model computes for these rows",
             ) from error
+        yield
     return SpanScores(sums, bad_rows.count, str(bad_rows.first[0]) if bad_rows.first else "")
 
 

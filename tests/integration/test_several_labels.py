@@ -24,6 +24,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.jobfile.load import load_job
 from shadowsync.pipeline.metrics.quality import QualitySums
+from shadowsync.pipeline.performance.priority import at_priority
 from shadowsync.pipeline.prepare.preparation import prepare_folder
 from shadowsync.pipeline.saved_model.evaluate import evaluate_model
 from shadowsync.pipeline.saved_model.export import export_model
@@ -248,7 +249,7 @@ def test_validation_and_its_series(run: RunFolder) -> None:
     assert validation.best_metrics["auc/bought"] > 0.6
     assert validation.best_metrics["ne/bought"] != validation.best
     assert "NE of bought" in (run.folder / "report.md").read_text()
-    reply = score({"checkpoint": str(run.folder / "checkpoint"), "spans": []})
+    reply = at_priority(0, score({"checkpoint": str(run.folder / "checkpoint"), "spans": []}))
     assert QualitySums.from_array(np.array(reply["sums"])).examples == 0
     (events,) = (run.folder / "tensorboard").iterdir()
     content = events.read_bytes()

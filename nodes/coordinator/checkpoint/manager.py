@@ -97,9 +97,7 @@ class CheckpointManager:
         self._waiting: deque[str] = deque()
         self._pinned = 0
         self._yields = job.run.background_priority == "low"
-        self._scorer = CheckpointScorer()
-        if self._yields and not every.wait:
-            self._scorer.nice = BACKGROUND_NICE
+        self._scorer = CheckpointScorer(BACKGROUND_NICE if self._yields and not every.wait else 0)
         self._scoring: asyncio.Task[Any] | None = None
         self.validation = ValidationState(job.validation)
         # What a coordinator that died had taken over, and scored.
@@ -141,7 +139,7 @@ class CheckpointManager:
         if not self._validates:
             return
         # From here on the end of the job waits for it.
-        self._scorer.nice = 0
+        self._scorer.hurry()
         if self.ended_early:
             await self._skip_waiting()
         if self._scoring is not None:
@@ -234,6 +232,7 @@ class CheckpointManager:
         # If training ends now, nothing more is trained, unless a shard lacks batches.
         if not self.ended_early or not self._state.ledger.owed.is_settled:
             await self._end_pause(number)
+        self._state.end_pause()
 
     async def _end_pause(self, number: int) -> None:
         """Resume all trainers."""

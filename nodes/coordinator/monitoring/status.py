@@ -74,7 +74,7 @@ def build_status(state: JobState, cursor: Cursor | None, known_incidents: int) -
         run=state.folder.name,
         algorithm=state.job.sync.algorithm,
         mode=state.job.sync.mode if state.job.sync.algorithm != "none" else "none",
-        phase=state.phase.value,
+        phase=_phase_of(state),
         page=state.page,
         seconds=now,
         node_timeout_seconds=state.job.run.node_timeout_seconds,
@@ -127,6 +127,11 @@ def curve_parts(state: JobState, cursor: Cursor) -> dict[str, CurvePart]:
     return parts_of(curves, cursor)
 
 
+def _phase_of(state: JobState) -> str:
+    waits = state.phase is JobPhase.TRAINING and state.is_paused
+    return "waiting for a validation" if waits else state.phase.value
+
+
 def _quality(state: JobState) -> Quality:
     metrics = state.training_metrics
     labels = {name: LabelNe(ne=ne, ne_recent=recent) for name, (ne, recent) in metrics.ne_by_label.items()}
@@ -142,7 +147,7 @@ def _progress(state: JobState) -> Progress:
     done = totals.distinct_examples + totals.untrained_examples
     done += restored + state.ledger.restored_left_out_examples
     left = max(0, expected.examples - done) if expected else None
-    training = state.phase is JobPhase.TRAINING
+    training = state.phase is JobPhase.TRAINING and not state.is_paused
     return Progress(
         trained=totals.trained_examples,
         distinct=totals.distinct_examples + restored,

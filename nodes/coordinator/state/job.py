@@ -94,7 +94,7 @@ class JobState:
         self.best_before: Scored | None = None
         self.scored: list[Scored] = []
         self.checkpoints_written = 0
-        self.pauses = 0
+        self.pauses, self.is_paused = 0, False
         # (seconds, node, what).
         self.events: list[tuple[float, str, str]] = []
         # Host and process by token, for watchers.
@@ -334,7 +334,12 @@ class JobState:
     def pause(self) -> int:
         """Record that training waits for a validation; return the pause's number, from 1."""
         self.pauses += 1
+        self.is_paused = True
         return self.pauses
+
+    def end_pause(self) -> None:
+        """Record that training has resumed, or ends."""
+        self.is_paused = False
 
     def take_over_best(self, scored: Scored) -> None:
         """Record the score of the resumed run's best checkpoint, which this run begins with."""

@@ -144,7 +144,8 @@ class Membership:
     def place_of(self, role: str, former: str, free: Sequence[int]) -> list[int]:
         """Return the shard that a node comes back to, if any.
 
-        It was declared dead, when its token was `former`. `free` are those without a node. Raises ClusterError if it may not come back.
+        It was declared dead, when its token was `former`. `free` are those without a node. Raises
+        ClusterError if it may not come back.
         """
         before = self._members.get(former)
         if before is None or before.info.role != role or not before.was_silent:

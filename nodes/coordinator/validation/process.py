@@ -2,8 +2,9 @@
 
 A request is a line of JSON on standard input: `checkpoint` (its folder or URL), `spans`, and `nice`, by how
 much the priority of this score is lower than that of threads that train. The reply is a line of JSON on
-standard output: the score, or `error`. When standard input closes, the coordinator is gone, and this process
-ends at once.
+standard output: the score, or `error`. The line URGENT says that something waits for the current score, which
+goes on at the usual priority. When standard input closes, the coordinator is gone, and this process ends at
+once.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import os
 import queue
 import sys
 import threading
-from typing import Any
+from collections.abc import Generator
+from typing import Any, Final
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
 from ....pipeline.performance.priority import at_priority
+
+URGENT: Final = "urgent"
 
 
 def main() -> None:
@@ -24,27 +28,29 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # Keep what a user's model prints out of the replies.
     os.dup2(2, 1)
-    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(requests,), name="stdin", daemon=True).start()
     while True:
-        print(json.dumps(_reply(json.loads(requests.get()))), file=replies, flush=True)
+        line, urgent = requests.get()
+        print(json.dumps(_reply(json.loads(line), urgent)), file=replies, flush=True)
 
 
-def score(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the checkpoint's metrics on the spans.
+def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
+    """Return the checkpoint's metrics on the spans; yield where another thread may go on.
 
     Raises CheckpointError, DataError or ResourceError.
     """
     import torch
 
     from ....pipeline.data.span import Span
-    from ....pipeline.saved_model.evaluate import score_spans
+    from ....pipeline.saved_model.evaluate import score_in_pieces
     from ....pipeline.saved_model.model import SavedModel
     from ....pipeline.wire.field_checks import record_of
 
     torch.set_num_threads(1)
     model = SavedModel.open(request["checkpoint"], trust=True)
-    scores = score_spans(model, [record_of(Span, values) for values in request["spans"]])
+    yield
+    scores = yield from score_in_pieces(model, [record_of(Span, values) for values in request["spans"]])
     sums = scores.sums
     return {
         "model": model.manifest.model,
@@ -55,16 +61,21 @@ def score(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reply(request: dict[str, Any]) -> dict[str, Any]:
+def _reply(request: dict[str, Any], urgent: threading.Event) -> dict[str, Any]:
     try:
-        return at_priority(int(request["nice"]), lambda: score(request))
+        return at_priority(int(request["nice"]), score(request), urgent)
     except ShadowSyncError as error:
         return {"error": str(error)}
 
 
-def _read_requests(requests: queue.SimpleQueue[str]) -> None:
+def _read_requests(requests: queue.SimpleQueue[tuple[str, threading.Event]]) -> None:
+    urgent = threading.Event()
     for line in sys.stdin:
-        requests.put(line)
+        if line.strip() == URGENT:
+            urgent.set()
+        else:
+            urgent = threading.Event()
+            requests.put((line, urgent))
     os._exit(int(ExitCode.STOPPED_BY_DEATH))
 
 

@@ -19,6 +19,7 @@ from ....pipeline.errors import ClusterError
 from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
+from .process import URGENT
 
 REPLY_LIMIT_BYTES: Final = 64 << 20
 
@@ -43,13 +44,12 @@ class CheckpointScorer:
     The process has one compute thread, and ends with this process. It is kept because its start takes
     seconds, most of them to import torch. Used on one loop, for one score at a time.
 
-    Attributes:
-        nice: how much lower the priority of the next scores is; 0 for those that training waits for.
+    Args:
+        nice: how much lower the priority of the scores is than that of threads that train.
     """
 
-    nice = 0
-
-    def __init__(self) -> None:
+    def __init__(self, nice: int) -> None:
+        self._nice = nice
         self._process: Process | None = None
         self._errors: asyncio.Task[str] | None = None
 
@@ -64,7 +64,7 @@ class CheckpointScorer:
         request = {
             "checkpoint": fspath(checkpoint),
             "spans": [values_of(span) for span in spans],
-            "nice": self.nice,
+            "nice": self._nice,
         }
         process = await self._started()
         assert process.stdin is not None
@@ -78,6 +78,12 @@ class CheckpointScorer:
         if not line.endswith(b"\n"):
             raise ClusterError(await self._end_text())
         return _score_of(json.loads(line))
+
+    def hurry(self) -> None:
+        """Score at the usual priority from here on, the current checkpoint, too: something waits for it."""
+        if self._nice and self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(f"{URGENT}\n".encode())
+        self._nice = 0
 
     async def close(self) -> None:
         """Kill the process, if there is one, and wait for its end."""

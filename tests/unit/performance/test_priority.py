@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from shadowsync.nodes.coordinator.validation import process as scoring_process
 from shadowsync.pipeline.performance import priority
 from shadowsync.pipeline.performance.priority import BACKGROUND_NICE, at_priority, thread_nice
 
+T = TypeVar("T")
 of_threads = pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
 
 
@@ -26,6 +29,12 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     priority._has_thread_priorities.cache_clear()
     yield tmp_path / "autogroup"
     priority._has_thread_priorities.cache_clear()
+
+
+def whole(work: Callable[[], T]) -> Generator[None, None, T]:
+    """Work that cannot be divided."""
+    yield
+    return work()
 
 
 def seen() -> tuple[int, int]:
@@ -44,7 +53,7 @@ def test_it_is_lower_while_it_works_and_that_of_others_is_not() -> None:
         return seen()
 
     with ThreadPoolExecutor(1) as other:
-        result = other.submit(at_priority, BACKGROUND_NICE, work)
+        result = other.submit(at_priority, BACKGROUND_NICE, whole(work))
         assert working.wait(60.0)
         assert seen() == before, "while it works"
         # A thread that starts meanwhile has the usual one, too.
@@ -61,12 +70,12 @@ def test_it_is_lower_while_it_works_and_that_of_others_is_not() -> None:
 
 @of_threads
 def test_one_that_training_waits_for_has_the_usual_priority() -> None:
-    assert at_priority(0, seen) == seen()
+    assert at_priority(0, whole(seen)) == seen()
 
 
 @of_threads
 def test_it_cannot_be_lower_than_the_lowest() -> None:
-    assert at_priority(15, lambda: at_priority(BACKGROUND_NICE, thread_nice)) == 19
+    assert at_priority(15, whole(lambda: at_priority(BACKGROUND_NICE, whole(thread_nice)))) == 19
 
 
 @of_threads
@@ -75,7 +84,7 @@ def test_what_it_raises_is_raised() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        at_priority(BACKGROUND_NICE, fail)
+        at_priority(BACKGROUND_NICE, whole(fail))
 
 
 def test_without_priorities_of_threads_it_works_and_says_so_once(
@@ -84,7 +93,7 @@ def test_without_priorities_of_threads_it_works_and_says_so_once(
     monkeypatch.setattr(sys, "platform", "darwin")
     caplog.set_level(logging.INFO, priority.log.name)
     here = threading.get_native_id()
-    assert [at_priority(BACKGROUND_NICE, threading.get_native_id) for _ in range(3)] == [here] * 3
+    assert [at_priority(BACKGROUND_NICE, whole(threading.get_native_id)) for _ in range(3)] == [here] * 3
     assert caplog.text.count("threads have none of their own on this system") == 1
 
 
@@ -97,7 +106,7 @@ def test_where_it_is_forbidden_it_works_and_says_so(
 
     usual = thread_nice()
     monkeypatch.setattr(os, "setpriority", forbid)
-    assert at_priority(BACKGROUND_NICE, thread_nice) == usual
+    assert at_priority(BACKGROUND_NICE, whole(thread_nice)) == usual
     assert "it cannot be lowered (Operation not permitted)" in caplog.text
 
 
@@ -105,16 +114,46 @@ def test_a_session_of_its_own_gets_it_and_gets_it_back(
     session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Linux groups processes by session, their priorities do not count between sessions."""
-    at_priority(BACKGROUND_NICE, lambda: None)
+    at_priority(BACKGROUND_NICE, whole(lambda: None))
     assert not session.exists(), "in a session with others, such as a shell's, it is theirs, too"
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
-    assert at_priority(BACKGROUND_NICE, session.read_text) == str(BACKGROUND_NICE)
-    assert at_priority(0, session.read_text) == "0"
+    assert at_priority(BACKGROUND_NICE, whole(session.read_text)) == str(BACKGROUND_NICE)
+    assert at_priority(0, whole(session.read_text)) == "0"
+
+
+@of_threads
+def test_what_becomes_urgent_goes_on_at_the_usual_priority() -> None:
+    """After its next yield, on the thread that asked for it: the other one's cannot be raised."""
+    urgent, usual = threading.Event(), thread_nice()
+
+    def work() -> Generator[None, None, list[int]]:
+        nices = []
+        for piece in range(4):
+            nices.append(thread_nice())
+            if piece == 1:
+                urgent.set()
+            yield
+        return nices
+
+    assert at_priority(BACKGROUND_NICE, work(), urgent) == [usual + BACKGROUND_NICE] * 2 + [usual] * 2
+    # The control: nothing is urgent.
+    assert at_priority(BACKGROUND_NICE, work(), threading.Event()) == [usual + BACKGROUND_NICE] * 4
 
 
 @of_threads
 def test_a_checkpoint_is_scored_at_the_priority_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring_process, "score", lambda _: {"nice": thread_nice()})
-    usual = thread_nice()
-    assert scoring_process._reply({"nice": BACKGROUND_NICE}) == {"nice": usual + BACKGROUND_NICE}
-    assert scoring_process._reply({"nice": 0}) == {"nice": usual}
+    monkeypatch.setattr(scoring_process, "score", lambda _: whole(lambda: {"nice": thread_nice()}))
+    usual, urgent = thread_nice(), threading.Event()
+    assert scoring_process._reply({"nice": BACKGROUND_NICE}, urgent) == {"nice": usual + BACKGROUND_NICE}
+    assert scoring_process._reply({"nice": 0}, urgent) == {"nice": usual}
+    urgent.set()
+    assert scoring_process._reply({"nice": BACKGROUND_NICE}, urgent) == {"nice": usual}
+
+
+def test_only_the_current_request_becomes_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
+    monkeypatch.setattr(sys, "stdin", ["first\n", f"{scoring_process.URGENT}\n", "second\n"])
+    monkeypatch.setattr(os, "_exit", lambda _: None)
+    scoring_process._read_requests(requests)
+    taken = [requests.get_nowait() for _ in range(2)]
+    assert [(line, urgent.is_set()) for line, urgent in taken] == [("first\n", True), ("second\n", False)]

@@ -15,7 +15,7 @@ from shadowsync.pipeline.text.format import MISSING
 from shadowsync.pipeline.wire.keys.job_key import JobKey
 from shadowsync.tests.support.statuses import a_status
 from shadowsync.watch.attach import address_of, attach
-from shadowsync.watch.live import Lines, LiveTable, Silence, display
+from shadowsync.watch.live import Lines, LiveTable, Silence, display, line_of
 from shadowsync.watch.status import Incident, LedgerFigures, NodeStatus, Progress, Speed, SyncFigures
 from shadowsync.watch.table import MOST_NODES, table_of
 
@@ -109,6 +109,13 @@ def test_what_was_not_measured_is_no_zero() -> None:
     assert f"{MISSING}, mean {MISSING}" in text
     assert "left" not in text
     assert "%  0 examples" not in text
+
+
+def test_a_line_has_the_speed_of_now_and_else_the_mean() -> None:
+    idle = line_of(a_status(speed=Speed(now=0.0, mean=31_000.0)))
+    assert " 0 examples/s" in idle
+    assert "31,000" not in idle
+    assert "31,000 examples/s" in line_of(a_status(speed=Speed(mean=31_000.0)))
 
 
 def test_an_estimate_is_called_one() -> None:

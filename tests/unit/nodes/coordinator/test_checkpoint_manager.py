@@ -265,7 +265,7 @@ def test_what_training_waits_for_does_not_yield(
     nices: list[int] = []
 
     async def noted(scorer: CheckpointScorer, _: Path, __: list[Span]) -> CheckpointScore:
-        nices.append(scorer.nice)
+        nices.append(scorer._nice)
         return score(GOOD)
 
     monkeypatch.setattr(CheckpointScorer, "score", noted)

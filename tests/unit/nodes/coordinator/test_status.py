@@ -116,6 +116,21 @@ def test_figures_come_from_heartbeats_and_the_ledger(tmp_path: Path) -> None:
     on_coordinator(tmp_path, work)
 
 
+def test_training_that_waits_for_a_validation_is_not_called_training(tmp_path: Path) -> None:
+    def work(c: JobState) -> None:
+        for phase in (JobPhase.STARTING, JobPhase.TRAINING):
+            c.enter(phase)
+        assert build_status(c, None, 0).phase == "training"
+        c.pause()
+        waiting = build_status(c, None, 0)
+        assert waiting.phase == "waiting for a validation"
+        assert waiting.progress.seconds_left is None
+        c.end_pause()
+        assert build_status(c, None, 0).phase == "training"
+
+    on_coordinator(tmp_path, work)
+
+
 def test_an_embedding_node_that_has_just_joined_has_no_figures_yet(tmp_path: Path) -> None:
     def work(c: JobState) -> None:
         heartbeat(c, "embedding-0", c.seconds(), staleness_sum=6, staleness_count=3, staleness_max=4)
