@@ -15,7 +15,7 @@ from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ..pipeline.jobfile.named_code import code_of, note_named_code
 from ..pipeline.text.format import duration
 from ..sync_algos.catalog.built_in import NEEDS_CENTER
-from .runtime.process import PROBE, log_to_stderr, python
+from .runtime.process import PROBE, importing_torch, log_to_stderr, python
 from .runtime.role import Role
 from .runtime.settings import NodeSettings
 
@@ -117,6 +117,9 @@ def _make_role(name: str, job: Job) -> Role:
 
         require_topics_usable(job.data)
         return ReaderRole(job)
+    with importing_torch():
+        import torch  # noqa: F401
+
     if name == "embedding":
         from .embedding.role import EmbeddingRole
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -146,6 +146,25 @@ def interpreter() -> list[str]:
 def python(module: str, *arguments: str) -> list[str]:
     """Return the command that runs one of the ENTRY_POINTS in a new interpreter."""
     return [*interpreter(), "-m", module, *arguments]
+
+
+@contextlib.contextmanager
+def importing_torch() -> Iterator[None]:
+    """Be in a folder that lasts while a process imports torch.
+
+    Its arithmetic library ends a process whose working directory was removed ("Intel oneMKL FATAL ERROR:
+    Cannot load libtorch_cpu.so"), as Ray does with a job's folder. Once it is imported, that does not matter.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def runs(command_line: Sequence[str], module: str, *arguments: str) -> bool:

@@ -31,7 +31,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..runtime.process import CLI, FORK_SERVER, JOB_CHECK, RELAY, show_command_line
+from ..runtime.process import CLI, FORK_SERVER, JOB_CHECK, RELAY, importing_torch, show_command_line
 
 
 def why_not_fork(own_sockets: Collection[int] = ()) -> str:
@@ -287,7 +287,8 @@ def main() -> None:
     torch_pid = os.fork()
     if torch_pid == 0:
         light.close()
-        _import(TORCH)
+        with importing_torch():
+            _import(TORCH)
         request = _serve(torch, kill_at_end=kill_at_end)
     else:
         torch.close()

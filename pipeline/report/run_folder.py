@@ -98,7 +98,8 @@ def shown(path: Path) -> str:
     """Format a path for the user, relative if it is below the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
-    except ValueError:
+    except (ValueError, FileNotFoundError):
+        # It is not below it, or that was removed.
         return str(path)
 
 

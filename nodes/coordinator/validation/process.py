@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
 from ....pipeline.performance.priority import at_priority
+from ...runtime.process import importing_torch
 
 URGENT: Final = "urgent"
 
@@ -40,7 +41,8 @@ def score(request: dict[str, Any]) -> Generator[None, None, dict[str, Any]]:
 
     Raises CheckpointError, DataError or ResourceError.
     """
-    import torch
+    with importing_torch():
+        import torch
 
     from ....pipeline.data.span import Span
     from ....pipeline.saved_model.evaluate import score_in_pieces

@@ -32,6 +32,7 @@ from shadowsync.nodes.supervisor.starter import (
 )
 from shadowsync.pipeline.errors import ClusterError, JobFileError
 from shadowsync.tests.support.processes import is_alive, wait_until
+from torch.backends import mkl
 
 Work = Callable[[Starter], Coroutine[Any, Any, Any]]
 With = Callable[[Work], Any]
@@ -248,6 +249,47 @@ def test_the_light_server_has_no_torch_and_the_other_one_has(
         return said
 
     assert with_starter(work) == ["False False", "True True"]
+
+
+REMOVED = """
+import asyncio, os, sys
+from contextlib import closing
+from shadowsync.nodes.supervisor.child import Child
+from shadowsync.nodes.supervisor.starter import ForkStarter
+
+os.rmdir(os.getcwd())
+
+async def main(starter):
+    child = Child("role", 0, "", await starter.start([sys.argv[1]], torch=True))
+    await child.ended.wait()
+    await child.close()
+    print(child.code, list(child.lines))
+
+with closing(ForkStarter()) as starter:
+    asyncio.run(main(starter))
+"""
+
+
+def test_a_removed_working_directory_does_not_end_the_server(tmp_path: Path) -> None:
+    """Ray removes a job's folder when nobody seems to use it. The control: torch by itself ends there."""
+    control_text = "import os; os.rmdir(os.getcwd()); import torch"
+    child_text = "import torch; print((torch.ones(2) @ torch.ones(2)).item())"
+    texts = {"parent.py": REMOVED, "control.py": control_text, "child.py": child_text}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        folder = tmp_path / "removed"
+        folder.mkdir()
+        command = [sys.executable, str(tmp_path / name), str(tmp_path / "child.py")]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+    done = run("parent.py")
+    assert done.stdout == "0 ['2.0']\n", done.stderr
+    if mkl.is_available():
+        control = run("control.py")
+        assert control.returncode != 0
+        assert "Cannot load" in control.stderr + control.stdout
 
 
 def test_both_servers_show_a_short_command_line() -> None:
