@@ -7,7 +7,6 @@ history would take far too large steps. If no other trainer lives, a late one ta
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -17,7 +16,10 @@ from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.checkpoint.saved import Place, open_saved, own_checkpoint
 from ...pipeline.config.job import Job
 from ...pipeline.errors import CheckpointError, ShadowSyncError
+from ...pipeline.jobfile.load import validate_saved_job
+from ...pipeline.models.input_axes import canonical_name, copy_matching, input_axes
 from ...pipeline.models.optimizers import MISSED
+from ...pipeline.models.registry import MODELS
 from ...sync_algos.base import AlgorithmState
 from ..replica.buffer import write_elements
 from ..replica.replica import TrainerContext
@@ -68,7 +70,7 @@ def restore_trainer(context: TrainerContext, index: int) -> Restored | None:
     model, fresh = saved.dense(context)
     if fresh:
         raise saved.error(f"it has no {', '.join(fresh[:3])} of this shape, so it belongs to another model")
-    saved.copy_constants(context, context.constants.named())
+    saved.copy_constants(context)
     same_algorithm = saved.algorithm == job.sync.algorithm
     replica = saved.replica(index) if same_algorithm else None
     _copy(context.replica.flat, model if replica is None else replica, "replica", saved)
@@ -114,25 +116,31 @@ def _new_optimizer(context: TrainerContext) -> str:
 
 
 def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
-    job, flat = context.job, context.replica.flat
+    job = context.job
     if job.start.dense == "none":
-        fresh = [span.name for span in context.layout.spans]
-        return Restored(flat.cpu().clone(), saved.digest, fresh=tuple(fresh))
-    model, fresh = saved.dense(context)
-    taken = tuple(span.name for span in context.layout.spans if span.name not in fresh)
-    unused = sorted(set(saved.parameters) - set(taken) - set(context.constants.named()))
-    if job.start.dense == "all" and (fresh or unused):
-        raise saved.error(
-            f"it belongs to another model: {', '.join((*fresh, *unused)[:3])} cannot be taken over"
-        )
+        names = tuple(span.name for span in context.layout.spans)
+        return Restored(context.replica.flat.cpu().clone(), saved.digest, fresh=names)
+    model, shares = saved.matching(context)
+    spans = context.layout.spans
+    taken = tuple(span.name for span in spans if shares[span.name] == 1.0)
+    part = [span.name for span in spans if 0.0 < shares[span.name] < 1.0]
+    fresh = [span.name for span in spans if not shares[span.name]]
+    unused = saved.unused - set(context.constants.named())
+    if job.start.dense == "all" and (fresh or part or unused):
+        some = ", ".join((*fresh, *part, *sorted(unused))[:3])
+        raise saved.error(f"it belongs to another model: {some} cannot be taken over")
     # A bias fits any layer of the same width, so biases alone do not count as something in common.
-    weights = any(len(span.shape) > 1 for span in context.layout.spans if span.name in taken)
+    weights = any(len(span.shape) > 1 and shares[span.name] for span in spans)
     if not weights and not saved.shares_tables(job):
         raise saved.error("it belongs to another model: none of its weights and tables are in this job")
-    flat.copy_(model)
+    context.replica.flat.copy_(model)
     # Not buffers, which are part of the model's code.
-    saved.copy_constants(context, taken)
-    return Restored(model, saved.digest, taken=taken, fresh=tuple(fresh))
+    constants = context.constants.named()
+    for span, view in context.layout.views(model):
+        if span.frozen:
+            constants[span.name].copy_(view)
+    partly = [f"{name} ({1.0 - shares[name]:.1%} of it)" for name in part]
+    return Restored(model, saved.digest, taken=taken, fresh=(*fresh, *partly))
 
 
 def _copy_optimizer(context: TrainerContext, saved: SavedTrainers, index: int) -> None:
@@ -154,7 +162,11 @@ def _copy(target: torch.Tensor, values: torch.Tensor, name: str, saved: SavedTra
 
 
 class SavedTrainers:
-    """The dense part of a checkpoint: model, trainers' files, algorithm's state."""
+    """The dense part of a checkpoint: model, trainers' files, algorithm's state.
+
+    Attributes:
+        unused: names of its parameters that no model has taken whole.
+    """
 
     def __init__(self, folder: Place, manifest: CheckpointManifest) -> None:
         self._folder = folder
@@ -163,6 +175,7 @@ class SavedTrainers:
         self._model = self._reader("dense")
         self.digest = manifest.digest
         self.parameters = self._model.names
+        self.unused = set(self.parameters)
         self.algorithm = str(manifest.job.get("sync", {}).get("algorithm", ""))
 
     def error(self, what: str) -> CheckpointError:
@@ -185,11 +198,37 @@ class SavedTrainers:
                 fresh.append(span.name)
         return flat, fresh
 
-    def copy_constants(self, context: TrainerContext, names: Iterable[str]) -> None:
-        """Copy the saved constants of these names and of the same shape."""
-        wanted = set(names) & set(self.parameters)
+    def matching(self, context: TrainerContext) -> tuple[torch.Tensor, dict[str, float]]:
+        """Return the saved model as far as it fits, flat on the CPU, and the share of each parameter.
+
+        Of parameters whose elements belong to columns those of columns that are still there are taken,
+        wherever they are now; the others by name and shape. What is not taken keeps the replica's values.
+        `unused` has the names of the saved ones that were not taken whole.
+        """
+        flat, shares = context.replica.flat.detach().cpu().clone(), {}
+        job = context.job
+        before = validate_saved_job(self._manifest.job, where=str(self._folder))
+        # By the code of this job's model: a checkpoint's own may be anybody's.
+        if before.model.name not in MODELS or job.model.name not in MODELS:
+            before = before.model_copy(update={"model": job.model})
+        saved_names = {canonical_name(before, name): name for name in self.parameters}
+        saved_axes = input_axes(before, self.parameters)
+        axes = input_axes(job, [span.name for span in context.layout.spans])
+        for span, view in context.layout.views(flat):
+            name = saved_names.get(canonical_name(job, span.name))
+            copied, whole = 0, False
+            if name is not None:
+                given = self._model.read(name)
+                copied, whole = copy_matching(view, given, axes.get(span.name), saved_axes.get(name))
+            if whole and name is not None:
+                self.unused.discard(name)
+            shares[span.name] = copied / max(1, span.numel)
+        return flat, shares
+
+    def copy_constants(self, context: TrainerContext) -> None:
+        """Copy the saved constants of the same name and shape."""
         for name, view in context.constants.named().items():
-            if name in wanted and self._model.shape(name) == tuple(view.shape):
+            if name in self.parameters and self._model.shape(name) == tuple(view.shape):
                 view.copy_(torch.from_numpy(self._model.read(name)))
 
     def replica(self, index: int) -> torch.Tensor | None:

@@ -109,8 +109,8 @@ class StartSection(BaseModel):
     )
     dense: Literal["matching", "all", "none"] = Field(
         default="matching",
-        description="Which dense parameters to load: those with the same name and shape, all of them (a"
-        " checkpoint of a different model is then refused), or none.",
+        description="Which dense parameters to load: those of the same name and shape, and of first layers"
+        " what belongs to columns that both have; all (another model is then refused); or none.",
     )
     resume: bool = Field(
         default=False,
