@@ -40,10 +40,10 @@ def canonical_name(job: Job, name: str) -> str:
 
 
 def input_axes(job: Job, names: Iterable[str]) -> Mapping[str, Axes]:
-    """Return the axes with labels of the parameters of these names, of the job's model.
+    """Return the axes of the parameters of these names.
 
-    Of a model of one's own they are those of linear layers, which see inputs as they are. It is made and run
-    for them, and has none if it cannot be.
+    Only of those that have labels, in the job's model. Of a model of one's own these are linear layers that
+    see inputs as they are; it is made and run to see that, and has none if it cannot be.
     """
     if job.model.name not in MODELS:
         return _observed(job)
@@ -58,10 +58,10 @@ def input_axes(job: Job, names: Iterable[str]) -> Mapping[str, Axes]:
 def copy_matching(
     target: torch.Tensor, saved: Float32Array, axes: Axes | None, saved_axes: Axes | None
 ) -> tuple[int, bool]:
-    """Copy the elements of the same labels; an axis without labels goes by place, if both have its size.
+    """Copy the elements of the same labels.
 
-    Returns the number of elements copied into `target`, and whether all saved ones were. Nothing is copied
-    where an axis cannot be matched.
+    An axis without labels goes by place, if both have its size. Returns the number of elements copied into
+    `target`, and whether all saved ones were. Nothing is copied where an axis cannot be matched.
     """
     if target.ndim != saved.ndim:
         return 0, False
@@ -98,7 +98,10 @@ def _vectors(job: Job, first: int = 0) -> list[Label]:
 
 
 def _of_built_in(job: Job, name: str) -> Axes:
-    """Return the axes of a parameter of a built-in model; none if no column has a part of it."""
+    """Return the axes of a built-in model's parameter.
+
+    There are none if no column has a part of it.
+    """
     x = [*_dense(job), *_vectors(job)]
     of_first: Axes = (None, x)
     model, bottom, options = job.model.name, job.model.bottom, job.model.options
@@ -138,7 +141,7 @@ def _interactions(job: Job) -> list[Label]:
 
 
 def _observed(job: Job) -> Mapping[str, Axes]:
-    """Return the axes of linear layers that see inputs as they are, of a model of one's own.
+    """Return the axes of an own model's linear layers that see inputs.
 
     The inputs of an example are all different, so a layer's input says by its values which they are. What
     else a layer sees is labelled by its place, and belongs to that of a model with as many of these.

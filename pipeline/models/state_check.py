@@ -129,7 +129,10 @@ def _state_error(job: Job, what: str, remedy: str) -> JobFileError:
 
 
 def _logits(module: nn.Module, given: _Inputs, *, training: bool) -> torch.Tensor:
-    """Compute logits of the inputs; in training with a backward pass, after the same random numbers."""
+    """Compute logits of the inputs, in training with a backward pass.
+
+    The generators are seeded before, so that a module draws the same numbers each time.
+    """
     module.train(training)
     seed_all(_SEED)
     dense, embeddings = copy.deepcopy(given)

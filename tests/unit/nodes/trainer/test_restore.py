@@ -5,6 +5,7 @@ One that joins late takes over all of another one's weights and of its optimizer
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from shadowsync.nodes.trainer.restore import (
 from shadowsync.pipeline.checkpoint.files import FileEntry
 from shadowsync.pipeline.checkpoint.manifest import CheckpointManifest, begin, commit, open_checkpoint
 from shadowsync.pipeline.config.job import Job
+from shadowsync.pipeline.config.tables import ModelSection
 from shadowsync.pipeline.errors import CheckpointError
 from shadowsync.sync_algos.catalog.registry import make_algorithm
 from shadowsync.tests.support.shared import build_shared
@@ -172,6 +174,70 @@ def test_all_of_it_in_chunks(optimizer: str, state: str) -> None:
     assert set(late.optimizer.state) == set(source.optimizer.state)
     for name, values in late.optimizer.state.items():
         assert torch.equal(values, source.optimizer.state[name]), name
+
+
+class Frozen(torch.nn.Module):
+    """A frozen layer, and a buffer."""
+
+    def __init__(self, dense_features: int, embedding_dims: list[int]) -> None:
+        super().__init__()
+        self.fixed = torch.nn.Linear(dense_features + sum(embedding_dims), 3).requires_grad_(False)
+        self.register_buffer("table", torch.ones(3))
+        self.head = torch.nn.Linear(3, 1)
+
+    def forward(self, dense: torch.Tensor, embeddings: list[torch.Tensor]) -> torch.Tensor:
+        fixed = self.fixed(torch.cat([dense, *embeddings], dim=1)) * self.get_buffer("table")
+        logits: torch.Tensor = self.head(fixed).squeeze(1)
+        return logits
+
+
+def test_constants_go_to_a_late_one_too() -> None:
+    job = make_job().model_copy(
+        update={"model": ModelSection(name=f"{__name__}:Frozen", embedding_dim=4, table_rows=10)}
+    )
+    source, late = build_shared(job), build_shared(job)
+    assert set(source.constants.named()) == {"fixed.weight", "fixed.bias", "table"}
+    for value, view in enumerate(source.constants.named().values()):
+        view.fill_(value + 2.0)
+    for name, elements in optimizer_sizes(source):
+        for start in range(0, elements, CHUNK):
+            write_state(late, name, start, read_state(source, name, start, start + CHUNK))
+    for name, view in late.constants.named().items():
+        assert view.equal(source.constants.named()[name])
+    module = copy.deepcopy(late.template)
+    late.constants.attach(module)
+    assert (module.get_parameter("fixed.bias") == 3.0).all()
+    assert (module.get_buffer("table") == 4.0).all()
+    assert (late.template.get_buffer("table") == 1.0).all(), "the control: as it was made"
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["now", "an earlier version"])
+def test_steps_that_a_parameter_missed(tmp_path: Path, counted: bool) -> None:
+    job = make_job().model_dump(mode="json") | {"trainer": {"count": 1, "optimizer": "adam"}}
+    source = build_shared(Job.model_validate(job, strict=False))
+    algorithm = make_algorithm(source.job.sync.algorithm, {})
+    algorithm.start(source.replica)
+    source.optimizer.state["missed"][1] = 5.0
+    snapshot = TrainerSnapshot.take(source, algorithm)
+    if not counted:
+        del snapshot.optimizer["missed"]
+    partial = begin(tmp_path / "run")
+    files = write_trainer(partial, 0, snapshot)
+    files += write_dense(partial, source.layout, snapshot.replica, "global")
+    commit(
+        partial,
+        CheckpointManifest(
+            created_at="", run="run", job=source.job.model_dump(mode="json"), job_digest="", model="m",
+            examples_trained=1, files=files, plan={}, ledger={},
+        ),
+    )  # fmt: skip
+    job |= {"start": {"checkpoint": str(tmp_path / "run"), "resume": True}}
+    resumed = build_shared(Job.model_validate(job, strict=False))
+    resumed.optimizer.state["missed"].fill_(7.0)
+    restore_trainer(resumed, 0)
+    assert resumed.optimizer.is_uneven == counted
+    missed = source.optimizer.state["missed"]
+    assert resumed.optimizer.state["missed"].equal(missed if counted else torch.zeros_like(missed))
 
 
 def test_what_does_not_fit_is_refused() -> None:
