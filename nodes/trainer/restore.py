@@ -201,9 +201,9 @@ class SavedTrainers:
     def matching(self, context: TrainerContext) -> tuple[torch.Tensor, dict[str, float]]:
         """Return the saved model as far as it fits, and each parameter's share.
 
-        The model is flat, on the CPU. Of parameters whose elements belong to columns those of columns that are
-        still there are taken, wherever they are now; the others by name and shape. What is not taken keeps
-        the replica's values. `unused` has the names of the saved ones that were not taken whole.
+        The model is flat, on the CPU. Of parameters whose elements belong to columns those of columns that
+        are still there are taken, wherever they are now; the others by name and shape. What is not taken
+        keeps the replica's values. `unused` has the names of the saved ones that were not taken whole.
         """
         flat, shares = context.replica.flat.detach().cpu().clone(), {}
         job = context.job

@@ -64,7 +64,8 @@ def test_it_begins_where_the_other_ended_and_says_what_is_fresh(
         reported
     )
     # What belongs to the columns that both have is taken: of the first layer of "top" the pairs of these.
-    assert any("dense parameters that" in what and "top.0.weight (39.2% of it)" in what for what in reported), reported
+    part = "top.0.weight (39.2% of it)"
+    assert any("dense parameters that" in what and part in what for what in reported), reported
     assert not [event.what for event in scratch.report.events]
 
 
