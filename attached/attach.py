@@ -23,10 +23,10 @@ from .job import loop_job
 from .joining import await_begun, begin_or_end, find_hub, hub_address
 from .loop import END_SECONDS, AttachedLoop
 from .node_thread import NodeThread
+from .parameters import LoopParameters
 from .returning import WayBack
 from .role import LoopRole
 from .torchrun import ENV
-from .views import ParameterViews
 
 
 def attach(
@@ -52,13 +52,14 @@ def attach(
 ) -> AttachedLoop:
     """Synchronize the module's trainable parameters with other loops, in the background.
 
-    Use the result in a `with` block around the unchanged loop. The trainable parameters become views of one
-    float32 buffer, which a shadow thread synchronizes. On leaving the block the closing round is made, and
-    the parameters are plain tensors again. Call it on the loop's thread, after the optimizer was made.
+    Use the result in a `with` block around the unchanged loop. A shadow thread synchronizes the trainable
+    parameters where they are: module and storages stay as they were. On leaving the block the closing round
+    is made. Call it on the loop's thread, once everything that will be trained is trainable.
 
     Args:
         module: any torch module; what is frozen stays as it is, and is never sent.
-        optimizer: all optimizers that step the module. Steps of the first one count.
+        optimizer: all optimizers that step the module. Steps over parameters of the first one count, also of
+            optimizers that wrap it or that are made later.
         join: a hub's `tcp://HOST:PORT`; "env://" for processes that torchrun started; by default
             $SHADOWSYNC_JOIN, else "env://".
         key: the job's key file; by default $SHADOWSYNC_KEY_FILE.
@@ -77,32 +78,30 @@ def attach(
         AttachError: the model, optimizer or a setting cannot be attached; nothing was changed.
         ClusterError: there is no such hub, or the other loops have another model; nothing was changed.
     """
-    given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    optimizers = [_unwrapped(one) for one in given]
-    check_model(module, optimizers)
+    optimizers = check_model(module, optimizer)
     wanted = _settings(algorithm, options, mode, every, gap, duty, codecs)
     address = hub_address(join, key)
-    views = ParameterViews(module)
+    parameters = LoopParameters(module)
     with contextlib.ExitStack() as undoing:
-        views.claim()
-        undoing.callback(views.detach)
+        parameters.claim()
+        undoing.callback(parameters.release)
         joining = find_hub(address, LOOP, wanted, timeout_seconds)
         undoing.callback(joining.withdraw)
         settings = _node_settings(joining.endpoint, bind, advertise, timeout_seconds)
-        thread = NodeThread(lambda: LoopRole(views, wanted, start), settings, "attached loop")
+        thread = NodeThread(lambda: LoopRole(parameters, wanted, start), settings, "attached loop")
         role = thread.start()
         undoing.callback(_give_up, thread, timeout_seconds)
         await_begun(thread, role.begun)
         _await_others(thread, role, wait_for, timeout_seconds)
         comes_back = address != ENV and on_lost == "go_on"
         loop = AttachedLoop(
-            views,
+            parameters,
             optimizers,
             thread,
             role,
             joining,
             raise_if_lost=on_lost == "raise",
-            seek=_seek_with(views, wanted, settings) if comes_back else None,
+            seek=_seek_with(parameters, wanted, settings) if comes_back else None,
             hub_wait_seconds=hub_wait_seconds,
         )
         undoing.pop_all()
@@ -112,12 +111,6 @@ def attach(
 def _give_up(thread: NodeThread[LoopRole], timeout_seconds: float) -> None:
     thread.fail(ClusterError("the loop was not attached"))
     thread.join(timeout_seconds)
-
-
-def _unwrapped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer that steps: Accelerate and Lightning give wrappers, whose hooks nobody calls."""
-    inner = getattr(optimizer, "optimizer", None)
-    return _unwrapped(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _settings(
@@ -151,7 +144,7 @@ def _node_settings(endpoint: str, bind: str, advertise: str, timeout_seconds: fl
 
 
 def _seek_with(
-    views: ParameterViews, wanted: Mapping[str, Any], settings: NodeSettings
+    parameters: LoopParameters, wanted: Mapping[str, Any], settings: NodeSettings
 ) -> Callable[[NodeThread[LoopRole], LoopRole], WayBack]:
     """Return what looks for a hub that comes back."""
     numbers = itertools.count(1)
@@ -160,7 +153,7 @@ def _seek_with(
         if not thread.join(END_SECONDS) or not before.is_quiet:
             raise ClusterError("what synchronized the loop before has not ended")
         again = replace(settings, token=f"{settings.token}.{next(numbers)}")
-        made = NodeThread(lambda: LoopRole(views, wanted, "mine", before), again, "attached loop")
+        made = NodeThread(lambda: LoopRole(parameters, wanted, "mine", before), again, "attached loop")
         role = made.start()
         begin_or_end(made, role.begun, "the loop did not come back", END_SECONDS)
         return made, role

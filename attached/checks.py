@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.optim.lr_scheduler import LRScheduler
 
 from .errors import AttachError
 
@@ -14,15 +15,20 @@ _DEVICES = ("cpu", "cuda")
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
-def check_model(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise AttachError, which names the parameter, unless the model can be attached."""
+def check_model(module: object, given: object) -> list[torch.optim.Optimizer]:
+    """Return the optimizers that step the module, of one or several that were given.
+
+    Raises AttachError, which names the parameter, unless the model can be attached.
+    """
+    if torch.is_inference_mode_enabled():
+        raise AttachError(
+            "called in inference mode, in which nothing can be trained",
+            where="attach",
+            remedy="call it outside of torch.inference_mode(), where the loop trains",
+        )
     if not isinstance(module, nn.Module):
         raise AttachError(f"a {type(module).__name__} given; give the torch module that the loop trains")
-    for optimizer in optimizers:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise AttachError(
-                f"a {type(optimizer).__name__} given as optimizer; give a torch.optim.Optimizer"
-            )
+    optimizers = _optimizers_of(given)
     if not optimizers:
         raise AttachError("no optimizer given", remedy="give the one that the loop steps")
     _check_wrappers(module)
@@ -33,8 +39,40 @@ def check_model(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
     for name, parameter in trainable:
         _check_kind(name, parameter)
     _check_devices(trainable)
+    _check_memory(trainable)
     _check_optimizers(trainable, optimizers)
     _check_tables(module, trainable)
+    return optimizers
+
+
+def _optimizers_of(given: object) -> list[torch.optim.Optimizer]:
+    """Return the optimizers that step, of one or several: Accelerate and Lightning give wrappers."""
+    one = _unwrapped(given)
+    several = isinstance(given, Iterable) and not isinstance(given, str | Mapping | nn.Module | type)
+    found = [one] if isinstance(one, torch.optim.Optimizer) else [*given] if several else [given]  # type: ignore[misc]
+    return [_require_optimizer(_unwrapped(each)) for each in found]
+
+
+def _require_optimizer(given: object) -> torch.optim.Optimizer:
+    if isinstance(given, torch.optim.Optimizer):
+        return given
+    if isinstance(given, type):
+        raise AttachError(
+            f"the class {given.__name__} given, not an optimizer",
+            where="optimizer",
+            remedy=f"make one: {given.__name__}(model.parameters(), ...); the loop has to step that one",
+        )
+    raise AttachError(
+        f"a {type(given).__name__} given as optimizer",
+        where="optimizer",
+        remedy="give a torch.optim.Optimizer, or a list of them",
+    )
+
+
+def _unwrapped(given: object) -> object:
+    inner = getattr(given, "optimizer", None)
+    is_wrapper = isinstance(inner, torch.optim.Optimizer) and not isinstance(given, LRScheduler)
+    return _unwrapped(inner) if is_wrapper else given
 
 
 def _check_wrappers(module: nn.Module) -> None:
@@ -79,6 +117,12 @@ def _check_kind(name: str, parameter: nn.Parameter) -> None:
             where=name,
             remedy="freeze it (requires_grad_(False)), then it is never sent",
         )
+    if parameter.is_inference():
+        raise AttachError(
+            "was made in inference mode, and cannot be trained",
+            where=name,
+            remedy="make or load the model outside of torch.inference_mode()",
+        )
     if parameter.is_meta:
         raise AttachError("is on the meta device, and has no values", where=name, remedy="load it first")
     if parameter.dtype != torch.float32:
@@ -105,6 +149,19 @@ def _check_devices(trainable: Sequence[tuple[str, nn.Parameter]]) -> None:
                 f"is on {other.device}, and {first} on {device}; several devices cannot be attached",
                 where=name,
                 remedy="move the whole model to one device before attach",
+            )
+
+
+def _check_memory(trainable: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Refuse two parameters in one place, which a round would change twice."""
+    names: dict[int, str] = {}
+    for name, parameter in trainable:
+        first = names.setdefault(parameter.data_ptr(), name) if parameter.numel() else name
+        if first != name:
+            raise AttachError(
+                f"has its values in the memory of {first}, and is another parameter",
+                where=name,
+                remedy="tie them as one parameter: decoder.weight = encoder.weight, not their .data",
             )
 
 

@@ -21,11 +21,12 @@ from ..pipeline.wire.control.loops import TakeSamples
 from ..sync_algos.base import ModelOrigin
 from .errors import AttachError
 from .node_thread import NodeThread, await_first
+from .parameters import LoopParameters
 from .returning import WayBack
 from .role import LoopRole
 from .sampler import SharedSampler
+from .steps import StepHooks
 from .torchrun import Joining
-from .views import ParameterViews
 
 WhichModel = Literal["center", "mean", "global", "mine"]
 
@@ -53,7 +54,7 @@ class AttachedLoop:
 
     def __init__(
         self,
-        views: ParameterViews,
+        parameters: LoopParameters,
         optimizers: Sequence[torch.optim.Optimizer],
         thread: NodeThread[LoopRole],
         role: LoopRole,
@@ -63,7 +64,7 @@ class AttachedLoop:
         seek: Callable[[NodeThread[LoopRole], LoopRole], WayBack] | None = None,
         hub_wait_seconds: float = 0.0,
     ) -> None:
-        self._views, self._thread, self._role = views, thread, role
+        self._parameters, self._thread, self._role = parameters, thread, role
         self._joining = joining
         self._raise_if_lost = raise_if_lost
         self._seek, self._hub_wait_seconds = seek, hub_wait_seconds
@@ -76,14 +77,18 @@ class AttachedLoop:
         self._fixed: FixedRate | None = role.fixed
         if self._fixed is not None:
             self._fixed.before_step()
-        self._hooks = [
-            one.register_step_post_hook(self._after_step if at == 0 else self._check)
-            for at, one in enumerate(optimizers)
-        ]
+        self._settle()
+        self._hooks = StepHooks(
+            parameters,
+            optimizers[0],
+            steps=lambda: self.steps,
+            count=self._after_step,
+            rounds_wait=self._fixed is not None,
+        )
 
     @property
     def steps(self) -> int:
-        """Steps of the first optimizer since the loop was attached."""
+        """Steps since the loop was attached, of any optimizer over parameters of the first one."""
         return int(self._role.iterations[0])
 
     @property
@@ -120,14 +125,17 @@ class AttachedLoop:
             log.exception("the loop could not leave its hub cleanly")
 
     def finish(self) -> None:
-        """Make the closing round and leave; the parameters are plain tensors again.
+        """Make the closing round and leave.
 
         A second call does nothing. If the closing round could not be made, that is logged, or with
-        `on_lost="raise"` a ClusterError, after all else is done.
+        `on_lost="raise"` a ClusterError, after all else is done; so is an AttachError if something was
+        trained, and no step counted.
         """
         if self._is_over or os.getpid() != self._pid:
             return
-        if not self._leave(closing_round=True):
+        is_complete = self._leave(closing_round=True)
+        self._hooks.require_counted()
+        if not is_complete:
             what = "the closing round could not be made, so the last steps of this loop are not synchronized"
             if self._raise_if_lost:
                 raise ClusterError(what, remedy="the model has the parameters of this loop")
@@ -158,8 +166,7 @@ class AttachedLoop:
         pausing = self._role.pausing()
         with contextlib.suppress(concurrent.futures.CancelledError):
             self._run(lambda: pausing.__aenter__())
-        if self._views.device.type == "cuda":
-            torch.cuda.synchronize(self._views.device)
+        self._settle()
         self._is_paused = True
         try:
             yield
@@ -169,6 +176,11 @@ class AttachedLoop:
                 self._run(lambda: pausing.__aexit__(None, None, None))
             if self._fixed is not None and not self._role.over:
                 self._fixed.before_step()
+
+    def _settle(self) -> None:
+        """Wait for what rounds have enqueued on a GPU."""
+        if self._parameters.device.type == "cuda":
+            torch.cuda.synchronize(self._parameters.device)
 
     def model(self, which: WhichModel | None = None) -> nn.Module:
         """Return a copy of the module with the weights of one model.
@@ -186,16 +198,26 @@ class AttachedLoop:
                 f"model({wanted!r}) wanted; {self._role.job.sync.algorithm} makes the model {origin!r}",
                 remedy=f'give "{origin}" or "mine"',
             )
-        result = copy.deepcopy(self._views.module)
-        if wanted != "mine":
-            flat = self._role.last_model if self._is_over else self._single_model()
-            if flat is None:
-                raise ClusterError(f"the {wanted} cannot be had now: the other nodes do not answer")
-            parameters = dict(result.named_parameters())
-            with torch.no_grad():
-                for span, view in self._views.layout.views(flat):
-                    parameters[span.name].copy_(view)
+        result = copy.deepcopy(self._parameters.module)
+        if wanted == "mine":
+            return result
+        self._parameters.require_all()
+        flat = self._role.last_model if self._is_over else self._single_model()
+        if flat is None:
+            raise ClusterError(
+                f"the {wanted} of all loops cannot be had{self._why_no_model()}",
+                remedy='model("mine") has this loop\'s parameters; the hub may have a checkpoint',
+            )
+        parameters = dict(result.named_parameters())
+        with torch.no_grad():
+            for name, values in self._parameters.values(flat):
+                parameters[name].copy_(values)
         return result
+
+    def _why_no_model(self) -> str:
+        if self._is_over:
+            return ": the hub was gone as this loop left, or the block was left by an exception"
+        return ": the hub is gone" if self._role.over else " now: the other nodes do not answer"
 
     def metrics(self) -> dict[str, float]:
         """Return what was measured so far.
@@ -252,9 +274,7 @@ class AttachedLoop:
         self._samplers.append(made)
         return made
 
-    def _after_step(self, *_: object) -> None:
-        """Count a step of the optimizer, and look whether all is as it was."""
-        self._check()
+    def _after_step(self) -> None:
         self._role.stepped()
         if self._role.over and not self._is_paused and self._take_up():
             return
@@ -263,14 +283,6 @@ class AttachedLoop:
         elif self._fixed is not None and not self._is_paused:
             self._fixed.after_iteration()
             self._fixed.before_step()
-
-    def _check(self, *_: object) -> None:
-        if os.getpid() != self._pid:
-            raise AttachError(
-                "this process was forked after attach, and its steps cannot be synchronized",
-                remedy="attach in each process that trains, after it was started",
-            )
-        self._views.check()
 
     def _tell_loss(self) -> None:
         """Say once that the loop is no longer synchronized, or raise it."""
@@ -319,8 +331,7 @@ class AttachedLoop:
             if closing_round:
                 self._end_samples()
             self._is_over = True
-            for hook in self._hooks:
-                hook.remove()
+            self._hooks.remove()
             if self._fixed is not None:
                 self._fixed.close()
             with contextlib.suppress(concurrent.futures.CancelledError):
@@ -330,9 +341,11 @@ class AttachedLoop:
             if not self._thread.join(END_SECONDS):
                 self._thread.fail(ClusterError("the loop left"))
                 self._thread.join(END_SECONDS)
-            self._views.detach()
+            self._hooks.remove()
+            self._parameters.release()
             if self._thread.join(0):
                 self._role.release()
+                self._parameters.buffer.close()
             self._joining.leave()
         if closing_round:
             # An exception of the user's is not kept until the other loops have left.

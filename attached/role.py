@@ -14,7 +14,7 @@ import torch
 import zmq
 
 from ..nodes.allreduce.sockets import PeerListener
-from ..nodes.replica.buffer import write_elements
+from ..nodes.replica.buffer import elements_of, write_elements
 from ..nodes.replica.replica import ReplicaContext, find_device
 from ..nodes.runtime.role import NodeContext, unexpected_request
 from ..nodes.shadow.fixed_rate import FixedRate
@@ -38,10 +38,10 @@ from ..pipeline.wire.control.orders import (
     WriteReplica,
 )
 from ..pipeline.wire.rpc_channel import ConnectionLost, RemoteError
-from ..sync_algos.base import Algorithm, ModelOrigin, PeerLost
+from ..sync_algos.base import Algorithm, ModelOrigin, PeerLost, Slice
 from ..sync_algos.catalog.registry import make_algorithm
 from .hub.checkpoint import SINGLE_MODEL
-from .views import ParameterViews
+from .parameters import LoopParameters
 
 Start = Literal["cluster", "mine"]
 
@@ -63,7 +63,7 @@ class LoopRole(SynchronizedRole):
     The hub calls it a trainer. All methods belong to the control thread, unless they say otherwise.
 
     Args:
-        views: the parameters; placed in the flat buffer when the loop meets the others.
+        parameters: the module's, which are synchronized where they are.
         wanted: settings that the hub must have.
         start: whether a late loop takes the weights of the others.
         before: the role that had this place before, and has ended: replica and counts go on.
@@ -83,7 +83,7 @@ class LoopRole(SynchronizedRole):
 
     def __init__(
         self,
-        views: ParameterViews,
+        parameters: LoopParameters,
         wanted: Mapping[str, Any],
         start: Start,
         before: LoopRole | None = None,
@@ -91,7 +91,7 @@ class LoopRole(SynchronizedRole):
         super().__init__()
         self._before = before.context if before is not None else None
         self._counts_before = before.metrics() if before is not None else {}
-        self._views, self._wanted, self._start = views, dict(wanted), start
+        self._parameters, self._wanted, self._start = parameters, dict(wanted), start
         self._node: NodeContext | None = None
         self._job: Job | None = None
         self._algorithm: Algorithm | None = None
@@ -119,7 +119,7 @@ class LoopRole(SynchronizedRole):
     async def prepare(self, node: NodeContext) -> NodeFacts:
         """Ask the hub for its settings, and offer the parameters; changes nothing."""
         self._node = node
-        request = JoinLoops(self._views.shapes, self._wanted)
+        request = JoinLoops(self._parameters.shapes, self._wanted)
         try:
             reply = await node.coordinator.call(request, timeout_seconds=REQUEST_SECONDS)
         except ConnectionLost as error:
@@ -134,7 +134,7 @@ class LoopRole(SynchronizedRole):
         )
         algorithm = self._algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
         return NodeFacts(
-            dense_elements=self._views.layout.numel,
+            dense_elements=self._parameters.layout.numel,
             model_origin=algorithm.model.value,
             needs_center=algorithm.needs_center,
             needs_peers=algorithm.needs_peers,
@@ -290,20 +290,18 @@ class LoopRole(SynchronizedRole):
         return Done()
 
     async def _meet(self, request: ConnectPeers) -> None:
-        """Put the parameters into the flat buffer, and open the connections to the others."""
-        node, views = self._node, self._views
+        """Take what the loop begins with, and open the connections to the others."""
+        node, parameters = self._node, self._parameters
         assert node is not None
         if self._before is None:
-            device = find_device(str(views.device) if views.device.type == "cuda" else "cpu")
-            flat = device.place(torch.zeros(views.layout.numel))
-            views.attach(flat)
-            replica = device.replica(flat, self.iterations)
+            device = find_device(str(parameters.device) if parameters.device.type == "cuda" else "cpu")
+            replica = device.replica(parameters.buffer, self.iterations)
         else:
             replica = self._before.replica
         first = self._first_model
         if first is not None and self._start == "cluster":
-            replica.flat.copy_(first)
-        context = self.context = ReplicaContext(self.job, views.layout, replica, self.iterations)
+            replica.interpolate_(replica.whole, first, 1.0)
+        context = self.context = ReplicaContext(self.job, parameters.layout, replica, self.iterations)
         self._is_late = request.late
         algorithm = self.algorithm
         if not (algorithm.needs_center or algorithm.needs_peers):
@@ -320,7 +318,7 @@ class LoopRole(SynchronizedRole):
             # A checkpoint's, if the hub has resumed one.
             await sync.seed(first)
         elif algorithm.needs_center and self._start == "cluster":
-            replica.flat.copy_((await sync.read_center())[: replica.flat.numel()])
+            replica.interpolate_(replica.whole, (await sync.read_center())[: replica.numel], 1.0)
         self._first_model = None
 
     async def _begin(self, request: Begin) -> Done:  # noqa: ARG002
@@ -358,14 +356,14 @@ class LoopRole(SynchronizedRole):
 
         Those of a checkpoint come before the loop meets the others.
         """
-        if self.context is not None:
-            flat = self.context.replica.flat
-        elif self._first_model is not None:
-            flat = self._first_model
-        else:
-            flat = self._first_model = torch.zeros(self._views.layout.numel)
-        if self.context is None or (self._start == "cluster" and not self.begun.done()):
-            write_elements(flat, request.start, request.values, "replica")
+        start, values, numel = request.start, request.values, self._parameters.layout.numel
+        if self.context is None:
+            if self._first_model is None:
+                self._first_model = torch.zeros(numel)
+            write_elements(self._first_model, start, values, "replica")
+        elif self._start == "cluster" and not self.begun.done():
+            given = elements_of(start, values, numel, "replica")
+            self.context.replica.interpolate_(Slice(start, start + len(given)), given, 1.0)
         return Done()
 
     async def _ask_to_pause(self, *, paused: bool) -> None:

@@ -15,18 +15,18 @@ import torch
 
 from ...pipeline.types import Int64Array
 from ...sync_algos.base import Slice
+from .scattered import ScatteredBuffer
 
 
 class FlatReplica:
     """The float32 buffer [numel] that workers update lock-free; implements `Replica` of `sync_algos`.
 
     The buffer has what is synchronized: the weights, followed by the optimizer's state if that is
-    synchronized too. Snapshots and additions race with the workers element by element, as the algorithm
-    intends.
+    synchronized too. An attached loop's is scattered over the user's parameters, all of them weights.
+    Snapshots and additions race with the workers element by element, as the algorithm intends.
 
     Attributes:
-        flat: the weights, on the trainer's device.
-        weights: their slice.
+        weights: the slice of the weights.
 
     Class attributes:
         squares_at_once: number of squares that are changed at once.
@@ -40,13 +40,20 @@ class FlatReplica:
     # Their copy fits into a core's cache.
     squares_at_once: ClassVar[int] = 1 << 15
 
-    def __init__(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> None:
+    def __init__(
+        self, buffer: torch.Tensor | ScatteredBuffer, examples: Int64Array, weights: int | None = None
+    ) -> None:
         self._buffer = buffer
         self.weights = Slice(0, buffer.numel() if weights is None else weights)
-        self.flat = buffer[: self.weights.stop]
         state = buffer.numel() - len(self.weights)
         self._squares_start = buffer.numel() - min(state, len(self.weights))
         self._examples = examples
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """The weights, on the trainer's device; a trainer's only, which are in one tensor."""
+        assert isinstance(self._buffer, torch.Tensor)
+        return self._buffer[: self.weights.stop]
 
     @property
     def numel(self) -> int:
@@ -66,24 +73,51 @@ class FlatReplica:
     def read(self, start: int = 0, stop: int | None = None, stride: int = 1) -> torch.Tensor:
         """Return weights as float32 on the CPU; any thread may call.
 
-        The result is a view here, to be read at once.
+        The result is a view of one tensor, to be read at once.
         """
-        return self.flat[start:stop:stride]
+        self._locate()
+        return self._values(range(self.weights.stop)[start:stop:stride])
 
     def snapshot(self, part: Slice) -> torch.Tensor:
         """Return a copy of a slice as it is now."""
-        return self._buffer[part.start : part.stop].clone()
+        self._locate()
+        values = self._values(range(part.start, part.stop))
+        return values.clone() if isinstance(self._buffer, torch.Tensor) else values
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """Compute `w[part] += scale * delta` in place."""
-        self._change(part, delta, lambda own, given: own.add_(given, alpha=scale))
+        self._locate()
+        if isinstance(self._buffer, ScatteredBuffer):
+            self._buffer.add_(part.start, part.stop, delta, scale)
+        else:
+            self._change(self._buffer, part, delta, lambda own, given: own.add_(given, alpha=scale))
 
     def interpolate_(self, part: Slice, target: torch.Tensor, rate: float) -> None:
         """Compute `w[part] <- (1 - rate) w[part] + rate * target` in place."""
-        self._change(part, target, lambda own, given: own.lerp_(given, rate))
+        self._locate()
+        if isinstance(self._buffer, ScatteredBuffer):
+            self._buffer.lerp_(part.start, part.stop, target, rate)
+        else:
+            self._change(self._buffer, part, target, lambda own, given: own.lerp_(given, rate))
+
+    def _locate(self) -> None:
+        """Find the values, before they are used."""
+        if isinstance(self._buffer, ScatteredBuffer):
+            self._buffer.refresh()
+            self._buffer.take_moved()
+
+    def _values(self, places: range) -> torch.Tensor:
+        """Return elements on the device: a view of one tensor, or a copy."""
+        if isinstance(self._buffer, ScatteredBuffer):
+            return self._buffer.gather(places.start, places.stop, places.step)
+        return self._buffer[places.start : places.stop : places.step]
 
     def _change(
-        self, part: Slice, given: torch.Tensor, change: Callable[[torch.Tensor, torch.Tensor], object]
+        self,
+        buffer: torch.Tensor,
+        part: Slice,
+        given: torch.Tensor,
+        change: Callable[[torch.Tensor, torch.Tensor], object],
     ) -> None:
         """Have `change` change a slice in place, by `given`; negative squares become 0.
 
@@ -91,9 +125,9 @@ class FlatReplica:
         worker may read a negative one, whose root is NaN, so squares are changed in a copy.
         """
         first = min(max(part.start, self._squares_start), part.stop)
-        change(self._buffer[part.start : first], given[: first - part.start])
+        change(buffer[part.start : first], given[: first - part.start])
         for start in range(first, part.stop, self.squares_at_once):
-            squares = self._buffer[start : min(start + self.squares_at_once, part.stop)]
+            squares = buffer[start : min(start + self.squares_at_once, part.stop)]
             changed, at = squares.clone(), start - part.start
             change(changed, given[at : at + len(squares)])
             squares.copy_(changed.clamp_(min=0.0))
@@ -105,10 +139,19 @@ def write_elements(target: torch.Tensor, start: int, values: bytes, name: str) -
     `target` is float32 [numel], on any device; others may write it meanwhile. Raises ValueError, with `name`,
     for elements that do not fit.
     """
-    given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
-    if start + len(given) > len(target):
-        raise ValueError(f"{name}: {len(given)} elements from {start} given; it has {len(target)}")
+    given = elements_of(start, values, len(target), name)
     target[start : start + len(given)].copy_(given)
+
+
+def elements_of(start: int, values: bytes, numel: int, name: str) -> torch.Tensor:
+    """Return the elements that bytes are, float32 on the CPU, to be written from `start` on.
+
+    Raises ValueError, with `name`, for elements that do not fit among `numel`.
+    """
+    given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
+    if start + len(given) > numel:
+        raise ValueError(f"{name}: {len(given)} elements from {start} given; it has {numel}")
+    return given
 
 
 class ReplicaMemory(ABC):

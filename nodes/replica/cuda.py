@@ -20,6 +20,7 @@ from ...pipeline.types import Float32Array, Int32Array, Int64Array
 from ...sync_algos.base import Slice
 from .buffer import FlatReplica
 from .device import NO_LENGTHS, Computed, DeviceStream, PendingResult, Staged, StepResult
+from .scattered import ScatteredBuffer
 
 
 class StreamEvent(Protocol):
@@ -48,6 +49,10 @@ class Streams(Protocol):
 
     def stream(self) -> Any:
         """Return a new stream, ordered after everything enqueued on the device so far."""
+        ...
+
+    def default(self) -> Any:
+        """Return the stream on which torch works by default."""
         ...
 
     def event(self) -> StreamEvent:
@@ -98,6 +103,10 @@ class CudaStreams:
         stream.wait_stream(torch.cuda.default_stream(self.torch_device))
         return stream
 
+    def default(self) -> torch.cuda.Stream:
+        """See `Streams.default`."""
+        return torch.cuda.default_stream(self.torch_device)
+
     def event(self) -> StreamEvent:
         """See `Streams.event`."""
         return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
@@ -141,7 +150,11 @@ class DeviceReplica(FlatReplica):
     squares_at_once = sys.maxsize
 
     def __init__(
-        self, buffer: torch.Tensor, examples: Int64Array, streams: Streams, weights: int | None = None
+        self,
+        buffer: torch.Tensor | ScatteredBuffer,
+        examples: Int64Array,
+        streams: Streams,
+        weights: int | None = None,
     ) -> None:
         super().__init__(buffer, examples, weights)
         self._streams = streams
@@ -169,17 +182,16 @@ class DeviceReplica(FlatReplica):
 
         Any thread may call; it blocks.
         """
-        return self._fetch(self.flat[start:stop:stride])
+        return self._fetch(range(self.weights.stop)[start:stop:stride])
 
     def snapshot(self, part: Slice) -> torch.Tensor:
         """Return a CPU copy of a slice, after the workers' steps so far."""
-        return self._fetch(self._buffer[part.start : part.stop])
+        return self._fetch(range(part.start, part.stop))
 
     def add_(self, part: Slice, delta: torch.Tensor, scale: float) -> None:
         """Enqueue `w[part] += scale * delta` in place."""
         with self._lock, self._streams.on(self._stream):
             given = self._upload(delta)
-            self._behind_workers()
             super().add_(part, given, scale)
             self._changed.record(self._stream)
 
@@ -187,16 +199,15 @@ class DeviceReplica(FlatReplica):
         """Enqueue `w[part] <- (1 - rate) w[part] + rate * target` in place."""
         with self._lock, self._streams.on(self._stream):
             given = self._upload(target)
-            self._behind_workers()
             super().interpolate_(part, given, rate)
             self._changed.record(self._stream)
 
-    def _fetch(self, view: torch.Tensor) -> torch.Tensor:
-        host, done = self._streams.pinned(view.numel()), self._streams.event()
+    def _fetch(self, places: range) -> torch.Tensor:
+        host, done = self._streams.pinned(len(places)), self._streams.event()
         with self._lock, self._streams.on(self._stream):
-            self._behind_workers()
+            self._locate()
             # A strided copy to the host is made in pieces; gathering on the device first is faster.
-            self._streams.copy(self._stream, host, view.contiguous())
+            self._streams.copy(self._stream, host, self._values(places).contiguous())
             done.record(self._stream)
         done.synchronize()
         return host
@@ -208,7 +219,17 @@ class DeviceReplica(FlatReplica):
         self._streams.copy(self._stream, there, host)
         return there
 
-    def _behind_workers(self) -> None:
+    def _locate(self) -> None:
+        """Find the values, and wait on the device for the steps that write them."""
+        if isinstance(self._buffer, ScatteredBuffer):
+            self._buffer.refresh()
+            for moved in self._buffer.take_moved():
+                # The user may drop it while this stream has work on it.
+                self._streams.used_on(self._stream, moved)
+            # No worker records events: the user's loop is torch's own, and may just have made the values.
+            enqueued = self._streams.event()
+            enqueued.record(self._streams.default())
+            self._streams.behind(self._stream, enqueued)
         for event in tuple(self._worker_events):
             self._streams.behind(self._stream, event)
 
@@ -235,7 +256,9 @@ class CudaDevice:
         """Return a copy on the device; blocks."""
         return tensor.to(self._streams.torch_device)
 
-    def replica(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> FlatReplica:
+    def replica(
+        self, buffer: torch.Tensor | ScatteredBuffer, examples: Int64Array, weights: int | None = None
+    ) -> FlatReplica:
         """See `Device.replica`."""
         self._replica = DeviceReplica(buffer, examples, self._streams, weights)
         return self._replica

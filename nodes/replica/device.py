@@ -16,6 +16,7 @@ import torch
 from ...pipeline.models.sequences import Embeddings, with_lengths
 from ...pipeline.types import Float32Array, Int32Array, Int64Array
 from .buffer import FlatReplica
+from .scattered import ScatteredBuffer
 
 NO_LENGTHS: Final[Mapping[int, Int32Array]] = MappingProxyType({})
 
@@ -138,7 +139,9 @@ class Device(Protocol):
         """Return the tensor on the device; blocks."""
         ...
 
-    def replica(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> FlatReplica:
+    def replica(
+        self, buffer: torch.Tensor | ScatteredBuffer, examples: Int64Array, weights: int | None = None
+    ) -> FlatReplica:
         """Return the replica over `buffer`, float32 [numel] on the device; one per trainer.
 
         The first `weights` elements are weights, all by default.
@@ -163,7 +166,9 @@ class CpuDevice:
         """Return the tensor itself."""
         return tensor
 
-    def replica(self, buffer: torch.Tensor, examples: Int64Array, weights: int | None = None) -> FlatReplica:
+    def replica(
+        self, buffer: torch.Tensor | ScatteredBuffer, examples: Int64Array, weights: int | None = None
+    ) -> FlatReplica:
         """See `Device.replica`."""
         return FlatReplica(buffer, examples, weights)
 

@@ -87,17 +87,6 @@ class FlatLayout:
                 view.copy_(values[span.name])
         return flat
 
-    def move(self, module: nn.Module, flat: torch.Tensor) -> None:
-        """Move the module's values into `flat`, and make its parameters views of it.
-
-        One after another. Beside `flat`, which is on the parameters' device, no copy is made.
-        """
-        parameters = dict(module.named_parameters())
-        with torch.no_grad():
-            for span, view in self.views(flat):
-                view.copy_(parameters[span.name])
-                parameters[span.name].data = view
-
     def attach(self, module: nn.Module, flat: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
         """Make the module's parameters views of `flat`.
 

@@ -90,24 +90,27 @@ def test_a_hub_of_two_awaits_the_second_loop_after_the_first_has_left() -> None:
     ("breaks", "what"),
     [
         (lambda model: model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True), "assign"),
-        (lambda model: model.double().float(), "elsewhere"),
-        (lambda model: setattr(model[3].bias, "data", model[3].bias.data.clone()), "elsewhere"),
+        (lambda model: model.double(), "0.weight: is now float64"),
+        (lambda model: setattr(model[3].bias, "data", torch.zeros(3)), r"3.bias: is now float32 \[3\]"),
+        (lambda model: setattr(model, "3", torch.nn.Linear(8, 1)), "3: was replaced since attach"),
     ],
 )
-def test_broken_views_are_noticed_within_one_step(breaks: Callable[[Any], Any], what: str) -> None:
+def test_a_step_that_would_not_be_synchronized_is_refused(breaks: Callable[[Any], Any], what: str) -> None:
     with hub() as own:
         model, task = small_model(), Task(0)
         optimizer = sgd(model)
         with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
             task.step(model, optimizer)
-            # What keeps the views is no fault, the control.
+            # What keeps the parameters is no fault, the control.
             model.load_state_dict(copy.deepcopy(model.state_dict()))
             model.to(torch.float32)
             task.step(model, optimizer)
             breaks(model)
+            before = [p.detach().clone() for p in model.parameters()]
             with pytest.raises(shadowsync.AttachError, match=what):
-                task.step(model, optimizer)
+                optimizer.step()
             assert sync.steps == 2
+            assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
 
 
 def test_other_models_and_settings_are_refused_and_nothing_is_changed() -> None:

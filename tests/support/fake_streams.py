@@ -61,6 +61,7 @@ class FakeStreams:
         self._current = threading.local()
         self._pinned: set[int] = set()
         self._streams = 0
+        self._default = FakeStream("default stream")
         self._events = 0
         # Several threads work off the same queues, as one device does what all of them enqueue.
         self._device = threading.RLock()
@@ -81,6 +82,10 @@ class FakeStreams:
         """See `Streams.stream`."""
         self._streams += 1
         return FakeStream(f"stream {self._streams}")
+
+    def default(self) -> FakeStream:
+        """See `Streams.default`; what torch does there is done at once."""
+        return self._default
 
     def event(self) -> FakeEvent:
         """See `Streams.event`."""

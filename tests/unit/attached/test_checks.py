@@ -79,6 +79,24 @@ def _sparse() -> Made:
     return model, _sgd(model)
 
 
+def _one_memory() -> Made:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    other: Any = model[1]
+    other.weight.data = model[0].weight.data
+    return model, _sgd(model)
+
+
+def _inference() -> Made:
+    with torch.inference_mode():
+        model = nn.Linear(2, 2)
+    return model, _sgd(model)
+
+
+def _scheduled() -> Any:
+    model = nn.Linear(2, 2)
+    return model, torch.optim.lr_scheduler.StepLR(_sgd(model)[0], 1)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -93,7 +111,15 @@ def _sparse() -> Made:
         (_tables, r"0\.weight: embedding tables are 99% .*shadowsync\.Embeddings"),
         (_wrapped, "DataParallel given; it already makes its replicas equal"),
         (_sparse, r"weight: is sparse_coo"),
+        (_one_memory, r"1\.weight: has its values in the memory of 0\.weight"),
+        (_inference, r"weight: was made in inference mode"),
         (lambda: (nn.Linear(2, 2), []), "no optimizer given"),
+        (lambda: (nn.Linear(2, 2), torch.optim.SGD), r"optimizer: the class SGD given.*SGD\(model\.param"),
+        (lambda: (nn.Linear(2, 2), [torch.optim.Adam]), "optimizer: the class Adam given"),
+        (lambda: (nn.Linear(2, 2), {"all": 1}), "a dict given as optimizer"),
+        (lambda: (nn.Linear(2, 2), None), "a NoneType given as optimizer"),
+        (lambda: (nn.Linear(2, 2), lambda p: torch.optim.SGD(p, 0.1)), "a function given as optimizer"),
+        (_scheduled, "a StepLR given as optimizer"),
         (lambda: ("model", []), "a str given; give the torch module"),
         (lambda: (nn.Linear(2, 2), ["sgd"]), r"a str given as optimizer; give a torch\.optim\.Optimizer"),
     ],
@@ -124,3 +150,19 @@ def test_small_tables_are_taken() -> None:
 def test_optimizers_may_share_a_model() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     check_model(model, [*_sgd(model[0]), *_sgd(model[1])])
+
+
+def test_inference_mode_is_refused_and_no_grad_is_not() -> None:
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        check_model(model, _sgd(model))
+    with torch.inference_mode(), pytest.raises(AttachError, match="called in inference mode"):
+        check_model(model, _sgd(model))
+
+
+def test_one_optimizer_several_and_wrappers_are_taken() -> None:
+    model = nn.Linear(2, 2)
+    (own,) = _sgd(model)
+    wrapper = type("Wrapper", (), {"optimizer": own})()
+    for given in (own, [own], (own,), iter([own]), wrapper, [wrapper]):
+        assert check_model(model, given) == [own]

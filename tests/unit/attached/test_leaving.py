@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from shadowsync.attached.parameters import LoopParameters
 from shadowsync.attached.role import CLOSING_ROUNDS, LoopRole
-from shadowsync.attached.views import ParameterViews
 from shadowsync.nodes.shadow.synchronizer import FinalizeResult
 from shadowsync.pipeline.wire.control.loops import LoopsReply
 from shadowsync.sync_algos.catalog.registry import make_algorithm
@@ -55,7 +55,7 @@ class HubNode:
 
 def left(algorithm: str, ends: Sequence[tuple[bool, bool]]) -> tuple[LoopRole, list[bool]]:
     """The role once it has left, and for each try whether it made a closing round."""
-    role, sync = LoopRole(ParameterViews(small_model()), {}, "cluster"), Ending(ends)
+    role, sync = LoopRole(LoopParameters(small_model()), {}, "cluster"), Ending(ends)
     fakes: dict[str, Any] = {"_node": HubNode(), "_sync": sync}
     vars(role).update(fakes, _algorithm=make_algorithm(algorithm, {}))
     asyncio.run(role.leave(closing_round=True))

@@ -1,0 +1,156 @@
+"""Which steps of which optimizers are steps of an attached loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from .errors import AttachError
+from .parameters import LoopParameters, is_attached
+
+log = logging.getLogger(__name__)
+
+
+class StepHooks:
+    """Sees every step of every optimizer of the process, and counts those of the loop.
+
+    What counts are steps of any optimizer over parameters of the first one that was given: of itself, of
+    those that it wraps or that wrap it, and of those that were made, copied or loaded later. Steps within
+    another's count once.
+
+    Args:
+        parameters: the attached ones.
+        first: the optimizer that was given first.
+        steps: returns the steps so far.
+        count: called after each step that counts, on its thread.
+        rounds_wait: whether rounds are made between steps only.
+    """
+
+    def __init__(
+        self,
+        parameters: LoopParameters,
+        first: torch.optim.Optimizer,
+        *,
+        steps: Callable[[], int],
+        count: Callable[[], None],
+        rounds_wait: bool,
+    ) -> None:
+        self._parameters = parameters
+        self._counted: Final = parameters.ids.intersection(map(id, _stepped(first)))
+        self._steps, self._count, self._rounds_wait = steps, count, rounds_wait
+        self._pid, self._thread = os.getpid(), threading.get_ident()
+        self._changes, self._told_moves = parameters.buffer.changes, False
+        self._saw_others = self._was_changed = False
+        # Until the first step, which makes it needless.
+        parameters.buffer.watch()
+        # Of each optimizer the loop's steps as its last step began.
+        self._begun: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        # Optimizers of other parameters, with what they stepped when they were looked at.
+        self._others: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        _replace(lambda seeing: (*seeing, self))
+
+    def remove(self) -> None:
+        """See no more steps, once no round changes anything; a second call does nothing."""
+        _replace(lambda seeing: tuple(one for one in seeing if one is not self))
+        self._was_changed = not self._steps() and self._parameters.buffer.look()
+
+    def require_counted(self) -> None:
+        """Raise AttachError if something was trained, and no step counted; call it after `remove`."""
+        if self._steps():
+            return
+        if not self._was_changed and not self._saw_others:
+            log.warning("no optimizer made a step in the block, so there was nothing to synchronize")
+            return
+        what = "its parameters were changed" if self._was_changed else "an optimizer stepped other parameters"
+        raise AttachError(
+            f"no step of the attached module was counted in this block, though {what}; rounds follow the"
+            " steps of optimizers",
+            where="attach",
+            remedy="step a torch.optim.Optimizer over the parameters of the module that is attached, not of a"
+            " copy; updates by hand (p.data -= ...) are not seen, torch.optim.SGD makes the same ones",
+        )
+
+    def before(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise AttachError if the step would change what is not synchronized."""
+        stepped = _stepped(optimizer)
+        ids = [id(one) for one in stepped]
+        if self._parameters.ids.isdisjoint(ids):
+            self._look_at_other(optimizer, stepped, hash(tuple(ids)))
+            return
+        if os.getpid() != self._pid:
+            raise AttachError(
+                "this process was forked after attach, and its steps cannot be synchronized",
+                remedy="attach in each process that trains, after it was started",
+            )
+        # Of several optimizers one looks at the module.
+        if not self._counted.isdisjoint(ids):
+            if self._parameters.check():
+                self._tell_moves()
+            self._begun[optimizer] = self._steps()
+        self._parameters.check_stepped(stepped)
+
+    def after(self, optimizer: torch.optim.Optimizer) -> None:
+        """Count the step, if it counts."""
+        if self._counted.isdisjoint(map(id, _stepped(optimizer))):
+            return
+        # Otherwise an optimizer that it wraps has been counted.
+        if self._begun.get(optimizer) == self._steps():
+            self._parameters.buffer.unwatch()
+            self._count()
+
+    def _tell_moves(self) -> None:
+        """Say once that rounds may be lost by `p.data = ...`."""
+        before, self._changes = self._changes, self._parameters.buffer.changes
+        if self._changes != before and not self._rounds_wait and not self._told_moves:
+            self._told_moves = True
+            log.warning(
+                "p.data = ... replaces parameters while rounds change them: what a round changes between"
+                " reading a value and setting it is taken back. Change values in place (p.data.add_()), or"
+                ' use mode="fixed"'
+            )
+
+    def _look_at_other(
+        self, optimizer: torch.optim.Optimizer, stepped: list[torch.Tensor], what: int
+    ) -> None:
+        if threading.get_ident() == self._thread and not is_attached(stepped):
+            self._saw_others = True
+        if self._others.get(optimizer) != what:
+            if self._parameters.contains_any(stepped):
+                self._parameters.check_stepped(stepped)
+            self._others[optimizer] = what
+
+
+_seeing: tuple[StepHooks, ...] = ()
+_LOCK = threading.Lock()
+
+
+def _replace(change: Callable[[tuple[StepHooks, ...]], tuple[StepHooks, ...]]) -> None:
+    global _seeing
+    with _LOCK:
+        _seeing = change(_seeing)
+
+
+def _before(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    for one in _seeing:
+        one.before(optimizer)
+
+
+def _after(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    for one in _seeing:
+        one.after(optimizer)
+
+
+# Once and for good: a step of any thread goes through torch's list of hooks, which must not change meanwhile.
+register_optimizer_step_pre_hook(_before)
+register_optimizer_step_post_hook(_after)
+
+
+def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]

@@ -1,0 +1,211 @@
+"""Parameters in storages of their own, as if they were one flat buffer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from ...pipeline.models.flat import FlatLayout
+
+
+class ScatteredBuffer:
+    """A module's parameters where they are, as the elements of a layout.
+
+    The parameters and their storages stay the user's: nothing that reads or saves the module sees a
+    difference. A storage may be replaced at any time (`p.data = ...`), so `refresh` comes before each use.
+    Values are read and written through `p.data`, which has no part in the parameter's version counter:
+    writing between a forward and a backward pass raises nothing. Elements between parameters read as zero.
+    Any thread may call.
+
+    Attributes:
+        changes: how often `add_` and `lerp_` were called.
+
+    Args:
+        layout: the layout of the parameters.
+        parameters: in the order of the layout.
+    """
+
+    def __init__(self, layout: FlatLayout, parameters: Sequence[nn.Parameter]) -> None:
+        self._layout = layout
+        self._parameters = list(parameters)
+        self._values = [one.data for one in self._parameters]
+        self._moved = list(self._values)
+        self._device = self._values[0].device
+        self._pieces: dict[tuple[int, int], tuple[list[torch.Tensor], list[int]]] = {}
+        self._lock, self._watching = threading.Lock(), threading.Lock()
+        self._seen: int | None = None
+        self.changes = 0
+        self._was_changed = False
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the values."""
+        return self._device
+
+    def numel(self) -> int:
+        """Return the number of elements of the layout."""
+        return self._layout.numel
+
+    def refresh(self) -> None:
+        """Look where the values are.
+
+        Where the user has put something that cannot be synchronized, as `module.half()` does, the last values
+        stay in use until there is something better.
+        """
+        with self._lock:
+            before = len(self._moved)
+            for at, (parameter, value) in enumerate(zip(self._parameters, self._values, strict=True)):
+                is_there = parameter.data_ptr() == value.data_ptr()
+                if is_there and parameter.stride() == value.stride():
+                    continue
+                now = parameter.data
+                if (now.dtype, now.device, now.shape) == (value.dtype, value.device, value.shape):
+                    self._values[at] = now
+                    self._moved.append(now)
+            if len(self._moved) > before:
+                self._pieces.clear()
+
+    def take_moved(self) -> list[torch.Tensor]:
+        """Return the tensors in use that no earlier call returned."""
+        with self._lock:
+            moved, self._moved = self._moved, []
+        return moved
+
+    def gather(self, start: int, stop: int, stride: int = 1) -> torch.Tensor:
+        """Return a copy of elements, float32 on the parameters' device."""
+        count = len(range(start, stop, stride))
+        result = torch.zeros(count, device=self.device)
+        if stride == 1:
+            owns, given = self._beside(start, stop, result)
+        else:
+            owns, given = [], []
+            for place, own in self._strided(start, stop, stride):
+                owns.append(own)
+                given.append(result[place : place + len(own)])
+        if owns:
+            torch._foreach_copy_(given, owns)
+        return result
+
+    def add_(self, start: int, stop: int, delta: torch.Tensor, scale: float) -> None:
+        """Add `scale * delta`, float32 [stop - start] on the parameters' device."""
+        owns, given = self._beside(start, stop, delta)
+        with self._changing():
+            if owns:
+                torch._foreach_add_(owns, given, alpha=scale)
+
+    def lerp_(self, start: int, stop: int, target: torch.Tensor, rate: float) -> None:
+        """Move toward `target`, float32 [stop - start] on the parameters' device, by `rate`."""
+        owns, given = self._beside(start, stop, target)
+        with self._changing():
+            if owns:
+                torch._foreach_lerp_(owns, given, rate)
+
+    def watch(self) -> None:
+        """Look from now on whether anybody but `add_` and `lerp_` changes values.
+
+        Each change then reads all values twice.
+        """
+        with self._watching:
+            self._seen = self._digest()
+
+    def unwatch(self) -> None:
+        """Look no longer."""
+        self._seen = None
+
+    def look(self) -> bool:
+        """Return whether somebody else has changed a value since `watch`."""
+        self.refresh()
+        with self._watching:
+            self._look()
+        return self._was_changed
+
+    def close(self) -> None:
+        """Let go of the values; nothing may be called after it."""
+        with self._lock:
+            self._values, self._moved = [], []
+            self._pieces.clear()
+
+    def _look(self) -> None:
+        if self._seen is not None and self._seen != self._digest():
+            self._was_changed = True
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._watching:
+            self._look()
+            yield
+            self.changes += 1
+            if self._seen is not None:
+                self._seen = self._digest()
+
+    def _digest(self) -> int:
+        return sum(int(value.view(torch.int32).sum(dtype=torch.int64)) for value in self._values)
+
+    def _beside(
+        self, start: int, stop: int, flat: torch.Tensor
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the pieces of the parameters that are these elements, and those of `flat` beside them.
+
+        Views are kept from call to call: making them takes the interpreter's lock from the training thread.
+        """
+        with self._lock:
+            if (start, stop) not in self._pieces:
+                self._pieces[start, stop] = self._cut(start, stop)
+            owns, sizes = self._pieces[start, stop]
+        beside = torch.split(flat, sizes)[1::2]
+        shaped = [
+            one if own.dim() == 1 else one.view(own.shape) for own, one in zip(owns, beside, strict=True)
+        ]
+        return owns, shaped
+
+    def _cut(self, start: int, stop: int) -> tuple[list[torch.Tensor], list[int]]:
+        """Return the pieces, and sizes in turn of what is between them and of them."""
+        owns: list[torch.Tensor] = []
+        sizes: list[int] = []
+        at = start
+        for span, value in zip(self._layout.spans, self._values, strict=True):
+            first, last = max(span.start, start), min(span.start + span.numel, stop)
+            if first >= last:
+                continue
+            sizes.append(first - at)
+            for block in _blocks(value, first - span.start, last - span.start):
+                owns.append(block)
+                sizes += [block.numel(), 0]
+            sizes.pop()
+            at = last
+        return owns, [*sizes, stop - at]
+
+    def _strided(self, start: int, stop: int, stride: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield every stride-th element of each parameter, and its place in the result."""
+        for span, value in zip(self._layout.spans, list(self._values), strict=True):
+            first, last = max(span.start, start), min(span.start + span.numel, stop)
+            first += (start - first) % stride
+            if first < last:
+                chosen = value.reshape(-1)[first - span.start : last - span.start : stride]
+                yield (first - start) // stride, chosen
+
+
+def _blocks(value: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:
+    """Yield views that together are elements `start` to `stop` in row-major order, whatever the strides."""
+    if value.is_contiguous():
+        yield value.view(-1)[start:stop]
+        return
+    if value.dim() == 1:
+        yield value[start:stop]
+        return
+    inner = value[0].numel()
+    (first, head), (last, tail) = divmod(start, inner), divmod(stop, inner)
+    if first == last:
+        yield from _blocks(value[first], head, tail)
+        return
+    if head:
+        yield from _blocks(value[first], head, inner)
+        first += 1
+    if first < last:
+        yield value[first:last]
+    if tail:
+        yield from _blocks(value[last], 0, tail)
