@@ -55,7 +55,7 @@ from .requests import RequestHandler
 from .server import CoordinatorServer
 from .state.changes import CoordinatorReplaced, JobBegan, SpansAdded
 from .state.job import JobState
-from .state.outcome import Outcome
+from .state.outcome import FOLDER_REMOVED, Outcome
 from .state.placement import TablePlacement
 from .state.progress import InputFacts, InputSize
 
@@ -319,6 +319,8 @@ def _conclude(
     text = "" if report.exit_code == ExitCode.OK else report.outcome
     if stop is not None:
         text += (f"; {outcome.older_checkpoint}" if outcome.older_checkpoint else "") + hint
+    if state.folder_was_removed:
+        text = f"{report.outcome}; {FOLDER_REMOVED}"
     if not report.ledger.adds_up and stop is None:
         text = "the ledger does not add up; report.md says where"
     return ExitCode(report.exit_code), text, report

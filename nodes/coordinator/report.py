@@ -184,6 +184,8 @@ def _verdict(state: JobState, outcome: Outcome, ledger: Ledger) -> tuple[ExitCod
         code, words = ExitCode.OK, f"finished early: {outcome.ended_early}"
     else:
         code, words = ExitCode.OK, "finished"
+    if state.folder_was_removed and outcome.stop is None:
+        code = ExitCode.RESOURCES
     if not ledger.adds_up and outcome.stop is None:
         code = ExitCode.LEDGER
     return code, words

@@ -32,12 +32,12 @@ from .audit import lost_batches
 from .checkpoint_calls import CheckpointCalls
 from .control_server import ControlServer
 from .journal import JobJournal
-from .ledger.store import LedgerWriter
+from .ledger.store import LedgerStore, LedgerWriter
 from .sessions import REQUESTS_OF_ONE
 from .state.changes import NodeDied, NodeHasLeft, StopRequested
 from .state.job import Death, JobState
 from .state.membership import LEFT, SILENT, Member
-from .state.outcome import Stop
+from .state.outcome import FOLDER_REMOVED, Stop
 from .state.phases import JobPhase
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 REQUEST_SECONDS = 60.0
 DRAIN_SECONDS = 8.0
 HURRY_SECONDS = 2.5
+FOLDER_SECONDS = 2.0
 
 HandleMemberRequest = Callable[[str, Request[Any], int], Awaitable[Reply]]
 
@@ -96,6 +97,7 @@ class CoordinatorServer(ControlServer):
             self.sessions.record_seen(token.encode(), self._took_over_at)
         self.spawn(self._receive())
         self.spawn(self._watch())
+        self.spawn(self._watch_folder())
         if (path := health_path(supervised=False)) is not None:
             self.spawn(serve_health(path, self.health))
         interrupted = Stop("interrupted", "interrupted", ExitCode.INTERRUPTED)
@@ -249,6 +251,15 @@ class CoordinatorServer(ControlServer):
             # The loop's clock: if this process was paused, messages sent meanwhile are still to be received.
             self._end_silent(asyncio.get_running_loop().time(), limit)
             self._require_no_lost_batches()
+
+    async def _watch_folder(self) -> None:
+        """Have an event say once that somebody removed the run's folder."""
+        while True:
+            await asyncio.sleep(FOLDER_SECONDS)
+            if not await self.store.run(LedgerStore.is_in_place):
+                break
+        self.state.folder_removed()
+        self.event("coordinator", f"{self.state.folder}: {FOLDER_REMOVED}")
 
     def _end_silent(self, now: float, limit: float) -> None:
         members = self.state.members

@@ -98,8 +98,16 @@ class LedgerStore:
             self._db.execute("PRAGMA synchronous = NORMAL")
             if new:
                 self._db.executescript(SCHEMA)
+            self._inode = path.stat().st_ino
         except (OSError, sqlite3.Error) as error:
             raise self._unwritable(error) from error
+
+    def is_in_place(self) -> bool:
+        """Return whether the file still is where it was opened; written to, it need not be."""
+        try:
+            return self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def restored(self, ledger: SavedLedger) -> None:
         """Store what the resumed run had trained and left out."""

@@ -95,6 +95,7 @@ class JobState:
         self.scored: list[Scored] = []
         self.checkpoints_written = 0
         self.pauses, self.is_paused = 0, False
+        self.folder_was_removed = False
         # (seconds, node, what).
         self.events: list[tuple[float, str, str]] = []
         # Host and process by token, for watchers.
@@ -340,6 +341,10 @@ class JobState:
     def end_pause(self) -> None:
         """Record that training has resumed, or ends."""
         self.is_paused = False
+
+    def folder_removed(self) -> None:
+        """Record that somebody removed the run's folder."""
+        self.folder_was_removed = True
 
     def take_over_best(self, scored: Scored) -> None:
         """Record the score of the resumed run's best checkpoint, which this run begins with."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ....pipeline.config.sections import ValidationSection
 from ....pipeline.errors import ExitCode
@@ -15,6 +15,11 @@ from ....pipeline.wire.control.messages import NodeFacts
 from ....pipeline.wire.control.orders import FinalizeReply
 from ....pipeline.wire.field_checks import Counts
 from ....sync_algos.model_origin import ModelOrigin
+
+FOLDER_REMOVED: Final = (
+    "the run folder was removed while the job ran, with its ledger and earlier checkpoints; the run cannot be"
+    " resumed"
+)
 
 
 @dataclass(frozen=True, slots=True)

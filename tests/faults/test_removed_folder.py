@@ -1,0 +1,34 @@
+"""A run folder that somebody removes while the job trains: it goes on, and says so at once and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from shadowsync.nodes.coordinator import server
+from shadowsync.nodes.coordinator.state.outcome import FOLDER_REMOVED
+from shadowsync.pipeline.errors import ExitCode
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.runs import EXAMPLES
+
+pytestmark = pytest.mark.no_kill
+EPOCHS = 8
+
+
+@pytest.mark.parametrize("removed", [True, False])
+def test_it_is_told(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    monkeypatch.setattr(server, "FOLDER_SECONDS", 0.05)
+    own = in_process({"data": {"epochs": EPOCHS}}).start()
+    own.wait_for_batches(20)
+    folder = own.run.folder
+    if removed:
+        folder.rename(folder.with_name("removed"))
+    code = own.wait(120.0)
+    assert own.run.report.examples.trained == EPOCHS * EXAMPLES, "it trains on"
+    assert code == own.run.report.exit_code == (ExitCode.RESOURCES if removed else ExitCode.OK)
+    told = [event for event in own.run.report.events if FOLDER_REMOVED in event.what]
+    assert len(told) == removed
+    assert own.run.report.outcome == "finished"
+    assert (f"finished; {FOLDER_REMOVED}" in own.coordinator.text()) == removed
