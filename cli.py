@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from .commands.interrupts import end_at_interrupt, raise_at_interrupt
+
+# The imports take most of a command's first second.
+end_at_interrupt()
+
 import signal
 import sys
 from typing import Any
@@ -34,6 +39,7 @@ from .commands.options.job_arguments import (
 )
 from .commands.options.network_options import network_options, network_overrides
 from .commands.options.values import NumberRange
+from .commands.output import ignore_unread_output, open_missing_streams
 from .commands.plan import plan
 from .commands.predict import predict
 from .commands.prepare import prepare
@@ -45,6 +51,11 @@ from .commands.simulate import simulate
 from .commands.stop import stop
 from .commands.top import top
 from .commands.tune import tune
+
+TRAINING = (
+    *("run", "resume", "profile", "hub", "compare", "tune", "chaos"),
+    *("coordinator", "embedding", "reader", "sync", "trainer"),
+)
 
 EXIT_CODES = """\b
 Exit codes:
@@ -64,11 +75,30 @@ Exit codes:
 class Commands(click.Group):
     """A group of commands that reports errors as one line and an exit code."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line."""
+        end_at_interrupt()
+        open_missing_streams()
+        try:
+            return super().main(*args, **kwargs)
+        finally:
+            raise_at_interrupt()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that trains goes on whoever reads its output."""
+        found = super().resolve_command(ctx, args)
+        if found[0] in TRAINING:
+            ignore_unread_output()
+        return found
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         from .pipeline.errors import ExitCode, ShadowSyncError
         from .pipeline.text.format import is_unicode
 
+        raise_at_interrupt()
         # Process 1, as in a container, has no default action for SIGTERM and would go on.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -84,6 +114,12 @@ class Commands(click.Group):
             remedy = "rename it, or give another path; in an ASCII locale set LC_ALL=C.UTF-8"
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {said}; {remedy}", err=True)
             sys.exit(int(ExitCode.USAGE))
+        except Exception as error:
+            # Pydantic makes one of an interrupt while it builds a class.
+            if not str(error).rstrip().endswith("KeyboardInterrupt:"):
+                raise
+            click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: interrupted", err=True)
+            sys.exit(int(ExitCode.INTERRUPTED))
         except KeyboardInterrupt:
             # Nodes handle the signal themselves; this is for the commands that are not nodes.
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: interrupted", err=True)
@@ -183,6 +219,8 @@ COMMANDS = (
 )
 for command in COMMANDS:
     main.add_command(command)
+
+raise_at_interrupt()
 
 if __name__ == "__main__":
     main()
