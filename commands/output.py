@@ -24,7 +24,10 @@ def open_missing_streams() -> None:
 
 
 def ignore_unread_output() -> None:
-    """Drop what standard output and error cannot take from now on, such as a closed pipe or a full disk."""
+    """Drop from now on what standard output and error cannot take.
+
+    They may be closed pipes, or files on a full disk.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, _Unread):
@@ -32,7 +35,10 @@ def ignore_unread_output() -> None:
 
 
 class _Unread:
-    """A text stream that drops what cannot be written; everything else is the stream's own."""
+    """A text stream that drops what cannot be written.
+
+    Everything else is the stream's own.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

@@ -286,7 +286,7 @@ def test_a_removed_working_directory_does_not_end_the_server(tmp_path: Path) -> 
 
     done = run("parent.py")
     assert done.stdout == "0 ['2.0']\n", done.stderr
-    if mkl.is_available():
+    if mkl.is_available():  # type: ignore[no-untyped-call]
         control = run("control.py")
         assert control.returncode != 0
         assert "Cannot load" in control.stderr + control.stdout
