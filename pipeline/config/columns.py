@@ -29,8 +29,10 @@ TIME_PARTS: Final[dict[str, range]] = {
 
 Each has a row of the column's table, in this order, and a missing time the row after them."""
 
-TIME_UNITS: Final = ("ms", "us")
-"""Formats of times that are numbers: milliseconds and microseconds since 1970."""
+TIME_UNITS: Final = ("s", "ms", "us", "ns")
+"""Formats of times that are numbers: seconds since 1970, or parts of a second."""
+
+_WEEKS: Final = ("%U", "%W", "%V", "%G", "%g")
 
 _EXAMPLE_PART: Final = 'part = "hour"'
 _LABEL_RULES = ("threshold", "positive", "expression")
@@ -94,8 +96,10 @@ class ColumnSection(BaseModel):
     format: str = Field(
         default="",
         description='timestamp, categorical with a `part`, and dense with transform "time": format of the'
-        ' times, as in "%d/%m/%Y %H:%M" (see strftime), or "ms" or "us" for milliseconds or microseconds'
-        " since 1970; without it they are seconds, or ISO 8601.",
+        ' times, as in "%d/%m/%Y %H:%M" (see strftime; a year of two digits is one of 1969 to 2068, and %Z'
+        ' reads UTC and GMT, as %z reads offsets), or "s", "ms", "us" or "ns" for numbers since 1970. Without'
+        " it times are ISO 8601, or numbers in seconds; digits that may as well be a date, such as 20240101,"
+        " are then refused.",
     )
     shift: Finite = Field(default=0.0, description="dense: subtracted from the number first.")
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
@@ -257,6 +261,8 @@ def _check_format(name: str, column: ColumnSection) -> None:
         raise ValueError(f"{where}: given without a part; give part, such as {_EXAMPLE_PART}")
     if column.format in TIME_UNITS:
         return
+    if week := next((week for week in _WEEKS if week in column.format), ""):
+        raise ValueError(f"{where}: {column.format!r} has {week}; weeks are not read, give a month and a day")
     if not any(year in column.format for year in ("%Y", "%y", "%D", "%F", "%s")):
         raise ValueError(f"{where}: {column.format!r} has no year; write it as in %Y-%m-%d %H:%M")
 

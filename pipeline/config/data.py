@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from ..types import TOPIC_PREFIX
 from .columns import ColumnSection, check_columns
+from .date_digits import may_be_seconds
 from .kafka import KafkaSection
 from .sections import STRICT, Fraction, Positive
 from .tables import TableColumn
@@ -83,9 +84,13 @@ def seconds_of(moment: str | int | float) -> float:
     """Convert ISO 8601 text to seconds since 1970.
 
     A time without a zone is UTC. A number is returned as it is. Raises ValueError for text that is not an
-    ISO 8601 date or time.
+    ISO 8601 date or time, and for a number that may as well be a date.
     """
     if not isinstance(moment, str):
+        if not may_be_seconds(moment):
+            raise ValueError(
+                f"data.split: {moment} is not clearly in seconds since 1970; write 2026-03-31T12:00"
+            )
         return float(moment)
     try:
         at = datetime.fromisoformat(moment)

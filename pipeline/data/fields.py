@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..config.columns import TIME_UNITS
 from ..types import Float64Array, IndexArray, Mask, Uint8Array, Uint64Array
 from .hashing import PADDING_BYTES, hash_bytes, hash_fields, hash_integers, unaligned_words
 
@@ -37,9 +35,6 @@ _TEXT_IDS = {
         pa.string_view(),
     )
 }
-
-# Ticks of each unit in a second.
-_TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -207,31 +202,6 @@ def parse_number_column(column: pa.Array) -> Float64Array:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def parse_times(column: pa.Array, time_format: str = "") -> Float64Array:
-    """Return the times of a cleaned column, float64 [n], in seconds since 1970.
-
-    The column has times, dates, texts in ISO 8601, or numbers. Times without a zone are UTC; numbers are
-    returned as they are. With `time_format`, in the form of `strptime`, texts and numbers have that format;
-    with one of `TIME_UNITS` they are numbers in that unit. Nulls and everything else are NaN.
-    """
-    kind = column.type
-    if time_format in TIME_UNITS and (is_text(kind) or is_number(kind)):
-        return np.where(null_mask(column), np.nan, parse_number_column(column)) / _TICKS[time_format]
-    if time_format and (is_text(kind) or is_number(kind)):
-        texts = column if is_text(kind) else column.cast(pa.string())
-        return _seconds(pc.strptime(texts, format=time_format, unit="us", error_is_null=True))
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        values = _seconds(column)
-    elif is_text(kind) or is_number(kind):
-        values = np.where(null_mask(column), np.nan, parse_number_column(column))
-        if is_text(kind):
-            for at in np.flatnonzero(np.isnan(values) & ~null_mask(column)).tolist():
-                values[at] = _parse_time(column[at].as_buffer().to_pybytes())
-    else:
-        values = np.full(len(column), np.nan)
-    return values
-
-
 def hash_ids(column: pa.Array, number: int) -> Uint64Array:
     """Return the hashes of ids, uint64 [n].
 
@@ -295,24 +265,3 @@ def _with_nulls(column: pa.Array, gone: Mask) -> pa.Array:
     _, offsets, texts = column.buffers()
     buffers = [pa.py_buffer(valid), offsets, texts]
     return pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
-
-
-def _seconds(column: pa.Array) -> Float64Array:
-    """Return float64 [n] of times or dates; nanoseconds are cut to microseconds."""
-    date = pa.types.is_date32(column.type)
-    filled = pc.fill_null(column.view(pa.int32() if date else pa.int64()), 0)
-    ticks = filled.to_numpy(zero_copy_only=False)
-    unit = "ms" if pa.types.is_date64(column.type) else getattr(column.type, "unit", "day")
-    if unit == "ns":
-        ticks, unit = ticks // 1000, "us"
-    values: Float64Array = ticks * 86_400.0 if unit == "day" else ticks / _TICKS[unit]
-    values[null_mask(column)] = np.nan
-    return values
-
-
-def _parse_time(text: bytes) -> float:
-    try:
-        at = datetime.fromisoformat(text.decode("ascii"))
-    except ValueError:
-        return float("nan")
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

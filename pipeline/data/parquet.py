@@ -8,6 +8,7 @@ have one class of ids in all files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
@@ -98,12 +99,26 @@ class RowGroups:
     sizes_bytes: list[int]
 
 
+@contextmanager
+def open_parquet(path: str, **options: Any) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file; raises DataError as `read_errors` does.
+
+    Times of 96 bits are microseconds: as nanoseconds those after 2262 would wrap around.
+    """
+    with (
+        read_errors(path),
+        open_for_arrow(path) as source,
+        pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options) as file,
+    ):
+        yield file
+
+
 def column_names(path: str) -> list[str]:
     """Return the names of a Parquet file's columns, in order.
 
     Raises DataError when the file is not Parquet.
     """
-    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
+    with open_parquet(path) as file:
         names: list[str] = file.schema_arrow.names
     return names
 
@@ -114,7 +129,7 @@ def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
     Calls `check` with the file's Arrow schema. Raises DataError when the file is not Parquet or has no rows,
     and what `check` raises.
     """
-    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
+    with open_parquet(path) as file:
         check(file.schema_arrow)
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
         sizes = [
@@ -171,12 +186,8 @@ def parquet_rows(
     Raises DataError when the file cannot be opened or decoded, or became shorter, and what `columns` raises.
     Other errors of the caller's loop pass through.
     """
-    with (
-        read_errors(span.path),
-        open_for_arrow(span.path) as source,
-        # With a buffer size Arrow reads pages as they are needed; without one, whole column chunks.
-        pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file,
-    ):
+    # With a buffer size Arrow reads pages as they are needed; without one, whole column chunks.
+    with open_parquet(span.path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
         names = columns(file.schema_arrow)
         if span.stop > file.metadata.num_row_groups:
             raise DataError(

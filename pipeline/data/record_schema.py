@@ -15,12 +15,13 @@ from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
 from .batch import Bags, no_keys, no_other_labels, no_weights
 from .column_groups import are_short, clean_columns, hash_id_columns, number_columns, scaled_numbers
-from .fields import TextRules, equals_any, is_text, null_mask, parse_times
+from .fields import TextRules, equals_any, is_text, null_mask
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
 from .id_lists import IdBags
 from .label_expression import LabelExpression
 from .schema import ColumnTap, Examples
-from .time_parts import out_of_years, rows_of_time_part
+from .time_parts import rows_of_time_part
+from .times import formats_of, parse_times
 
 # With weights up to this, sums over a batch and products with the loss are finite in float32.
 MAX_WEIGHT = 1e30
@@ -308,9 +309,9 @@ class _ChunkParser:
         column = self._column(name)
         if section.part is not None:
             times = parse_times(column, section.format)
-            wrong = out_of_years(times) & ~null_mask(column)
+            wrong = np.isnan(times) & ~null_mask(column)
             self._time_fault(name, section, wrong)
-            return rows_of_time_part(np.where(wrong, np.nan, times), section.part)
+            return rows_of_time_part(times, section.part)
         missing, numbers = null_mask(column), self._numbers(column)
         self._fault(name, "not numeric", np.isnan(numbers))
         rows = np.searchsorted(np.array(section.boundaries), numbers, side="right")
@@ -357,9 +358,20 @@ class _ChunkParser:
         return values
 
     def _time_fault(self, name: str, section: ColumnSection, rows: Mask) -> None:
-        wanted = f"not in the format {section.format}" if section.format else "not in seconds or ISO 8601"
-        remedy = f'state the format of the times: {name} = {{ ..., format = "%d/%m/%Y %H:%M" }}'
-        self._fault(name, wanted, rows, remedy)
+        state = f"state the format of the times: {name} = {{ ..., format ="
+        if section.format:
+            self._fault(name, f"not in the format {section.format}", rows, f'{state} "%d/%m/%Y %H:%M" }}')
+            return
+        column, unclear = self._column(name), np.zeros_like(rows)
+        formats: tuple[str, ...] = ()
+        for row in np.flatnonzero(rows).tolist():
+            found = formats_of(column[row])
+            unclear[row] = bool(found)
+            formats = formats or found
+        texts = [f'"{one}"' for one in formats]
+        wanted = f"not clearly one time: state its format, {' or '.join(texts)}"
+        self._fault(name, wanted, unclear, f"{state} {''.join(texts[:1])} }}")
+        self._fault(name, "not in seconds or ISO 8601", rows & ~unclear, f'{state} "%d/%m/%Y %H:%M" }}')
 
     def weights(self, name: str) -> Float64Array:
         """Return sample weights; those outside 0 to MAX_WEIGHT are faults."""

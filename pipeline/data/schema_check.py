@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..config.columns import column_fault
 from ..config.data import DataSection
@@ -17,7 +16,7 @@ from ..errors import DataError
 from .bad_rows import printable
 from .fields import display_bytes
 from .line_parser import LineParser
-from .paths import open_for_arrow, read_errors
+from .parquet import open_parquet
 from .record_schema import ColumnFault, RecordSchema
 from .span import Span
 from .text import LineBlock, first_line, line_blocks, without_first_line
@@ -90,7 +89,7 @@ def check_text(path: str, schema: RecordSchema) -> None:
 
 def check_groups(path: str, schema: RecordSchema) -> None:
     """Raise DataError unless a Parquet file's first rows fit the schema."""
-    with read_errors(path), open_for_arrow(path) as source, pq.ParquetFile(source) as file:
+    with open_parquet(path) as file:
         rows = next(file.iter_batches(PEEK_ROWS, columns=schema.sources, use_threads=False), None)
     if rows is not None:
         _check_values(path, {name: rows.column(name) for name in schema.sources}, schema)

@@ -1,0 +1,70 @@
+"""Digits that may be a date, such as 20240101, and not seconds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+SURELY_SECONDS: Final = (100_000_000, 1_900_000_000)
+"""Seconds of 1973 to 2030; no usual way to write a date has digits in this range."""
+
+SMALL: Final = 100_000
+"""Below this digits are no date with a month, and may count anything."""
+
+_LAST: Final = 10_000_000_000
+_YEAR_10000: Final = 253_402_300_800
+_FORMATS: Final[dict[int, tuple[str, ...]]] = {
+    6: ("%Y%m", "%y%m%d"),
+    7: ("%Y%j",),
+    8: ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d%H"),
+    10: ("%Y%m%d%H", "%y%m%d%H%M"),
+    12: ("%Y%m%d%H%M", "%y%m%d%H%M%S"),
+    14: ("%Y%m%d%H%M%S",),
+}
+_WIDTHS: Final = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "j": 3}
+
+
+def formats_of_digits(value: float | str) -> tuple[str, ...]:
+    """Return the formats that read a number that is not clearly in seconds.
+
+    There is none for seconds since 1970: below SMALL, within SURELY_SECONDS, or no date. Text is digits.
+    Some numbers that are no seconds have no format either, see `may_be_seconds`.
+    """
+    number = float(value)
+    digits = value if isinstance(value, str) else str(int(number))
+    padded = isinstance(value, str) and value.startswith("0")
+    plain = number.is_integer() and digits.isascii() and digits.isdigit()
+    if not plain or number < SMALL or (not padded and SURELY_SECONDS[0] <= number < SURELY_SECONDS[1]):
+        return ()
+    found = [form for form in _FORMATS.get(len(digits), ()) if _reads(digits, form)]
+    for unit, ticks in (("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
+        if SURELY_SECONDS[0] <= number / ticks < SURELY_SECONDS[1]:
+            found.append(unit)
+    if found and number < _YEAR_10000:
+        found.append("s")
+    return tuple(found)
+
+
+def may_be_seconds(number: float) -> bool:
+    """Return whether a number is clearly in seconds since 1970, or counts something."""
+    return number < _LAST and not formats_of_digits(number)
+
+
+def digits_width(time_format: str) -> int:
+    """Return how many digits a format has.
+
+    It is 0 for one with anything else, or of any width.
+    """
+    parts = time_format.split("%")
+    if parts[0] or not all(part in _WIDTHS for part in parts[1:]):
+        return 0
+    return sum(_WIDTHS[part] for part in parts[1:])
+
+
+def _reads(digits: str, time_format: str) -> bool:
+    try:
+        found = datetime.strptime(digits, time_format)
+    except ValueError:
+        return False
+    # %d takes one digit where two are not a day.
+    return found.strftime(time_format) == digits and 1900 <= found.year < 2100
