@@ -65,7 +65,10 @@ class ColumnSection(BaseModel):
         default=None, description="label: the label is 1 if the number is at least this."
     )
     positive: list[Value] = Field(
-        default=[], description="label: the label is 1 if the value is one of these."
+        default=[],
+        description="label: the label is 1 if the value is one of these. The same number is the same value,"
+        ' whatever carries it: 1, 1.0, "1" and true. A value that cannot be one of them, such as a text where'
+        " these are numbers, makes a bad row.",
     )
     negative: list[Value] = Field(
         default=[],

@@ -148,7 +148,11 @@ class DataSection(BaseModel):
         default="utf-8",
         description="csv, tsv: encoding of the files. A row whose text is not UTF-8 is malformed.",
     )
-    missing: list[str] = Field(default=[""], description="With `columns`: texts that count as missing.")
+    missing: list[str] = Field(
+        default=[""],
+        description="With `columns`: texts that count as missing. A number in Parquet, a DataFrame or a"
+        ' request is missing, too, if one of them is the same number: with "-999" also -999 and -999.0.',
+    )
     decimal: Literal[".", ","] = Field(
         default=".",
         description='With `columns`: the decimal separator of numbers in texts; with "," 1,5 is a number and'

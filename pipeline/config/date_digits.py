@@ -8,14 +8,12 @@ from typing import Final
 SURELY_SECONDS: Final = (100_000_000, 1_900_000_000)
 """Seconds of 1973 to 2030; no usual way to write a date has digits in this range."""
 
-SMALL: Final = 100_000
-"""Below this digits are no date with a month, and may count anything."""
+SMALL: Final = 10_000_000
+"""Below this are seconds of a log that begins at 0, of up to four months, and other counts."""
 
 _LAST: Final = 10_000_000_000
 _YEAR_10000: Final = 253_402_300_800
 _FORMATS: Final[dict[int, tuple[str, ...]]] = {
-    6: ("%Y%m", "%y%m%d"),
-    7: ("%Y%j",),
     8: ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d%H"),
     10: ("%Y%m%d%H", "%y%m%d%H%M"),
     12: ("%Y%m%d%H%M", "%y%m%d%H%M%S"),
@@ -34,7 +32,8 @@ def formats_of_digits(value: float | str) -> tuple[str, ...]:
     digits = value if isinstance(value, str) else str(int(number))
     padded = isinstance(value, str) and value.startswith("0")
     plain = number.is_integer() and digits.isascii() and digits.isdigit()
-    if not plain or number < SMALL or (not padded and SURELY_SECONDS[0] <= number < SURELY_SECONDS[1]):
+    counts = number < SMALL or SURELY_SECONDS[0] <= number < SURELY_SECONDS[1]
+    if not plain or (counts and not padded):
         return ()
     found = [form for form in _FORMATS.get(len(digits), ()) if _reads(digits, form)]
     for unit, ticks in (("ms", 1e3), ("us", 1e6), ("ns", 1e9)):

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -154,11 +155,14 @@ class TextRules:
     decimal: Literal[".", ","] = "."
 
     def clean(self, column: pa.Array) -> pa.Array:
-        """Return the column with nulls for missing values and NaN; decode a dictionary."""
+        """Return the column with nulls for missing values and NaN; decode a dictionary.
+
+        A number is missing if one of the missing texts is the same number.
+        """
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if not is_text(column.type):
-            return without_nan(column)
+            return self._without_missing(without_nan(column))
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             column = column.cast(pa.large_binary()).view(pa.large_string())
         if self.strip:
@@ -166,12 +170,29 @@ class TextRules:
         gone = pc.is_in(column, value_set=pa.array(self.missing, column.type))
         return _with_nulls(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
 
+    def number(self, text: str) -> float:
+        """Return the number that a text is, NaN for another text."""
+        return float(self.numbers(pa.array([text]))[0])
+
+    def _without_missing(self, column: pa.Array) -> pa.Array:
+        if not is_number(column.type) or not (gone := _numbers_of(self)):
+            return column
+        values = to_float64(column, missing=np.nan)
+        return pc.if_else(pa.array(np.isin(values, gone)), pa.scalar(None, column.type), column)
+
     def numbers(self, column: pa.Array) -> Float64Array:
         """Return the numbers of a cleaned column; see `parse_number_column`."""
         if self.decimal == "," and is_text(column.type):
             # A point would be read as a decimal one, and may have separated thousands.
             column = pc.replace_substring(pc.replace_substring(column, ".", "?"), ",", ".")
         return parse_number_column(column)
+
+
+@lru_cache
+def _numbers_of(rules: TextRules) -> tuple[float, ...]:
+    """Return the numbers among the missing texts."""
+    numbers = [rules.number(text.strip() if rules.strip else text) for text in rules.missing if text]
+    return tuple(number for number in numbers if not math.isnan(number))
 
 
 def null_mask(column: pa.Array) -> Mask:
@@ -222,17 +243,42 @@ def hash_ids(column: pa.Array, number: int) -> Uint64Array:
 
 
 def equals_any(column: pa.Array, values: Sequence[Any], rules: TextRules) -> Mask:
-    """Return bool [n]: which values of a cleaned column are in `values`.
+    """Return bool [n]: which values of a cleaned column are in `values`; see `compared`."""
+    return compared(column, values, rules)[0]
 
-    `values` are texts or numbers.
+
+def compared(column: pa.Array, values: Sequence[Any], rules: TextRules) -> tuple[Mask, Mask]:
+    """Compare a cleaned column with texts, numbers or truth values.
+
+    Returns bool [n], which values are among `values`, and bool [n], which ones could be. The same number is
+    equal, whatever carries it: 1, 1.0, "1", "1.0" and true; and so are true and the text "true" in any case.
+    If `values` has texts, each text could be; otherwise only what is a number, or true or false.
     """
-    if all(isinstance(value, str) for value in values):
-        text = column if is_text(column.type) else column.cast(pa.string())
-        found = pc.is_in(text, value_set=pa.array(list(values), text.type))
-        mask: Mask = found.to_numpy(zero_copy_only=False)
-        return mask
-    numbers = np.array([float(value) for value in values])
-    return np.isin(rules.numbers(column), numbers) & ~null_mask(column)
+    texts = [value for value in values if isinstance(value, str)]
+    numbers = [rules.number(value) if isinstance(value, str) else float(value) for value in values]
+    words = {"true": 1.0, "false": 0.0}
+    if pa.types.is_boolean(column.type):
+        numbers += [words[text.lower()] for text in texts if text.lower() in words]
+    numbers = [number for number in numbers if not math.isnan(number)]
+    found, possible = np.zeros(len(column), np.bool_), np.zeros(len(column), np.bool_)
+    if is_text(column.type):
+        found |= _true(pc.is_in(column, value_set=pa.array(texts, column.type)))
+        possible |= bool(texts)
+    if numbers:
+        seen = rules.numbers(column)
+        if is_text(column.type) and any(isinstance(value, bool) for value in values):
+            lower = pc.utf8_lower(column)
+            for word, number in words.items():
+                seen[_true(pc.equal(lower, word))] = number
+        found |= np.isin(seen, numbers)
+        possible |= ~np.isnan(seen)
+    there = ~null_mask(column)
+    return found & there, possible & there
+
+
+def _true(column: pa.Array) -> Mask:
+    mask: Mask = pc.fill_null(column, False).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _digits(words: Uint64Array, lengths: IndexArray) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -15,7 +15,7 @@ from ..errors import JobFileError
 from ..types import Float32Array, Float64Array, IndexArray, Int32Array, Mask, Uint64Array
 from .batch import Bags, no_keys, no_other_labels, no_weights
 from .column_groups import are_short, clean_columns, hash_id_columns, number_columns, scaled_numbers
-from .fields import TextRules, equals_any, is_text, null_mask
+from .fields import TextRules, compared, equals_any, is_text, null_mask
 from .hashing import column_number, hash_combinations, hashes_of_rows, table_rows_of
 from .id_lists import IdBags
 from .label_expression import LabelExpression
@@ -233,13 +233,23 @@ class _ChunkParser:
         column, rules = self._column(name), self._schema.rules
         missing = null_mask(column)
         if section.positive:
-            values = equals_any(column, section.positive, rules).astype(np.float64)
-            known = (
-                equals_any(column, section.negative, rules) | (values == 1) if section.negative else ~missing
-            )
+            positive, known = compared(column, section.positive, rules)
+            if section.negative:
+                known = positive | equals_any(column, section.negative, rules)
             self._fault(name, "missing, and each row needs a label", missing)
-            self._fault(name, "neither its positive nor its negative values", ~known & ~missing)
-            return values
+            if section.negative:
+                self._fault(name, "neither its positive nor its negative values", ~known & ~missing)
+            else:
+                # Otherwise a label that no row can have would count as 0.
+                kind = "a text" if is_text(column.type) else f"of type {column.type}"
+                like = ", ".join(map(repr, section.positive[:3]))
+                remedy = (
+                    f"give positive the values as they are in the data: {name} = {{ ..., positive = [...] }}"
+                )
+                self._fault(
+                    name, f"{kind} that cannot be one of positive ({like})", ~known & ~missing, remedy
+                )
+            return positive.astype(np.float64)
         if expression is not None:
             return self._by_expression(name, section, expression, column, missing)
         values = np.where(missing, np.nan, self._numbers(column))

@@ -85,7 +85,7 @@ def _seconds_or_iso(column: pa.Array) -> Float64Array:
     if is_text(column.type):
         for at in np.flatnonzero(~numbers & ~null_mask(column)).tolist():
             values[at] = _parse_time(column[at].as_buffer().to_pybytes())
-        for at in np.flatnonzero(_holds(pc.match_substring_regex(column, r"^0[0-9]{5,}$"))).tolist():
+        for at in np.flatnonzero(_holds(pc.match_substring_regex(column, r"^0[0-9]{7,}$"))).tolist():
             if formats_of(column[at]):
                 values[at] = np.nan
     return values
