@@ -43,6 +43,17 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
+def decoded(column: pa.Array) -> pa.Array:
+    """Return a dictionary's values one by one, any other column as it is."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    if pa.types.is_string_view(column.type.value_type) or pa.types.is_binary_view(column.type.value_type):
+        # Categories of polars; Arrow cannot decode views.
+        values = column.dictionary.cast(pa.large_binary()).view(pa.large_string())
+        column = pa.DictionaryArray.from_arrays(column.indices, values)
+    return column.dictionary_decode()
+
+
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values of this type are strings or bytes."""
     return kind.id in _TEXT_IDS
@@ -159,8 +170,7 @@ class TextRules:
 
         A number is missing if one of the missing texts is the same number.
         """
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+        column = decoded(column)
         if not is_text(column.type):
             return self._without_missing(without_nan(column))
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
@@ -228,8 +238,7 @@ def hash_ids(column: pa.Array, number: int) -> Uint64Array:
 
     Ids are texts or integers; nulls hash as the empty text. `number` is the hash's `column`.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(column)
     if is_text(column.type):
         buffer, starts, lengths = string_fields(column)
         return hash_fields(buffer, starts[None], lengths[None], [number]).reshape(-1)

@@ -52,12 +52,21 @@ class LineParser:
         delimiter: one ASCII character.
         quote: one ASCII character; "" for no quotes.
         where: name of the file in error messages.
+        messages: whether each line is a message of a topic. No field continues on the next line then: a line
+            break within a message, which its reader makes a carriage return, is a bad row.
     """
 
     def __init__(
-        self, names: list[str], wanted: list[str], delimiter: str, quote: str, where: str = ""
+        self,
+        names: list[str],
+        wanted: list[str],
+        delimiter: str,
+        quote: str,
+        where: str = "",
+        *,
+        messages: bool = False,
     ) -> None:
-        self._wanted, self._where = wanted, where
+        self._wanted, self._where, self._messages = wanted, where, messages
         places = {name: f"f{index}" for index, name in enumerate(names)}
         fields = [places[name] for name in wanted]
         self._convert = pcsv.ConvertOptions(
@@ -66,7 +75,8 @@ class LineParser:
             include_columns=fields,
             column_types=dict.fromkeys(fields, pa.string()),
         )
-        self._names = list(places.values())
+        # A name that is not wanted may be there twice.
+        self._names = [f"f{index}" for index in range(len(names))]
         self._delimiter, self._quote = delimiter, quote.encode()
         d, q = re.escape(delimiter.encode()), re.escape(self._quote)
         quoted = rb"%s(?:[^%s]|%s%s)*%s|" % (q, q, q, q, q) if quote else b""
@@ -186,10 +196,13 @@ class LineParser:
             if not text:
                 excluded.append(line)
             elif b"\r" in text:
-                bad[line] = "a carriage return inside the line"
+                inside = (
+                    "line break inside the message" if self._messages else "carriage return inside the line"
+                )
+                bad[line] = f"a {inside}"
             elif not self._line.fullmatch(text):
                 bad[line] = "quotes that do not match"
-                if self._open.fullmatch(text):
+                if not self._messages and self._open.fullmatch(text):
                     after = data[starts[line + 1] :][:FOLLOWING_BYTES].tobytes()
                     self._check_quote(text, after)
                     if len(after) < FOLLOWING_BYTES and not self._unfinished:

@@ -71,7 +71,8 @@ def _text_chunks(
 ) -> Iterator[RecordChunk]:
     data = schema.data
     names = columns_of(span.path, schema)
-    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path)
+    messages = span.kind == "offsets"
+    parser = LineParser(names, schema.sources, delimiter_of(data), data.quote, span.path, messages=messages)
     line_number = line_numbers(span)
     lines_before = 0
     for block in line_blocks(span, block_bytes, encoding=data.encoding, kafka=data.kafka):

@@ -165,7 +165,8 @@ class TopicReader:
             # Where messages were removed by compaction, the end comes without the last ones.
             self._next = message.offset() if error is not None else message.offset() + 1
             if error is None and message.offset() < self._span.stop:
-                lines.append((message.value() or b"").rstrip(b"\r\n"))
+                # One line for each message; `LineParser` takes the break for a bad row.
+                lines.append((message.value() or b"").rstrip(b"\r\n").replace(b"\n", b"\r"))
         self._lines = memoryview(b"".join(line + b"\n" for line in lines))
 
 

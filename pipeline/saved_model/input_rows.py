@@ -20,7 +20,7 @@ from ..config.columns import ColumnSection, column_fault, places_of
 from ..config.data import DataSection
 from ..config.job import Job
 from ..data.bad_rows import printable
-from ..data.fields import display_bytes, plain_type
+from ..data.fields import decoded, display_bytes, plain_type
 from ..data.line_parser import LineParser, ParsedLines
 from ..data.parquet import IdClass, check_parquet, id_class, parquet_rows
 from ..data.record_schema import Records, RecordSchema
@@ -196,7 +196,8 @@ def _text_rows(span: Span, schema: InputSchema, keep: list[str]) -> Iterator[Inp
     data = schema.data
     delimiter = delimiter_of(data)
     names = _text_names(span, schema, delimiter)
-    parser = LineParser(names, _wanted(span.path, schema, names, keep), delimiter, data.quote, span.path)
+    wanted, messages = _wanted(span.path, schema, names, keep), span.kind == "offsets"
+    parser = LineParser(names, wanted, delimiter, data.quote, span.path, messages=messages)
     line_number = line_numbers(span)
     passed = 0
     for block in line_blocks(span, encoding=data.encoding, kafka=data.kafka):
@@ -295,8 +296,7 @@ def _as_trained(column: pa.Array, source: str, schema: InputSchema, path: str) -
 
 def _integers_as_text(column: pa.Array) -> pa.Array:
     """Convert integers, or lists or dictionaries of integers, to decimal digits."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decoded(column)
     if pa.types.is_integer(column.type):
         return column.cast(pa.string())
     ids = column.flatten()

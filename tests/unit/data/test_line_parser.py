@@ -151,3 +151,26 @@ def test_headers() -> None:
         parser.split_line(b"a,b,c\r1,2,3\r")
     with pytest.raises(ValueError, match=r"quotes that do not match"):
         parser.split_line(b'a,"b')
+
+
+def test_a_name_that_is_not_used_may_be_there_twice() -> None:
+    """Any number of them, before and after those that are used."""
+    parser = LineParser(["x", "y", "x", "z", "x"], ["y", "z"], ",", '"')
+    text = b"1,a,2,b,3\n4,c,5,d,6\n"
+    block = LineBlock(np.frombuffer(text + bytes(8), np.uint8), len(text))
+    parsed = parser.parse(block)
+    assert parsed.bad == {}
+    assert {name: column.to_pylist() for name, column in parsed.columns.items()} == {
+        "y": ["a", "c"],
+        "z": ["b", "d"],
+    }
+
+
+def test_a_message_is_a_row_whatever_quotes_and_breaks_it_has() -> None:
+    text = b'1,"a\r2,b"\n3,"open\n4,c"\n5,d\n'
+    block = LineBlock(np.frombuffer(text + bytes(8), np.uint8), len(text))
+    parsed = LineParser(["x", "y"], ["y"], ",", '"', messages=True).parse(block)
+    assert parsed.bad == {0: "a line break inside the message", 1: "quotes that do not match"}
+    assert parsed.columns["y"].to_pylist() == ['c"', "d"]
+    with pytest.raises(DataError, match="a quoted field continues on the next line"):
+        LineParser(["x", "y"], ["y"], ",", '"').parse(block)

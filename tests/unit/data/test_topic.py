@@ -90,6 +90,19 @@ def test_a_job_reads_its_messages_and_names_a_bad_one_by_its_offset(broker: Brok
     assert str(bad.first[0]).startswith(f"{span.path}:10: ")
 
 
+def test_a_line_break_in_a_message_is_one_bad_row(broker: Broker) -> None:
+    """Also within quotes, and where the next message would end them."""
+    good = rows(0, 20)
+    odd = ['"a\nb,1,2', 'x\r\ny"', '"', "1\n\n2"]
+    broker.write("breaks", [*good[:10], *odd, *good[10:]])
+    source = JobInput(job_of(broker.url("breaks")))
+    (span,) = source.plan([broker.url("breaks")])
+    bad = BadRows(10)
+    assert sum(len(chunk.examples) for chunk in source.chunks(span, bad)) == 20
+    assert bad.count == len(odd)
+    assert [row.line for row in bad.first] == [10, 11, 12, 13]
+
+
 def test_a_topic_without_a_message_has_no_quantiles(broker: Broker) -> None:
     broker.write("partly", rows(0, 3), partition=1)
     url = broker.url("partly") + "/0"
