@@ -19,7 +19,7 @@ import numpy as np
 
 from ...pipeline.codecs.feedback import Reference
 from ...pipeline.codecs.formats import LinkCodecs, Payload
-from ...pipeline.types import Float32Array
+from ...pipeline.types import Float32Array, is_finite
 from ...sync_algos.base import Slice
 
 
@@ -138,6 +138,9 @@ def float32_coding(group: tuple[int, ...], index: int) -> Coding:
 
 def _decoded(reference: Reference, start: int, packed: EncodedChunk) -> Float32Array:
     values = reference.decode(start, packed.base, packed.payload, packed.elements)
+    if not is_finite(values):
+        # Before the reference changes: rule "What is not finite changes nothing" (docs/architecture.md).
+        raise ValueError(f"the {packed.elements} values from {start} are not all finite")
     if not reference.is_enabled:
         return values
     held = reference.values[start : start + packed.elements]

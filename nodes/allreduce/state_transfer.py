@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from ...pipeline.types import Float32Array
+from ...pipeline.types import Float32Array, is_finite
 from ...pipeline.wire.peer_messages import PeerState, PeerStateRequest
 from ...sync_algos.base import Algorithm, AlgorithmState
 
@@ -113,6 +113,8 @@ class StateReceiver:
             raise ValueError(f"{len(message.values)} elements of {message.name!r:.40}; {name!r} is expected")
         if message.position not in self._missing:
             return False
+        if not is_finite(message.values):
+            raise ValueError(f"elements {start} to {stop} of {name!r} are not all finite")
         self._tensors[name][start:stop] = message.values
         self._missing.discard(message.position)
         return True

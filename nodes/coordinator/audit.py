@@ -101,7 +101,7 @@ def ledger_of(state: JobState, stored: StoredTotals, outcome: Outcome, examples:
         )
     half_pushed = _are_half_pushed(state, stored, outcome, examples)
     identities += [*_shard_identities(state, outcome, half_pushed), _repeated_identity(state, outcome)]
-    shard_applied = {name: int(counts["applied_batches"]) for name, counts in outcome.shards.items()}
+    shard_applied = {name: int(counts.get("applied_batches", 0)) for name, counts in outcome.shards.items()}
     return Ledger.of(identities, state.lost_dense_updates, shard_applied)
 
 
@@ -214,7 +214,7 @@ def _shard_name(shard: str) -> str:
 
 
 def _shard_identity(state: JobState, name: str, counts: Counts, halves: Iterable[BatchId]) -> Identity:
-    applied, distinct = int(counts["applied_batches"]), state.ledger.totals.distinct_batches
+    applied, distinct = int(counts.get("applied_batches", 0)), state.ledger.totals.distinct_batches
     # A replacement has the dead node's index, but another name.
     place = {one.info.name: one.info.index for one in state.members.everyone("embedding")}.get(name)
     first = name if place is None else f"embedding-{place}"

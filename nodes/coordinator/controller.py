@@ -304,7 +304,10 @@ class JobController:
         if self._outcome.model_saved is not None or manager is None:
             return
         newest, trained = manager.newest_examples, self._state.ledger.examples_so_far
-        if newest is not None:
+        if newest == trained:
+            has = f"all {trained:,} trained examples"
+            self._outcome.keeps_older(f"the checkpoint that was written during training has {has}")
+        elif newest is not None:
             has = f"it has {newest:,} of {trained:,} trained examples"
             self._outcome.keeps_older(f"the last checkpoint is older: {has}")
         elif manager.written:
@@ -372,7 +375,7 @@ class JobController:
             {name: reply.applied_of for name, reply in shards.items()},
         )
         for name, counts in outcome.shards.items():
-            shard = name, int(counts["applied_batches"]), int(counts["repeated_pushes"])
+            shard = name, int(counts.get("applied_batches", 0)), int(counts.get("repeated_pushes", 0))
             await store.run(lambda store, shard=shard: store.shard(*shard))  # type: ignore[misc]
         self._count_cpu()
 

@@ -192,7 +192,7 @@ class ShardService(ListeningService):
         )
         # Marked before the rows change: the writer threads work in order, so later messages find it applied.
         self.applied.add(message.id)
-        staleness = max(0, self._pushes - message.version)
+        staleness = min(max(0, self._pushes - message.version), self._pushes)
         self._staleness_sum += staleness
         self._staleness_max = max(self._staleness_max, staleness)
         self._pushes += 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...pipeline.codecs.formats import CodecError, LinkCodecs
 from ...pipeline.embedding.lookup.request import LookupPlan
-from ...pipeline.errors import ShadowSyncError
+from ...pipeline.errors import ExitCode, ShadowSyncError
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Attached, Failure, Lookup, Push, Pushed, Vectors
 from ...pipeline.wire.retransmission import LOOKUP
@@ -24,7 +24,12 @@ B = TypeVar("B", bound=RowRequests)
 
 
 class LookupRefused(ShadowSyncError):
-    """An embedding node could not understand or fulfil a worker's request."""
+    """An embedding node could not understand or fulfil a worker's request.
+
+    It costs the trainer, not the job: others train its batches.
+    """
+
+    exit_code = ExitCode.STOPPED_BY_DEATH
 
 
 @dataclass(slots=True)

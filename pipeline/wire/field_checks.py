@@ -53,7 +53,7 @@ Count = Annotated[int, Bounds(0)]
 Seconds = Annotated[float, Bounds(0.0, math.inf)]
 Real = Annotated[float, Bounds(-math.inf, math.inf)]
 Counts: TypeAlias = dict[str, int | float]
-"""A node's measurements so far by name, finite numbers."""
+"""A node's measurements so far by name, numbers from 0 to `MAX_INTEGER`."""
 
 
 def check_of(hint: Any) -> Check:
@@ -87,7 +87,7 @@ def check_of(hint: Any) -> Check:
         inner = check_of(next(argument for argument in arguments if argument is not types.NoneType))
         return lambda value: None if value is None else inner(value)
     if hint == int | float:
-        return _finite
+        return _count
     raise TypeError(f"a message field cannot be of type {hint!r}")
 
 
@@ -206,11 +206,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _finite(value: Any) -> int | float:
-    """Check that a number is finite; an integer stays an integer."""
+def _count(value: Any) -> int | float:
+    """Check that a number can be one of `Counts`; an integer stays an integer."""
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError(f"a finite number is expected, not {_shown(value)}")
     number: int | float = value
+    if not 0 <= number <= MAX_INTEGER:
+        raise ValueError(f"a finite number from 0 to {MAX_INTEGER} is expected, not {_shown(value)}")
     return number
 
 

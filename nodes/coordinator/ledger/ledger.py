@@ -64,6 +64,7 @@ class LedgerState:
             follows=follows,
         )
         self._open = OpenSpans(seed, self.restored)
+        self.require_batch = self._open.require_of  # See there.
         # Spans of dead readers, to be handed out again.
         self._again: deque[tuple[int, Span]] = deque()
         self._read_again: set[tuple[int, int]] = set()

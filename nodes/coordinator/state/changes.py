@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from ....pipeline.data.parquet import IdClass
 from ....pipeline.data.span import Span, to_runs
 from ....pipeline.errors import ProtocolError
+from ....pipeline.types import BatchId
 from ....pipeline.wire.control.base import MAX_BATCHES, Done, NamedRecords, Reply
 from ....pipeline.wire.control.messages import (
     Hello,
@@ -31,6 +32,8 @@ from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
 from ..ledger.records import LedgerTables
 from .job import JobState
 from .outcome import Scored, Stop
+
+ROUNDING: Final = 1e-3
 
 # More than a message may have, and as many as a value of SQLite can.
 MAX_ADDED_SPANS: Final = 1 << 24
@@ -239,8 +242,30 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
     return Effect(Done(), lambda tables: tables.span_read(read.epoch, read.span, **counts))
 
 
+def _require_batch(state: JobState, batch: BatchId, examples: int) -> None:
+    """Raise ValueError for a batch that no reader can have cut."""
+    state.ledger.require_batch(batch, examples)
+    if examples > (most := state.job.trainer.batch):
+        raise ValueError(f"batch {tuple(batch)} with {examples} examples; a batch has at most {most}")
+
+
+def _require_trained(state: JobState, request: TrainedBatches) -> None:
+    """Raise ValueError for what cannot be, before any of it is recorded."""
+    for one in request.batches:
+        _require_batch(state, one.id, one.examples)
+        most = max(positives for _, positives in ((one.loss_sum, one.positives), *one.others))
+        # Sums of float32 weights, in another order.
+        if most > one.weight * (1 + ROUNDING):
+            raise ValueError(
+                f"batch {tuple(one.id)} has positives of {most:g}, and a weight of {one.weight:g}"
+            )
+    for left_out in request.left_out:
+        _require_batch(state, left_out.id, left_out.examples)
+
+
 def _trained(state: JobState, token: str, request: TrainedBatches) -> Effect:
     member = state.members.require(token)
+    _require_trained(state, request)
     rows = state.acknowledge(member, request.batches, request.synced_iterations)
     left_out = state.leave_out(member, request.left_out)
 
@@ -256,6 +281,8 @@ def _return_batches(state: JobState, token: str, request: ReturnBatches) -> Effe
     if dead is None or dead.alive:
         raise ProtocolError("only a dead trainer's batches can be returned")
     sizes = {batch.id: batch.examples for batch in request.batches}
+    for batch, examples in sizes.items():
+        _require_batch(state, batch, examples)
     replays = {batch.id for batch in request.batches if batch.replay}
     reader, trainer = state.members.require(token).info.name, dead.info.name
     again = state.ledger.return_batches(trainer, sizes.items(), replays, reader)

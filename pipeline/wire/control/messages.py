@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from ...data.span import Span
 from ...errors import ExitCode
@@ -12,6 +12,14 @@ from ..field_checks import Bounds, Count, Items, Real, Seconds
 from .base import MAX_BATCHES, Done, Reply, Request
 
 BatchIds: TypeAlias = Annotated[tuple[BatchId, ...], Items(MAX_BATCHES)]
+
+
+# Sums over many messages of these stay integers of 64 bits, finite numbers, and times of a job.
+MOST_EXAMPLES: Final = 1 << 44
+MOST_SUM: Final = 1e48
+MOST_SECONDS: Final = 1e9
+Examples = Annotated[int, Bounds(0, MOST_EXAMPLES)]
+Sum = Annotated[float, Bounds(0.0, MOST_SUM)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +137,12 @@ class SpanRead(Request[Done]):
 
     epoch: Count
     span: Count
-    batches: Count
-    examples: Count
-    bad_rows: Count
+    batches: Examples
+    examples: Examples
+    bad_rows: Examples
     replay: bool = False
     first_bad_row: str = ""
-    dropped_negatives: Count = 0
+    dropped_negatives: Examples = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +154,12 @@ class TrainedBatch:
     """
 
     id: BatchId
-    examples: Count
-    loss_sum: Real
-    positives: Real
-    weight: Real
-    age_seconds: Real
-    others: Annotated[tuple[tuple[Real, Real], ...], Items(MAX_LABELS)] = ()
+    examples: Examples
+    loss_sum: Sum
+    positives: Sum
+    weight: Sum
+    age_seconds: Annotated[float, Bounds(0.0, MOST_SECONDS)]
+    others: Annotated[tuple[tuple[Sum, Sum], ...], Items(MAX_LABELS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,7 @@ class LeftOutBatch:
     """A left-out batch, whose loss or gradients are not finite, and why."""
 
     id: BatchId
-    examples: Count
+    examples: Examples
     why: str
 
 
@@ -177,7 +185,7 @@ class HeldBatch:
     """An unconfirmed batch that was sent to a dead trainer."""
 
     id: BatchId
-    examples: Count
+    examples: Examples
     replay: bool = False
 
 
@@ -219,7 +227,7 @@ class NodeFailed(Request[Done]):
 
     what: str
     exit_code: ExitCode
-    bad_rows: Count = 0
+    bad_rows: Examples = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from shadowsync.pipeline.wire.control.messages import (
     Hello,
     NodeFacts,
     Ready,
+    SpanRead,
     StatusReply,
     TrainedBatch,
     TrainedBatches,
@@ -65,7 +66,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     str: st.text(max_size=8),
     bytes: st.binary(max_size=16),
-    int | float: WHOLE | FINITE,
+    int | float: st.integers(0, MAX_INTEGER) | st.floats(0, MAX_INTEGER / 2),
     BatchId: BATCH_IDS,
     FileEntry: st.builds(
         FileEntry, st.just("a.bin"), st.integers(0, 9), st.just("0" * 64), st.text(max_size=8)
@@ -191,6 +192,33 @@ def changed(request: Request[Any], place: list[Any], value: Any) -> list[Any]:
             r"trained: batches\[1\]\.examples: a finite number from 0",
         ),
         ("trained", changed(TRAINED, [0, 0, 2], float("nan")), r"trained: batches\[0\]\.loss_sum: a finite"),
+        (
+            "trained",
+            changed(TRAINED, [0, 0, 2], -1e300),
+            r"trained: batches\[0\]\.loss_sum: a finite number from 0",
+        ),
+        (
+            "trained",
+            changed(TRAINED, [0, 0, 2], 1e300),
+            r"trained: batches\[0\]\.loss_sum: a finite number from 0",
+        ),
+        (
+            "trained",
+            changed(TRAINED, [0, 0, 3], -1.0),
+            r"trained: batches\[0\]\.positives: a finite number from 0",
+        ),
+        (
+            "trained",
+            changed(TRAINED, [0, 0, 4], -1.0),
+            r"trained: batches\[0\]\.weight: a finite number from 0",
+        ),
+        (
+            "trained",
+            changed(TRAINED, [0, 0, 5], -1e9),
+            r"trained: batches\[0\]\.age_seconds: a finite number",
+        ),
+        ("trained", changed(TRAINED, [0, 0, 1], 2**62), r"trained: batches\[0\]\.examples: a finite number"),
+        ("span_read", changed(SpanRead(0, 0, 1, 1, 0), [3], 2**62), "span_read: examples: a finite number"),
         ("trained", changed(TRAINED, [0, 0, 0], [1, 2]), r"trained: batches\[0\]\.id: a batch id"),
         ("trained", changed(TRAINED, [0], [[]] * (MAX_ITEMS + 1)), "trained: batches: a list of at most"),
         ("trained", changed(TRAINED, [0, 0], 7), r"trained: batches\[0\]: a list of 7 values \(id, examples"),

@@ -50,7 +50,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     BatchId: BATCH_IDS,
     dict[str, Any]: BODIES,
     list[Any]: BODIES.map(lambda body: list(body.values())),
-    Counts: st.dictionaries(st.text(max_size=8), INTEGERS | st.floats(allow_nan=False, allow_infinity=False)),
+    Counts: st.dictionaries(st.text(max_size=8), st.integers(0, MAX_INTEGER) | st.floats(0, MAX_INTEGER / 2)),
 }
 
 

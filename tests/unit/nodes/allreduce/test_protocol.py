@@ -228,8 +228,8 @@ def test_what_is_of_a_generation_that_is_not_known_yet_waits_for_it() -> None:
     assert RoundId(2, 0) in net.trainers[1].results
 
 
-def payload(elements: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    return np.zeros(4 * elements, dtype=np.uint8)
+def payload(elements: int, value: float = 0.0) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    return np.full(elements, value, dtype=np.float32).view(np.uint8)
 
 
 NO_POSITIONS = np.zeros(0, dtype=np.int32)
@@ -246,6 +246,9 @@ NO_POSITIONS = np.zeros(0, dtype=np.int32)
         (PeerChunk(1, 0, 0, 4, float("nan"), 0, payload(4)), "weight"),
         (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(3)), "the payload for 4 elements has 12 bytes"),
         (PeerChunk(1, 0, 0, 4, 1.0, 9, payload(4)), "9"),
+        (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(4, np.nan)), "the 4 values from 0 are not all finite"),
+        (PeerChunk(1, 0, 0, 4, 1.0, 0, payload(4, -np.inf)), "the 4 values from 0 are not all finite"),
+        (PeerResult(1, 0, 3, 4, 0, payload(4, np.nan)), "the 4 values from .* are not all finite"),
         (PeerResult(1, 0, 0, 4, 0, payload(4)), "is not of the trainer that reduces it"),
         (PeerResult(1, 0, 99, 4, 0, payload(4)), "no position 99"),
         (PeerResult(1, 0, 3, 3, 0, payload(3)), "3 elements at position 3; 4 are expected"),
