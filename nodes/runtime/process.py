@@ -8,10 +8,12 @@ import ctypes
 import functools
 import json
 import logging
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     import zmq
 
 GRACE_SECONDS = 12.0
+# Of equal warnings, and how many texts are remembered for that.
+REPEAT_SECONDS = 10.0
+REMEMBERED_TEXTS = 256
 # One thread for each of the numerical libraries: a machine has several nodes.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
@@ -71,6 +76,35 @@ def tune_malloc() -> bool:
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST_BYTES) and mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
 
 
+class Repeats(logging.Filter):
+    """Let equal warnings pass once in REPEAT_SECONDS.
+
+    The next one that passes has the number of those withheld as `withheld`. Errors with a traceback pass. Any
+    thread may log.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        # When the text last passed, and how many were withheld since.
+        self._passed: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is to be written."""
+        if record.levelno < logging.WARNING or record.exc_info:
+            return True
+        key, now = (record.name, record.levelno, record.getMessage()), self._clock()
+        with self._lock:
+            passed_at, withheld = self._passed.pop(key, (-math.inf, 0))
+            is_due = now - passed_at >= REPEAT_SECONDS
+            self._passed[key] = (now, 0) if is_due else (passed_at, withheld + 1)
+            if len(self._passed) > REMEMBERED_TEXTS:
+                del self._passed[next(iter(self._passed))]
+        record.withheld = withheld
+        return is_due
+
+
 class JsonLines(logging.Formatter):
     """A JSON object per record: time, level, logger, thread and text."""
 
@@ -82,18 +116,24 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "thread": record.threadName,
-            "text": record.getMessage(),
+            "text": record.getMessage() + _also(record),
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
 
 
+def _also(record: logging.LogRecord) -> str:
+    withheld = getattr(record, "withheld", 0)
+    return f" (and {withheld} times since it was last written)" if withheld else ""
+
+
 def log_to_stderr() -> None:
     """Log warnings and errors to standard error, until the run folder is known."""
-    logging.basicConfig(
-        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(Repeats())
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
 
 
 def log_to_folder(folder: str | Path, name: str) -> None:
@@ -110,6 +150,7 @@ def log_to_folder(folder: str | Path, name: str) -> None:
         root.warning("%s: cannot be written (%s); logging to standard error", folder, error.strerror)
         return
     handler.setFormatter(JsonLines())
+    handler.addFilter(Repeats())
     for old in tuple(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)

@@ -319,3 +319,28 @@ def test_a_hello_supersedes_a_node_that_fell_silent_before_it_was_ready(
 
     state = served(tmp_path, work)
     assert state.refused_messages == ({STRANGERS: 1} if silence else {})
+
+
+def test_a_silent_node_hears_first_that_it_is_dead(tmp_path: Path) -> None:
+    """Otherwise it would take the refusal of what it had to say for a failure, and not come back."""
+
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        server.state.start_members()
+        server.mark_dead(TOKEN, "was silent for 15 s")
+        first = await client.call(RequestMessage(1, *encoded(NodeFailed("why", ExitCode.CLUSTER))))
+        assert first == HeartbeatReply(examples=10, declared_dead="was silent for 15 s")
+        assert not (await client.receive()).ok
+
+    served(tmp_path, work)
+
+
+def test_what_a_supervisor_replaces_does_not_come_back(tmp_path: Path) -> None:
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        del client
+        server.state.start_members()
+        server.mark_dead(TOKEN, "was silent for 15 s")
+        said = Hello("trainer", "token-new", server.state.job.digest, "", 1, "host", TOKEN)
+        with pytest.raises(ClusterError, match="its supervisor starts another one in its place"):
+            await RequestHandler(server).handle("token-new", said, 1)
+
+    served(tmp_path, work)

@@ -168,3 +168,19 @@ def test_of_many_missing_nodes_some_are_named() -> None:
     said = missing_nodes(Membership({"trainer": 100}, DIGEST), lambda _: 0.0, 15.0)
     assert said.startswith("trainer-0 (none joined), trainer-1 (none joined), ")
     assert said.endswith("trainer-7 (none joined) and 92 more")
+
+
+def test_only_the_silent_come_back_and_only_to_a_free_place() -> None:
+    members = Membership({"embedding": 2, "trainer": 1}, DIGEST)
+    for token in ("e0", "e1"):
+        members.join("embedding", token, DIGEST, "")
+    members.start()
+    members.lose("e0", "was silent for 15 s")
+    members.lose("e1", "failed: its disk is full")
+    assert members.place_of("embedding", "e0", [0, 1]) == [0]
+    for role, former in (("embedding", "e1"), ("trainer", "e0"), ("embedding", "nobody")):
+        with pytest.raises(ClusterError, match="only a node that was silent may come back"):
+            members.place_of(role, former, [0, 1])
+    members.join("embedding", "e2", DIGEST, "", late=True, place=0)
+    with pytest.raises(ClusterError, match="embedding-2 has taken the place of embedding-0"):
+        members.place_of("embedding", "e0", [1])
