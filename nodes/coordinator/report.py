@@ -126,6 +126,7 @@ def build_report(
     sync = sync_report(state, outcome, trainers)
     growing = growing_tables(job.tables, _shard_counts(state, outcome))
     tested = held_out_quality(outcome.score, eval_files, job.data.label_names)
+    best = held_out_quality(outcome.best_score, eval_files, job.data.label_names)
     code, words = _verdict(state, outcome, ledger)
     return Report(
         run=state.folder.name,
@@ -141,8 +142,8 @@ def build_report(
         examples=examples,
         throughput=_throughput(state, outcome),
         train=_train(state, outcome, trainers),
-        eval=tested,
-        eval_best=held_out_quality(outcome.best_score, eval_files, job.data.label_names),
+        eval=best or tested,
+        eval_last=tested if best is not None else None,
         validation=_validation(outcome.saved_checkpoints),
         checkpoints=_checkpoints(outcome.saved_checkpoints),
         bad_batches=state.bad_batches.report(),
@@ -157,7 +158,7 @@ def build_report(
         warnings=[
             *warnings,
             *_warnings(state, examples, sync),
-            *held_out_warnings(tested),
+            *held_out_warnings(best or tested),
             *growth_warnings(growing),
         ],
         events=_events(state, outcome),
@@ -263,6 +264,7 @@ def _throughput(state: JobState, outcome: Outcome) -> Throughput:
         examples_per_second=state.training_metrics.examples_per_second(),
         per_trainer=state.training_metrics.per_trainer(),
         cpu_seconds_per_million=cpu / trained * 1e6 if trained and cpu else None,
+        coordinator_cpu_seconds=outcome.cpu_seconds.get("coordinator"),
     )
 
 

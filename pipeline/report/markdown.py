@@ -89,11 +89,11 @@ def _quality(report: Report) -> list[str]:
             ),
         ]
     # The model of the headline, which is also the one that is served, comes first.
-    if report.eval_best is not None:
-        table += wording.held_out(report.eval_best, "held-out, of the best checkpoint")
     if report.eval is not None:
-        of = "held-out" if report.eval_best is None else "held-out, of the last model"
+        of = "held-out" if report.eval_last is None else "held-out, of the best checkpoint"
         table += wording.held_out(report.eval, of)
+    if report.eval_last is not None:
+        table += wording.held_out(report.eval_last, "held-out, of the last model")
     if report.eval is not None and report.eval.teacher_ne is not None:
         table += [
             ("NE of the teacher, held-out", wording.number(report.eval.teacher_ne)),
@@ -210,7 +210,10 @@ def _throughput(report: Report) -> list[str]:
     rows = [
         ("all trainers, examples/s", wording.amount(throughput.examples_per_second)),
         *((f"{name}, examples/s", wording.amount(v)) for name, v in throughput.per_trainer.items()),
-        ("CPU seconds per million examples, all nodes", wording.amount(throughput.cpu_seconds_per_million)),
+        (
+            "CPU seconds per million examples, all nodes and the coordinator",
+            wording.amount(throughput.cpu_seconds_per_million),
+        ),
         ("batch x workers x trainers", wording.count(report.elp)),
         *((f"{name}, precision of products", value) for name, value in report.precision.items()),
     ]
@@ -237,10 +240,13 @@ def _sync(report: Report) -> list[str]:
         ),
         ("seconds of a round, mean", wording.duration(sync.seconds_mean)),
         ("CPU seconds of a round, mean", wording.duration(sync.cpu_seconds_mean)),
-        ("bytes, both ways", wording.data_size(sync.bytes)),
-        *((f"of these: {_WAYS.get(way, way)}", wording.traffic(link)) for way, link in sync.links.items()),
+        ("bytes in all, sent and received by the trainers", wording.data_size(sync.bytes)),
+        *(
+            (f"of these: {_WAYS.get(way, way)}", wording.traffic(link, of_peers=way.startswith("peers")))
+            for way, link in sync.links.items()
+        ),
         *([("memory of lossy codecs", wording.references(report))] if sync.reference_bytes else []),
-        ("divergence of the replicas", wording.amount(report.replicas.divergence)),
+        ("divergence of the replicas", wording.divergence(report)),
         ("staleness of embeddings, pushes, mean", wording.amount(staleness.embedding_mean)),
         ("staleness of embeddings, pushes, maximum", wording.amount(staleness.embedding_max)),
     ]
@@ -308,6 +314,8 @@ def _nodes(report: Report) -> list[str]:
         )
         for node in report.nodes
     ]
+    if rows and (cpu := report.throughput.coordinator_cpu_seconds) is not None:
+        rows = [("coordinator", "coordinator", wording.duration(cpu), "", ""), *rows]
     lines = (
         markdown_table(("node", "role", "CPU time", "peak memory", "exit"), rows)
         if rows

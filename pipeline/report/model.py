@@ -45,12 +45,15 @@ class ExampleCounts(ResultModel):
 class Throughput(ResultModel):
     """Speed from the first to the last trained batch; `per_trainer` in examples/s.
 
-    `cpu_seconds_per_million` is the CPU time of all nodes together for a million trained examples.
+    `cpu_seconds_per_million` is the CPU time of all nodes and the coordinator together for a million trained
+    examples. `coordinator_cpu_seconds` is the coordinator's, which `nodes` lacks; None in reports of earlier
+    versions.
     """
 
     examples_per_second: NonNegativeFloat | None
     per_trainer: dict[str, NonNegativeFloat]
     cpu_seconds_per_million: NonNegativeFloat | None
+    coordinator_cpu_seconds: NonNegativeFloat | None = None
 
 
 class BadBatch(ResultModel):
@@ -87,7 +90,7 @@ class Checkpoints(ResultModel):
 
 
 class LinkTraffic(ResultModel):
-    """Traffic of one direction of synchronization.
+    """Traffic of one direction of synchronization, counted once.
 
     `bytes` passed through the trainers' sockets, headers included. The values alone would take
     `float32_bytes` as float32.
@@ -118,6 +121,7 @@ class Sync(ResultModel):
             trainers with so many iterations.
         seconds_mean: mean time of a round, from its start until it was applied.
         cpu_seconds_mean: mean CPU time of a round's thread, which `sync.duty` counts; None in old reports.
+        bytes: bytes that the trainers sent and received; between two trainers each byte counts at both ends.
         links: traffic by the way's name in the job's `codecs`, without ways that were not used.
         reference_bytes: memory that lossy codecs needed at the end, by the role that held it.
         control: None without `sync.control`.
@@ -240,7 +244,9 @@ class Report(ResultModel):
         started_at: ISO 8601 time.
         model_saved: which model was saved, in words.
         storage: URL of its checkpoints; "" if they are in the run's folder.
-        eval_best: quality of the best checkpoint, if that is not the last one.
+        eval: quality of the model of the headline on held-out files: the best by validation, or without one
+            the last. `eval.model` names it.
+        eval_last: quality of the last model, if `eval` is of another one.
         resumed_from: the run that this one continued.
         restored_examples: number of examples that run had trained; `examples` does not include them.
         elp: batch x workers x trainers.
@@ -263,7 +269,7 @@ class Report(ResultModel):
     throughput: Throughput
     train: Train
     eval: Evaluation | None
-    eval_best: Evaluation | None = None
+    eval_last: Evaluation | None = None
     validation: Validation | None = None
     checkpoints: Checkpoints | None = None
     bad_batches: BadBatches | None = None
@@ -291,8 +297,8 @@ class Report(ResultModel):
 
     @property
     def headline(self) -> Evaluation | None:
-        """Quality on held-out files of the best model by validation, or the last."""
-        return self.eval_best or self.eval
+        """Quality on held-out files of the best model by validation, or the last: `eval`."""
+        return self.eval
 
     @property
     def folder(self) -> Path | None:
@@ -310,7 +316,11 @@ class Report(ResultModel):
     def _of_earlier_versions(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        return {name: value for name, value in body.items() if name not in REMOVED_FIELDS}
+        kept = {name: value for name, value in body.items() if name not in REMOVED_FIELDS}
+        if (best := kept.pop("eval_best", None)) is not None:
+            # Then `eval` was the last model's.
+            kept |= {"eval": best, "eval_last": kept.get("eval")}
+        return kept
 
     @model_validator(mode="after")
     def _known_outcome(self) -> Self:

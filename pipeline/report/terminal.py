@@ -59,7 +59,7 @@ def print_report(report: Report, console: Console) -> None:
     console.print(_figures(report, side_by_side=console.width >= _WIDE))
     if report.nodes:
         console.print()
-        console.print(_nodes(report.nodes))
+        console.print(_nodes(report.nodes, report.throughput.coordinator_cpu_seconds))
     _print_events(report, console)
 
 
@@ -129,9 +129,10 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         ("CPU s / million", amount(throughput.cpu_seconds_per_million)),
         ("synchronization", f"{sync.algorithm}, {sync.mode}, {wording.count(sync.rounds)} rounds"),
         ("gap in iterations", gap),
-        ("round, bytes", f"{wording.duration(sync.seconds_mean)}, {wording.data_size(sync.bytes)}"),
+        ("a round takes", wording.duration(sync.seconds_mean)),
+        ("bytes in all", wording.data_size(sync.bytes)),
         *((f"  {way}", _traffic(link)) for way, link in sync.links.items() if link.codec != "float32"),
-        ("divergence", amount(report.replicas.divergence)),
+        ("divergence", wording.divergence(report)),
         ("staleness", stale),
         *((f"rows of {table.name}", table.rows_text) for table in report.growing_tables[:_TRAINER_ROWS]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
@@ -147,9 +148,11 @@ def _traffic(link: LinkTraffic) -> str:
 _EXIT_CHARACTERS: Final = 32
 
 
-def _nodes(nodes: Sequence[NodeRecord]) -> Table:
+def _nodes(nodes: Sequence[NodeRecord], coordinator_cpu_seconds: float | None) -> Table:
     table = _plain_table()
     _add_row(table, ("node", "role", "CPU time", "peak memory", "exit"), "dim")
+    if coordinator_cpu_seconds is not None:
+        _add_row(table, ("coordinator", "", wording.duration(coordinator_cpu_seconds), "", ""))
     if len(nodes) <= _NODE_ROWS:
         for node in nodes:
             ended = "still running" if node.exit is None else node.exit

@@ -126,12 +126,25 @@ def network(report: Report) -> str:
     return text
 
 
-def traffic(link: LinkTraffic) -> str:
-    """Describe the traffic of one direction: bytes, codec, and bytes saved."""
-    text = f"{data_size(link.bytes)}, {link.codec}"
+def traffic(link: LinkTraffic, *, of_peers: bool = False) -> str:
+    """Describe the traffic of one direction: bytes, codec, and bytes saved.
+
+    What trainers send to each other, `of_peers`, they also receive.
+    """
+    text = f"{data_size(link.bytes)}{', sent and again received' if of_peers else ''}, {link.codec}"
     if link.codec == "float32" or link.compression is None:
         return text
     return f"{text}, {number(link.compression, 2)} times fewer bytes than float32"
+
+
+def divergence(report: Report) -> str:
+    """Describe the divergence at the end, and in training, where they were apart.
+
+    At the end it may be 0, as in a job whose training waited: the last round made the replicas equal.
+    """
+    text = amount(report.replicas.divergence)
+    apart = [value for _, value in report.curves.divergence if value]
+    return f"{text} at the end, {amount(sum(apart) / len(apart))} in training" if apart else text
 
 
 def references(report: Report) -> str:
@@ -213,9 +226,9 @@ def checkpoints(report: Report) -> list[str]:
             f"{count(report.checkpoints.failed)} of {counted(total, 'checkpoint')} during training failed;"
             " the events say why."
         )
-    if report.eval_best is not None and report.eval is not None:
+    if report.eval_last is not None:
         # The headline has the best checkpoint.
-        last = report.eval
+        last = report.eval_last
         found.append(f"NE {number(last.ne)} on the held-out examples, of the last model, {last.model}.")
     return found
 

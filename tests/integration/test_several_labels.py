@@ -203,7 +203,7 @@ def test_eval_predict_and_the_report_agree(
     scores = evaluate_model(model, [files])
     probabilities = model.predict(files)
     assert probabilities.shape == truth.shape
-    report = run.report.eval_best or run.report.eval
+    report = run.report.eval
     assert report is not None
     for at, name in enumerate(model.labels):
         figures, reported = scores["labels"][name], report.labels[name]

@@ -123,12 +123,12 @@ def test_the_best_checkpoint_is_kept_and_training_ends_early(
     assert "best" not in last["model"]
     # Both are scored on the test part, and the last one is worse: that is what it was for.
     assert report.eval is not None
-    assert report.eval_best is not None
-    assert f"the best by validation, after {best_at:,} examples" in report.eval_best.model
-    assert report.eval_best.ne == pytest.approx(best, abs=1e-12)
-    assert report.eval.ne is not None
-    assert report.eval.ne == pytest.approx(points[-1][1], abs=1e-12)
-    assert report.eval.ne > best
+    assert report.eval_last is not None
+    assert f"the best by validation, after {best_at:,} examples" in report.eval.model
+    assert report.eval.ne == pytest.approx(best, abs=1e-12)
+    assert report.eval_last.ne is not None
+    assert report.eval_last.ne == pytest.approx(points[-1][1], abs=1e-12)
+    assert report.eval_last.ne > best
     assert sorted(path.name for path in own.run.folder.glob("*best*")) == ["best"]
 
 
@@ -177,7 +177,7 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
     assert report.validation.best_is_last
     for path in (own.run.folder / "checkpoint").iterdir():
         assert os.path.samefile(path, own.run.folder / "best" / path.name)
-    assert report.eval_best is None
+    assert report.eval_last is None
     # All metrics are known of it, those of `shadowsync eval`.
     said = evaluate_run(own.run.folder, [validation_file], "best")
     metrics = report.validation.best_metrics
@@ -185,6 +185,24 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
     assert metrics == {name: pytest.approx(said[name], rel=1e-6) for name in metrics}
     told = (own.run.folder / "report.md").read_text()
     assert f"At the best checkpoint: NE {metrics['ne']:.4f}, logloss" in told
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_the_last_checkpoint_is_validated_once(
+    cluster: Callable[..., InProcessCluster], validation_file: str, wait: bool
+) -> None:
+    own = cluster(
+        {
+            "data": {"epochs": 3, "validation_path": validation_file},
+            "validation": {"every_epochs": 1, "wait": wait},
+        }
+    ).start()
+    assert own.wait(180.0) == 0, own.coordinator.text()
+    validated = [examples for examples, _ in own.run.report.curves.validation]
+    assert validated[-1] == 3 * EXAMPLES
+    assert len(set(validated)) == len(validated) <= 3
+    if wait:
+        assert len(validated) == 3
 
 
 @pytest.mark.light

@@ -95,7 +95,8 @@ def test_figures_are_those_of_the_best_checkpoint(make_report: Callable[..., Rep
     assert last is not None
     quality = {"clicked": LabelQuality(ne=0.7, auc=0.8, logloss=0.3, calibration=1.0)}
     best = last.model_copy(update={"ne": 0.7, "auc": 0.8, "model": "the best", "labels": quality})
-    report = make_report(0.9, eval_best=best, train=Train(ne_progressive=0.9, ne_by_label={"clicked": 0.9}))
+    train = Train(ne_progressive=0.9, ne_by_label={"clicked": 0.9})
+    report = make_report(eval=best, eval_last=last, train=train)
     found = Figures.of(report, 100)
     assert (found.ne, found.auc, found.model) == (0.7, 0.8, "the best")
     assert found.labels["clicked"].ne == 0.7

@@ -16,7 +16,7 @@ def with_labels(report: Report, *, best: bool = False) -> Report:
     assert report.eval is not None
     labels = {"clicked": CLICKED, "bought": BOUGHT}
     scored = report.eval.model_copy(update={"labels": labels})
-    return report.model_copy(update={"eval": scored, "eval_best": scored if best else None})
+    return report.model_copy(update={"eval": scored, "eval_last": scored if best else None})
 
 
 def test_each_label_has_a_row(full_report: Report) -> None:

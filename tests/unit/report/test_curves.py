@@ -64,7 +64,9 @@ def test_the_held_out_line_is_of_the_model_in_the_headline(full_report: Report, 
     assert full_report.eval is not None
     best = full_report.eval.model_copy(update={"ne": 0.5, "model": "the best one"})
     last = _drawn(full_report, tmp_path / "last")["ne.png"]
-    both = _drawn(full_report.model_copy(update={"eval_best": best}), tmp_path / "both")["ne.png"]
+    both = _drawn(
+        full_report.model_copy(update={"eval": best, "eval_last": full_report.eval}), tmp_path / "both"
+    )["ne.png"]
     alone = _drawn(full_report.model_copy(update={"eval": best}), tmp_path / "alone")["ne.png"]
     assert not np.array_equal(both, last)
     assert np.array_equal(both, alone)
@@ -107,7 +109,7 @@ def test_first_points_far_above_all_others_leave_the_axis() -> None:
 def test_an_early_peak_does_not_squash_the_picture(full_report: Report, tmp_path: Path) -> None:
     def rows_of_the_curve(value: float) -> int:
         curves = full_report.curves.model_copy(update={"ne": spiked(value), "validation": []})
-        alone = {"curves": curves, "eval": None, "eval_best": None}
+        alone = {"curves": curves, "eval": None, "eval_last": None}
         picture = _drawn(full_report.model_copy(update=alone), tmp_path / str(value))["ne.png"]
         right = picture[60:, picture.shape[1] // 3 :]
         blue = (right[..., 2] > 0.6) & (right[..., 0] < 0.3)

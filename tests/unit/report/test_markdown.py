@@ -106,7 +106,7 @@ def test_ranking_and_calibration_of_the_last_and_of_the_best(full_report: Report
     best = last.model_copy(
         update={"pr_auc": 0.2345, "model": "the best one", "auc": 0.8765, "logloss": 0.3456}
     )
-    text = render_markdown(full_report.model_copy(update={"eval": last, "eval_best": best}))
+    text = render_markdown(full_report.model_copy(update={"eval": best, "eval_last": last}))
     assert "| AUC, held-out, of the best checkpoint | 0.8765 |" in text
     assert "| logloss, held-out, of the best checkpoint | 0.3456 |" in text
     assert "| AUC, held-out |" not in text, "it does not say of which of the two"

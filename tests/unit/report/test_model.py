@@ -37,6 +37,21 @@ def test_json_has_what_was_promised(full_report: Report) -> None:
     assert body["eval"]["gain_ratio"] == 0.8536
 
 
+def test_eval_is_of_the_headline_also_in_reports_of_earlier_versions(full_report: Report) -> None:
+    """They have the last model's figures in `eval`, and those of the headline in `eval_best`."""
+    last = full_report.eval
+    assert last is not None
+    best = last.model_copy(update={"model": "the best", "ne": 0.7})
+    body = json.loads(full_report.model_dump_json(exclude={"eval_last"}))
+    earlier = Report.model_validate_json(json.dumps(body | {"eval_best": best.model_dump()}))
+    assert (earlier.eval, earlier.eval_last, earlier.headline) == (best, last, best)
+    alone = Report.model_validate_json(json.dumps(body | {"eval_best": None}))
+    assert (alone.eval, alone.eval_last) == (last, None)
+    now = full_report.model_copy(update={"eval": best, "eval_last": last})
+    assert Report.model_validate_json(now.model_dump_json()) == now
+    assert "eval_best" not in json.loads(now.model_dump_json())
+
+
 def test_what_was_not_measured_is_null_and_no_zero(minimal_report: Report) -> None:
     body = json.loads(minimal_report.model_dump_json())
     assert body["eval"] is None

@@ -47,7 +47,7 @@ def test_without_held_out_data_it_is_the_headline(full_report: Report) -> None:
     text = "NE 0.7123, AUC 0.8011 on 20,000 examples of the progressive part, of the trainers' replicas"
     report = with_part(full_report)
     assert not wording.quality(report).startswith(text)
-    alone = report.model_copy(update={"eval": None, "eval_best": None})
+    alone = report.model_copy(update={"eval": None, "eval_last": None})
     assert wording.quality(alone).startswith(text)
     page = render_markdown(alone)
     assert f"**{text}" in page

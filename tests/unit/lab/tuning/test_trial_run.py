@@ -76,7 +76,7 @@ def test_a_trial_that_the_study_stops_reports_nothing_more() -> None:
 def test_a_trial_is_scored_by_its_best_checkpoint(make_report: Callable[..., Report]) -> None:
     last = make_report(0.8).eval
     assert last is not None
-    assert score_of(make_report(0.8, eval_best=last.model_copy(update={"ne": 0.7}))) == 0.7
+    assert score_of(make_report(eval=last.model_copy(update={"ne": 0.7}), eval_last=last)) == 0.7
     # The controls: without a best checkpoint, and without held-out data.
     assert score_of(make_report(0.8)) == 0.8
     assert score_of(make_report(eval=None)) == 0.9
