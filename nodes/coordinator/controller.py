@@ -277,14 +277,15 @@ class JobController:
             if not self._state.ledger.owed.has_all_shards:
                 self._outcome.note("no checkpoint could be written, since rows are lost")
                 return
+            last = None
             if stop is not None and stop.diverged and manager is not None and manager.written:
                 self._outcome.note("the checkpoint that was written during training is kept")
             else:
                 self._state.enter(JobPhase.CHECKPOINT)
-                await finalizer.checkpoint()
+                last = await finalizer.checkpoint()
             if stop is None and manager is not None:
                 self._state.enter(JobPhase.VALIDATING)
-                await manager.finish()
+                await manager.finish(last)
             if stop is None and self._eval_spans and self._state.stop is None:
                 self._state.enter(JobPhase.EVALUATING)
                 await Evaluator(self._server, self._outcome, self._model, self._eval_spans).run()

@@ -148,16 +148,16 @@ class JobFinalizer:
             sums.add([np.frombuffer(reply.values, dtype=np.float32) for reply in replies.values()])
         self._outcome.diverged(sums.value())
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self) -> CheckpointManifest | None:
         """Write the last checkpoint: the files of every node, then the manifest.
 
-        Raises ClusterError if a node cannot write. The previous checkpoint then stays and this one is
-        removed, so that a full disk has room for the report.
+        Returns the manifest; None without a trainer. Raises ClusterError if a node cannot write. The previous
+        checkpoint then stays and this one is removed, so that a full disk has room for the report.
         """
         trainers = self._present("trainer", self._outcome.trainers)
         if not trainers:
             self._outcome.note("no checkpoint could be written, since no trainer is left")
-            return
+            return None
         checkpoints, calls = self._state.checkpoints, self._server.checkpoint_calls
         try:
             directory = await calls.run(checkpoints.begin)
@@ -168,6 +168,7 @@ class JobFinalizer:
             raise
         self._outcome.saved(manifest.model)
         self._note_disagreement(saver, trainers)
+        return manifest
 
     async def _write(self, directory: str, trainers: list[Member]) -> tuple[Member, CheckpointManifest]:
         """Write all files but the manifest.

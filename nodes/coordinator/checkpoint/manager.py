@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from ....pipeline.checkpoint.best import BEST
 from ....pipeline.checkpoint.best_note import BestNote
@@ -59,6 +59,15 @@ class IntervalTrigger:
             self._next_epochs = (epochs // self._every_epochs + 1) * self._every_epochs
 
 
+_Model: TypeAlias = tuple[int, frozenset[str]]
+"""Examples trained, on which the rows depend, and the checksums of the dense model's files."""
+
+
+def _model_of(manifest: CheckpointManifest) -> _Model:
+    dense = frozenset(entry.sha256 for entry in manifest.files if entry.role == "dense")
+    return manifest.examples_trained, dense
+
+
 LOOK_SECONDS = 0.1
 PAUSE_SECONDS = 5.0
 MOST_WAITING = 8
@@ -96,6 +105,8 @@ class CheckpointManager:
         self._validation_due = IntervalTrigger(every.every_examples, every.every_seconds, every.every_epochs)
         self._waiting: deque[str] = deque()
         self._pinned = 0
+        self._models: dict[str, _Model] = {}
+        self._scored_model: _Model | None = None
         self._yields = job.run.background_priority == "low"
         self._scorer = CheckpointScorer(BACKGROUND_NICE if self._yields and not every.wait else 0)
         self._scoring: asyncio.Task[Any] | None = None
@@ -131,10 +142,11 @@ class CheckpointManager:
             await self._look()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def finish(self) -> None:
+    async def finish(self, last: CheckpointManifest | None = None) -> None:
         """Wait for the validation under way, and validate the last checkpoint.
 
-        Call it after the last checkpoint of a job that was not stopped. A stop ends both.
+        Call it after the `last` checkpoint of a job that was not stopped. If its model is the one that was
+        scored last, as after a pause that ended training, it is not scored again. A stop ends both.
         """
         if not self._validates:
             return
@@ -144,7 +156,9 @@ class CheckpointManager:
             await self._skip_waiting()
         if self._scoring is not None:
             await self._server.unless_stopped(self._wait())
-        if self._state.stop is None:
+        if last is not None and self._scored_model == _model_of(last):
+            self.best_is_last = self.validation.best is self.validation.points[-1]
+        elif self._state.stop is None:
             before = self.validation.best
             await self._pin()
             await self._server.unless_stopped(self._score_waiting())
@@ -250,7 +264,7 @@ class CheckpointManager:
         manifest = await self._take(yields=yields)
         if manifest is None or not validate:
             return
-        await self._pin()
+        await self._pin(_model_of(manifest))
         if self.ended_early:
             await self._skip_waiting()
         elif self._scoring is None or self._scoring.done():
@@ -288,11 +302,14 @@ class CheckpointManager:
         else:
             log.warning("%s", what)
 
-    async def _pin(self) -> None:
-        """Have the last checkpoint wait for its validation."""
+    async def _pin(self, model: _Model | None = None) -> None:
+        """Have the last checkpoint, which has this model, wait for its validation."""
         self._pinned += 1
         try:
-            self._waiting.append(await self._calls.run(self._checkpoints.pin, self._pinned))
+            candidate = await self._calls.run(self._checkpoints.pin, self._pinned)
+            self._waiting.append(candidate)
+            if model is not None:
+                self._models[candidate] = model
         except ShadowSyncError as error:
             self._server.event("coordinator", f"a checkpoint could not be validated: {error}")
             self.validation.fail()
@@ -327,9 +344,11 @@ class CheckpointManager:
                 known = {name: metric for name, metric in metrics.items() if metric is not None}
                 scored = Scored(score.examples_trained, self._state.seconds(), value, known)
                 await self._judge(candidate, scored)
+                self._scored_model = self._models.get(candidate)
         except ShadowSyncError as error:
             self._fail(str(error))
         finally:
+            self._models.pop(candidate, None)
             await self._calls.clean_up(partial(self._checkpoints.drop, candidate))
 
     def _tell_bad_rows(self, score: CheckpointScore) -> None:

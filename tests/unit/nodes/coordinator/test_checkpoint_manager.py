@@ -289,6 +289,36 @@ def test_what_training_waits_for_does_not_yield(
     assert nices == [BACKGROUND_NICE if yields else 0, 0]
 
 
+@pytest.mark.parametrize("first", [GOOD, BETTER], ids=["no better", "the best"])
+def test_the_last_checkpoint_is_scored_once(
+    tmp_path: Path, scores: list[CheckpointScore], first: float
+) -> None:
+    """After a pause that ended training the last checkpoint has the model that was scored in it."""
+    scores[:] = [score(GOOD if first == BETTER else BETTER), score(first), score(0.7)]
+
+    async def body(*, same: bool) -> CheckpointManager:
+        clock = Clock()
+        c = job(tmp_path, clock)
+        manager = manager_of(c)
+        running = await started(clock, manager)
+        await validated(c, manager, 1)
+        await validated(c, manager, 2)
+        await ended(running)
+        _, last = open_checkpoint(tmp_path, which="last")
+        more = last if same else last.model_copy(update={"examples_trained": last.examples_trained + 1})
+        await manager.finish(more)
+        await manager.cancel()
+        return manager
+
+    manager = asyncio.run(asyncio.wait_for(body(same=True), 60.0))
+    assert (len(manager.validation.points), len(scores)) == (2, 1)
+    assert manager.best_is_last == (first == BETTER)
+    # The control: something was trained after it.
+    scores[:] = [score(GOOD), score(BETTER), score(0.7)]
+    manager = asyncio.run(asyncio.wait_for(body(same=False), 60.0))
+    assert (len(manager.validation.points), len(scores)) == (3, 0)
+
+
 @pytest.mark.parametrize("second", [BETTER, GOOD], ids=["its own is best", "the resumed is best"])
 def test_a_coordinator_that_takes_over_a_resumed_run_keeps_its_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: float
