@@ -17,6 +17,7 @@ from .draft_entry import DraftColumn, toml_key, toml_value
 from .draft_label import with_test_labels
 from .draft_missing import missing_words
 from .draft_sample import InputSample, read_sample
+from .draft_tables import table_lines
 
 _SMALL_ROWS: Final = 100_000
 _LARGE_ROWS: Final = 2_000_000
@@ -198,7 +199,7 @@ def _model(sample: InputSample, columns: list[DraftColumn]) -> Iterator[str]:
     if small:
         yield "wait = true  # training waits for a validation, which takes longer than an epoch"
     for column in columns:
-        if column.table_rows:
+        if column.table is not None:
             yield ""
             yield f"[tables.{toml_key(column.name)}]"
-            yield f"rows = {column.table_rows}"
+            yield from table_lines(column.table)

@@ -18,6 +18,7 @@ from .draft_missing import numbers_of, without_missing_words
 from .draft_names import names_ids, names_quantity
 from .draft_results import ask_of_results
 from .draft_sample import InputSample
+from .draft_tables import draft_table, within_memory
 from .draft_texts import has_thousands, is_in_brackets, list_delimiter, unreadable_number
 from .draft_times import may_be_seconds, time_column
 
@@ -31,7 +32,6 @@ _WIDE: Final = 200
 _BUCKETS: Final = 10
 _STEPS: Final = 0.9
 _ALIKE: Final = "rows of one number have like labels, rows of numbers beside it have not"
-LARGEST_TABLE: Final = 1 << 20
 
 
 def draft_columns(sample: InputSample, label: str, positive: Sequence[str] = ()) -> list[DraftColumn]:
@@ -52,7 +52,7 @@ def draft_columns(sample: InputSample, label: str, positive: Sequence[str] = ())
         of_label if name == chosen else _column(name, frame[name], sample, labels) for name in frame.columns
     ]
     found = _with_one_time(ask_of_results(found, frame, chosen, labels))
-    return [*found, *_needed_buckets(found, frame)]
+    return within_memory([*found, *_needed_buckets(found, frame)])
 
 
 def _with_one_time(columns: Sequence[DraftColumn]) -> list[DraftColumn]:
@@ -254,9 +254,9 @@ def _dense(numbers: pl.Series, distinct: int) -> tuple[str, str]:
 
 
 def _categorical(name: str, distinct: int, sample: InputSample) -> DraftColumn:
-    rows = _table_rows(distinct, sample)
     seen = counted(distinct, "value") + (", or none" if distinct == 1 else "")
-    return DraftColumn(name, "categorical", '"categorical"', seen, rows)
+    table = draft_table(name, sample.frame[name], sample)
+    return DraftColumn(name, "categorical", '"categorical"', seen, table)
 
 
 def _bag(name: str, ids: pl.Series, delimiter: str, seen: str, sample: InputSample) -> DraftColumn:
@@ -270,13 +270,4 @@ def _bag(name: str, ids: pl.Series, delimiter: str, seen: str, sample: InputSamp
     option = f', delimiter = "{delimiter}"' if delimiter and delimiter != "|" else ""
     text = f'{{ kind = "multi_hot"{option} }}'
     why = f"{seen}, {distinct:,} values"
-    return DraftColumn(name, "multi_hot", text, why, _table_rows(distinct, sample))
-
-
-def _table_rows(distinct: int, sample: InputSample) -> int:
-    """Return a power of 2 with room for twice the possible values."""
-    seen = len(sample.frame)
-    # If most values came only once, further rows will bring new values.
-    growth = max(1.0, sample.rows / seen) if distinct > 0.1 * seen else 1.0
-    wanted = 2 * distinct * growth
-    return min(LARGEST_TABLE, max(16, 1 << int(wanted - 1).bit_length()))
+    return DraftColumn(name, "multi_hot", text, why, draft_table(name, ids, sample))

@@ -25,6 +25,20 @@ class Question(NamedTuple):
 
 
 @dataclass(frozen=True)
+class DraftTable:
+    """The table of a drafted column.
+
+    Attributes:
+        rows: rows of a hashed table; the most of a growing one.
+        ids: how many values are expected in all rows.
+    """
+
+    rows: int
+    growing: bool
+    ids: int
+
+
+@dataclass(frozen=True)
 class DraftColumn:
     """A column of the draft.
 
@@ -32,7 +46,7 @@ class DraftColumn:
         kind: kind as in `ColumnSection`; "" for a column that is left out.
         setting: value of the column in the job file, as TOML.
         why: reason for the guess.
-        table_rows: rows of the column's table; 0 without a table.
+        table: kind and size of the column's table; None where it needs none or has a row for each value.
         missing_share: label, timestamp: share of the rows that have none.
         questions: what is not sure about it, with the other answer.
     """
@@ -41,7 +55,7 @@ class DraftColumn:
     kind: str
     setting: str
     why: str
-    table_rows: int = 0
+    table: DraftTable | None = None
     missing_share: float = 0.0
     questions: tuple[Question, ...] = ()
 
