@@ -72,6 +72,7 @@ READER = (
     _counter("bad_rows", "bad_rows", "malformed rows"),
     _gauge("queued_batches", "queued_batches", "ready batches that no trainer has credit for"),
     _gauge("retained_bytes", "retained_bytes", "memory of batches not yet confirmed as trained"),
+    _gauge("sharing_examples_ratio", "sharing_examples", "share of examples with an id in a row of several"),
 )
 TRAINER = (
     *_LISTENER,
@@ -191,6 +192,10 @@ GROWING_TABLES = (
         "growing_refused_ids", "growing/refused/", "how often an id was due for a row here and none was free"
     ),
 )
+# Measured by readers for each hashed table.
+HASHED_TABLES = (
+    _gauge("shared_rows_ratio", "shared_rows/", "share of a hashed table's ids in a row of several"),
+)
 # Of a hub, one value for each attached loop.
 LOOPS = (
     _counter("loop_steps", "loop/steps/", "steps of one loop's optimizer"),
@@ -213,7 +218,7 @@ SAMPLES = (
 )
 BY_LABEL: dict[str, tuple[Metric, ...]] = {
     "peer": LINKS,
-    "table": GROWING_TABLES,
+    "table": (*GROWING_TABLES, *HASHED_TABLES),
     "label": LABELS_OF_JOB,
     "loop": LOOPS,
     "stream": SAMPLES,

@@ -106,12 +106,16 @@ class SyncFigures(StatusPart):
 
 
 class EmbeddingFigures(StatusPart):
-    """Requests/s over all shards; staleness in pushes."""
+    """Requests/s over all shards; staleness in pushes.
+
+    `sharing_examples` is the share of the examples with an id whose row another id has too.
+    """
 
     lookups_per_second: float | None = None
     pushes_per_second: float | None = None
     staleness_mean: float | None = None
     staleness_max: int | None = None
+    sharing_examples: float | None = None
 
 
 class LedgerFigures(StatusPart):

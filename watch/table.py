@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..pipeline.report.sharing import WARNED_SHARE
 from ..pipeline.text.format import count, counted, data_rate, data_size, duration, number, percent
 from .status import LoopFigures, NodeStatus, Status
 
@@ -104,6 +105,10 @@ def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list
         ("malformed", counted(ledger.bad_rows, "row")),
         ("left out", f"{count(ledger.left_out)}, not finite"),
     ]
+    sharing = [
+        ("ids share", f"rows in {percent(embedding.sharing_examples, 1)} of examples"),
+        ("remedy", 'kind = "growing"'),
+    ]
     return [
         ("examples/s", f"{count(status.speed.now)}, mean {count(status.speed.mean)}"),
         ("NE", f"{number(status.quality.ne)}, now {number(status.quality.ne_recent)}"),
@@ -118,6 +123,7 @@ def _figures_of_job(status: Status, synchronized: list[tuple[str, str]]) -> list
             "in flight",
             f"{count(ledger.in_flight)}, returned {count(ledger.returned)}",
         ),
+        *(sharing if (embedding.sharing_examples or 0.0) > WARNED_SHARE else ()),
         *(faults if ledger.bad_rows or ledger.left_out else ()),
     ]
 

@@ -35,6 +35,7 @@ from ...pipeline.report.quality_warnings import (
     one_class_warnings,
     warmup_warnings,
 )
+from ...pipeline.report.sharing import shared_rows, sharing_warnings
 from ...pipeline.report.write import describe_hardware, versions
 from ...pipeline.text.format import counted
 from .audit import examples_of, ledger_of, total
@@ -125,6 +126,9 @@ def build_report(
     trainers = _trainer_counts(state, outcome)
     sync = sync_report(state, outcome, trainers)
     growing = growing_tables(job.tables, _shard_counts(state, outcome))
+    readers = state.members.everyone("reader")
+    counts = [outcome.readers.get(member.info.name, member.metrics) for member in readers]
+    shared = shared_rows(job.hashed_tables, counts)
     tested = held_out_quality(outcome.score, eval_files, job.data.label_names)
     best = held_out_quality(outcome.best_score, eval_files, job.data.label_names)
     code, words = _verdict(state, outcome, ledger)
@@ -160,11 +164,13 @@ def build_report(
             *_warnings(state, examples, sync),
             *held_out_warnings(best or tested),
             *growth_warnings(growing),
+            *sharing_warnings(shared, job.hashed_tables),
         ],
         events=_events(state, outcome),
         nodes=_nodes(state, outcome),
         placement=_placement(state, outcome),
         growing_tables=growing,
+        shared_rows=shared,
         hardware=describe_hardware(),
         versions=versions(),
         curves=_curves(state, outcome),

@@ -10,6 +10,7 @@ from ...pipeline.config.job import Job
 from ...pipeline.data.bad_rows import BadRow, BadRows
 from ...pipeline.data.batch import Batch
 from ...pipeline.data.negatives import NegativeSampler
+from ...pipeline.data.shared_rows import SharedRowsMeter
 from ...pipeline.data.span import Span
 from ...pipeline.input.job_input import JobInput
 from ..runtime.process import tune_malloc
@@ -74,7 +75,9 @@ class Parser(Service):
         self._job = job
         self._on_output = on_output
         self._work: queue.Queue[ReadSpan] = queue.Queue()
-        self._input = JobInput(job)
+        lists = frozenset(column.name for column in job.data.table_columns if column.pooling)
+        self._shared_rows = SharedRowsMeter(job.hashed_tables, lists)
+        self._input = JobInput(job, self._shared_rows)
         self._train_bad_rows = BadRows(job.data.max_bad_rows)
         self._dropping = False
         self.parsing = Activity("parse", cpu=True)
@@ -86,14 +89,16 @@ class Parser(Service):
         return self._train_bad_rows
 
     def metrics(self) -> dict[str, float]:
-        """Return seconds of parsing, of its CPU, and of waiting for trainers' credit.
+        """Return seconds of parsing and of waiting, and shares of ids.
 
-        Any thread may call.
+        They are the seconds of parsing, of its CPU, and of waiting for trainers' credit, and the shares of
+        `SharedRowsMeter.counts`. Any thread may call.
         """
         return {
             "parse_seconds": self.parsing.seconds,
             "parse_cpu_seconds": self.parsing.cpu_seconds,
             "wait_for_credit_seconds": self.waiting.seconds,
+            **self._shared_rows.counts(),
         }
 
     def submit(self, work: ReadSpan) -> None:
@@ -123,6 +128,8 @@ class Parser(Service):
         bad_rows = self._train_bad_rows if counted else BadRows(data.max_bad_rows)
         bad_rows.passes = max(bad_rows.passes, work.epoch + 1)
         bad_before = bad_rows.count
+        # The chunks of a span are read one after the other on this thread.
+        self._shared_rows.counting = counted
         batches = examples = 0
         negatives = NegativeSampler(data.negative_share, data.split.seed) if training else None
         batches_of_span = self._input.batches(

@@ -209,6 +209,16 @@ class Job(Section):
         return tuple(table.name for table in self.tables if table.growth is not None)
 
     @property
+    def hashed_tables(self) -> dict[str, int]:
+        """Rows of the tables in which ids can share one, by name."""
+        own_rows = {column.name for column in self.data.table_columns if column.fixed_rows is not None}
+        return {
+            table.name: table.rows
+            for table in self.tables
+            if table.growth is None and table.name not in own_rows
+        }
+
+    @property
     def model_inputs(self) -> tuple[int, list[int]]:
         """Number of dense features, and the width of each embedding."""
         return self.data.dense_width, [table.dim for table in self.tables]

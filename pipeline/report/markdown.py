@@ -13,6 +13,7 @@ from .model import NE_PICTURE, SYNC_GAP_PICTURE, THROUGHPUT_PICTURE, Report
 from .placement import HOW_IN_WORDS
 from .quality import HourOfLabel, TrainedHour
 from .quality_warnings import FIRST_ITERATIONS
+from .sharing import sharing_section
 
 _WAYS = {
     "center_up": "to the center",
@@ -35,6 +36,7 @@ def render_markdown(report: Report) -> str:
         _nodes(report),
         *_placement(report),
         *growth_section(report.growing_tables),
+        *sharing_section(report.shared_rows),
         _events(report),
         _versions(report),
     )

@@ -13,6 +13,7 @@ from .growth import GrowingTable
 from .ledger import Ledger
 from .placement import Placement, Point
 from .quality import Evaluation, Train, Validation
+from .sharing import SharedRows
 
 FORMAT_VERSION: Final = 1
 NE_PICTURE: Final = "ne.png"
@@ -286,6 +287,7 @@ class Report(ResultModel):
     nodes: list[NodeRecord] = []
     placement: Placement | None = None
     growing_tables: list[GrowingTable] = []
+    shared_rows: SharedRows | None = None
     network: EmulatedNetwork | None = None
     hardware: Hardware
     versions: dict[str, str]

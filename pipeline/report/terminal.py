@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..text.format import amount, count, data_size
+from ..text.format import amount, count, data_size, percent
 from . import wording
 from .by_label import labels_in_words
 from .model import LinkTraffic, NodeRecord, Report
 from .placement import HOW_IN_WORDS, PlacedNode, PlanRecord
+from .sharing import SharedRows
 
 _WIDE: Final = 100
 _IDENTITY_ROWS: Final = 6
@@ -135,9 +136,14 @@ def _speed_facts(report: Report) -> list[tuple[str, str]]:
         ("divergence", wording.divergence(report)),
         ("staleness", stale),
         *((f"rows of {table.name}", table.rows_text) for table in report.growing_tables[:_TRAINER_ROWS]),
+        *([] if (shared := report.shared_rows) is None else [("ids share rows", _sharing(shared))]),
         ("batch x workers", f"{wording.count(report.elp)} (over all trainers)"),
         ("precision", ", ".join(sorted(set(report.precision.values()))) or wording.amount(None)),
     ]
+
+
+def _sharing(shared: SharedRows) -> str:
+    return wording.NOT_MEASURED if shared.examples is None else f"{percent(shared.examples, 1)} of examples"
 
 
 def _traffic(link: LinkTraffic) -> str:

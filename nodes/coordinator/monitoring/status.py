@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from ....pipeline.config.job import Job
 from ....pipeline.report.adaptation import choices_of
+from ....pipeline.report.sharing import shared_rows
 from ....pipeline.wire.control.messages import GetStatus
 from ....watch.curves import parts_of
 from ....watch.status import (
@@ -182,6 +183,7 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
     shards = state.members.alive("embedding")
     names = [shard.info.name for shard in shards]
     pushes = _sum(shards, "staleness_count")
+    readers = [reader.metrics for reader in state.members.everyone("reader")]
     # A node that has just joined has not counted yet.
     largest = max((int(shard.metrics.get("staleness_max", 0)) for shard in shards), default=0)
     return EmbeddingFigures(
@@ -189,6 +191,7 @@ def _embedding(state: JobState, now: float) -> EmbeddingFigures:
         pushes_per_second=state.rates.total(names, "staleness_count", now),
         staleness_mean=_sum(shards, "staleness_sum") / pushes if pushes else None,
         staleness_max=largest if pushes else None,
+        sharing_examples=shared_rows(state.job.hashed_tables, readers).examples,
     )
 
 

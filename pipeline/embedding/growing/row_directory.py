@@ -208,7 +208,7 @@ class RowDirectory:
     def _admit(
         self, keys: Uint64Array, owners: IndexArray
     ) -> tuple[Int32Array, Int32Array, list[Int32Array]]:
-        """Give keys without a row one, if they are due; `owners` has the table of each.
+        """Give keys a row, if they are due; `owners` has the table of each.
 
         Returns the row of each key, the rows that are new, and those evicted for them.
         """

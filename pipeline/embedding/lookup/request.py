@@ -88,9 +88,9 @@ class DistinctRows:
 
     @classmethod
     def of_keys(cls, keys: Uint64Array, tables: int = 1) -> DistinctRows:
-        """Return the distinct keys of `keys`, uint64 [S], of `tables` tables with equally many each.
+        """Return the distinct keys of `keys`, uint64 [S].
 
-        They are table after table, ascending.
+        They are table after table, ascending; each of `tables` tables has equally many of `keys`.
         """
         by_table = keys.reshape(tables, -1)
         order: IndexArray = np.argsort(by_table, axis=1, kind="stable")
@@ -103,7 +103,10 @@ class DistinctRows:
 def _groups(
     sorted_keys: IndexArray | Uint64Array, order: IndexArray, tables: int = 1
 ) -> tuple[IndexArray, Int32Array]:
-    """Return where each group of equal keys of a table begins, and each position's group."""
+    """Return where groups of equal keys begin, and each position's group.
+
+    A group is of one table; all tables have equally many keys.
+    """
     first = np.ones(len(order), np.bool_)
     np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=first[1:])
     if tables > 1:
@@ -305,7 +308,10 @@ class LookupPlan:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the number of `rows` or `keys` for each bank of the plan; () with one bank."""
+        """Return the rows or keys of each bank of the plan.
+
+        Returns () with one bank.
+        """
         counts = tuple(count for bank in self.banks for count in bank.counts or (bank.share.rows,))
         return counts if len(counts) > 1 else ()
 

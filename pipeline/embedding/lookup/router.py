@@ -269,9 +269,9 @@ def _side_by_side(plan: TablePlan, node: int) -> list[list[int]]:
 
 
 class _BankLayout:
-    """Lay out the tables of one bank of the node, or of banks side by side.
+    """Lay out the tables of a node's bank, or of banks side by side.
 
-    Several banks, numbers `numbers`, are of a growing table each, which the node holds whole or not at all.
+    Several banks, those of `numbers`, are of a growing table each, which the node holds whole or not at all.
     """
 
     def __init__(self, plan: TablePlan, node: int, numbers: list[int], single: tuple[int, ...]) -> None:
@@ -343,7 +343,7 @@ class _BankLayout:
         return table_keys[positions[0]]
 
     def counts(self, requested: int, distinct: DistinctRows | None, batch: int) -> tuple[int, ...]:
-        """Return the number of requested rows or keys in each of the banks; `requested` in all."""
+        """Return how many of the `requested` rows or keys each bank has."""
         if len(self._held) == 1:
             return (requested,)
         of_tables = iter([batch] * len(self.whole))

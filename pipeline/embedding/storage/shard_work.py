@@ -117,7 +117,10 @@ class LookupWork:
                     )
 
     def finish(self) -> None:
-        """Put first values, and sum the bags; called by one thread after all threads ran."""
+        """Put first values and sum the bags, after all threads ran.
+
+        Called by one thread.
+        """
         for part, (out, bag_rows) in zip(self._parts, self._targets, strict=True):
             if part.first is not None:
                 _put(part.first, out, bag_rows, part.share.single)
