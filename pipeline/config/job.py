@@ -196,7 +196,7 @@ class Job(Section):
             storage=rules.storage,
         )
         counts = rows if isinstance(rows, list) else [rows] * len(columns)
-        return table_settings(columns, every, counts, self.table_sections)
+        return table_settings(columns, every, counts, self.table_sections, self.model.table_kind)
 
     @property
     def table_rows(self) -> tuple[int, ...]:

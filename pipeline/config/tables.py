@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
@@ -42,11 +42,12 @@ class TableSection(BaseModel):
     storage: RowStorageName | None = Field(
         default=None, description="Type of this table's rows in a node's memory."
     )
-    kind: TableKind = Field(
-        default="hashed",
+    kind: TableKind | None = Field(
+        default=None,
         description='"hashed": an id\'s hash is its row, and ids may share one. "growing": each id has a row'
         " of its own, found by 64 bits; it gets the row when it is trained, and may lose it. `rows` are then"
-        " the most rows of the table.",
+        ' the most rows of the table. If it is left out: "hashed" if `rows` are given, else'
+        " `model.table_kind`.",
     )
     max_bytes: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
@@ -79,15 +80,17 @@ class TableSection(BaseModel):
             return self
         for key in ("max_bytes", "admit_after", "evict", "evict_after_batches"):
             if getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f'{key}: given; it is for kind = "growing", this table is "hashed"')
+                now = 'is "hashed"' if self.kind else 'states no kind, and may be "hashed"'
+                raise ValueError(f'{key}: given; it is for kind = "growing", this table {now}')
         return self
 
-    @property
-    def growth(self) -> Growth | None:
-        """When ids get and lose rows; None for a hashed table."""
-        if self.kind == "hashed":
-            return None
-        return Growth(self.admit_after, self.evict, self.evict_after_batches)
+    def growth(self, every: TableKind) -> Growth | None:
+        """Return when ids get and lose rows; None for a hashed table.
+
+        `every` is the kind of tables without one and without rows.
+        """
+        kind = self.kind or ("hashed" if self.rows is not None else every)
+        return None if kind == "hashed" else Growth(self.admit_after, self.evict, self.evict_after_batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ def table_settings(
     every: TableSettings,
     rows: Sequence[int],
     sections: Mapping[str, TableSection],
+    kind: TableKind,
 ) -> tuple[TableSettings, ...]:
     """Combine defaults and sections into each table's settings, in the order of `columns`.
 
@@ -168,6 +172,7 @@ def table_settings(
         every: settings of tables without a section; its name, rows and pooling are not used.
         rows: rows of each column's table, unless its section states them.
         sections: sections by column name.
+        kind: kind of tables whose section states neither kind nor rows.
     """
     tables = []
     for column, count in zip(columns, rows, strict=True):
@@ -181,7 +186,7 @@ def table_settings(
             lr=every.lr if section.lr is None else section.lr,
             init_scale=every.init_scale if section.init_scale is None else section.init_scale,
             storage=every.storage if section.storage is None else section.storage,
-            growth=section.growth,
+            growth=None if column.fixed_rows is not None else section.growth(kind),
         )
         if section.max_bytes is not None:
             table = replace(table, rows=rows_within(table, section.max_bytes))
@@ -232,9 +237,8 @@ def require_fixed_rows(
 def require_growable(columns: Sequence[TableColumn], sections: Mapping[str, TableSection]) -> None:
     """Raise ValueError for a growing table of a column that cannot have one."""
     for column in columns:
-        if sections.get(column.name, TableSection()).kind == "hashed":
-            continue
-        if column.fixed_rows is not None:
+        growing = sections.get(column.name, TableSection()).kind == "growing"
+        if growing and column.fixed_rows is not None:
             raise ValueError(
                 f'tables.{column.name}.kind: "growing" given; the column has a row for each of its values, so'
                 " its table cannot grow: leave kind out"
@@ -300,7 +304,14 @@ class ModelSection(Section):
     )
     embedding_dim: TableDim = Field(default=16, description="Floats in a row of every table.")
     table_rows: RowsSetting | list[RowsSetting] = Field(
-        default=100_000, description="Rows of every table; or a list with the rows of each table."
+        default=100_000,
+        description="Rows of every table, the most of a growing one; or a list with the rows of each.",
+    )
+    table_kind: TableKind = Field(
+        default="growing",
+        description="Kind of the tables that state neither kind nor rows, see `tables.NAME.kind`; if it is"
+        ' left out and `table_rows` is given, "hashed". A column with a row for each value has neither'
+        " kind.",
     )
     bottom: Annotated[list[Positive], Field(max_length=64)] = Field(
         default=[512, 256, 64],
@@ -346,6 +357,14 @@ class ModelSection(Section):
         " ([36]), hidden layer widths of the attention unit, and `positions` (false), whether each place of"
         " a sequence has a vector that is learned. mmoe: `experts` (8).",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_sized_tables(cls, body: Any) -> Any:
+        # A size without a kind was a hashed table's before tables grew by default, also in a run's job.json.
+        if isinstance(body, dict) and "table_rows" in body:
+            return {"table_kind": "hashed", **body}
+        return body
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSection:

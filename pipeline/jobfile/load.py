@@ -211,6 +211,11 @@ def fill_from_prepared(tree: dict[str, Any], where: str) -> PreparedManifest | N
     if isinstance(model, dict) and "table_rows" not in model and _same_tables(given, manifest):
         rows = list(manifest.order.tables.values())
         model["table_rows"] = rows[0] if len(set(rows)) == 1 else rows
+        model.setdefault("table_kind", "hashed")
+        sections = tree.setdefault("tables", {})
+        for name in manifest.order.growing:
+            if isinstance(sections, dict) and isinstance(section := sections.setdefault(name, {}), dict):
+                section.setdefault("kind", "growing")
     return manifest
 
 

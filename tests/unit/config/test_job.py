@@ -64,6 +64,7 @@ OTHER: dict[str, Any] = {
     "data.retain_bytes": 1 << 20,
     "model.name": "other",
     "model.embedding_dim": 8,
+    "model.table_kind": "hashed",
     "model.table_rows": 99,
     "model.output_bias": -3.0,
     "model.loss": "focal",

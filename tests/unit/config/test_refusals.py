@@ -34,7 +34,7 @@ AT_LEAST_1 = "input should be greater than or equal to 1"
         (
             "[model]\nint = 2",
             "model.int: unknown key; known here: attention, bottom, embedding_dim, focal_gamma, loss, name, "
-            "options, output_bias, positive_weight, table_rows, top",
+            "options, output_bias, positive_weight, table_kind, table_rows, top",
         ),
     ],
 )

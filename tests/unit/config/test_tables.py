@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.config.tables import Growth, TableSettings
@@ -145,3 +148,35 @@ def test_a_growing_table_may_be_bounded_by_its_bytes() -> None:
         job_of(C1={"kind": "growing", "max_bytes": 73})
     with pytest.raises(JobFileError, match=r"tables\.C1\.max_bytes: given, and rows too; give one of them"):
         job_of(C1={"kind": "growing", "max_bytes": 7400, "rows": 7})
+
+
+def test_tables_grow_where_no_size_is_given() -> None:
+    model = {"embedding_dim": 8}
+    job = validate_job({**BASE, "model": model, "tables": {"C2": {"rows": 7}}}, where="job.toml")
+    assert job.growing_tables == ("C1", "C3")
+    assert job.table_rows == (100_000, 7, 100_000)
+    hashed = validate_job({**BASE, "model": {**model, "table_kind": "hashed"}}, where="job.toml")
+    assert hashed.growing_tables == ()
+    sized = {"table_rows": 9, "table_kind": "growing"}
+    assert validate_job({**BASE, "model": sized}, where="job.toml").growing_tables == ("C1", "C2", "C3")
+    assert job.hashed_tables == {"C2": 7}
+
+
+def test_a_resolved_job_keeps_its_kinds(tmp_path: Path) -> None:
+    """Also one of a run from before tables grew by default, which has a size and no kind."""
+    job = validate_job({**BASE, "model": {}}, where="job.toml")
+    resolved = job.model_dump(mode="json", by_alias=True)
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(resolved))
+    assert load_resolved(file).tables == job.tables
+    del resolved["model"]["table_kind"]
+    file.write_text(json.dumps(resolved))
+    assert load_resolved(file).growing_tables == ()
+
+
+def test_a_table_with_a_row_for_each_value_does_not_grow_by_default() -> None:
+    columns = {"hour": {"kind": "bucket", "source": "n", "boundaries": [1, 2]}, "id": "categorical"}
+    data = {"format": "csv", "path": ["x"], "columns": {"y": "label", **columns}}
+    job = validate_job({"data": data}, where="job.toml")
+    assert job.growing_tables == ("id",)
+    assert job.hashed_tables == {}

@@ -35,11 +35,11 @@ def test_all_ids_count_and_early_examples_too(ids: int, rows: int) -> None:
     for a, b in zip(found["a"], found["b"], strict=True):
         meter.show({"a": a, "b": b, "growing": a}, {})
     counts = meter.counts()
-    a, b = sharing(np.concatenate(found["a"]), rows), sharing(np.concatenate(found["b"]), 2 * rows)
+    of_a, of_b = (sharing(np.concatenate(found[name]), size) for name, size in (("a", rows), ("b", 2 * rows)))
     # Every second value is looked at.
-    assert counts["shared_rows/a"] == pytest.approx(a[::2].mean())
-    assert counts["shared_rows/b"] == pytest.approx(b[::2].mean())
-    assert counts["sharing_examples"] == pytest.approx((a | b)[::2].mean())
+    assert counts["shared_rows/a"] == pytest.approx(of_a[::2].mean())
+    assert counts["shared_rows/b"] == pytest.approx(of_b[::2].mean())
+    assert counts["sharing_examples"] == pytest.approx((of_a | of_b)[::2].mean())
     assert counts["sharing_seen"] == sum(CHUNKS)
     assert (counts["sharing_examples"] > 0) == (rows < 100_000)
 
