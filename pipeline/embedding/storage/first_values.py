@@ -81,7 +81,7 @@ def keyed_values(
     firsts = rows.astype(np.uint64)
     firsts *= np.uint64(PAIRS_PER_ROW)
     firsts += table_keys
-    units = np.broadcast_to((scales * 2.0**-23).astype(np.float32), len(rows))[:, None]
+    units = (scales * 2.0**-23).astype(np.float32)[:, None]
     for start in range(0, len(rows), step):
         part = firsts[start : start + step]
         bits, spare = counters[: len(part)], scratch[: len(part)]
@@ -91,7 +91,7 @@ def keyed_values(
         mix(bits, spare)
         # As little-endian, so that the byte order of the machine changes no value.
         signed = bits.astype("<u8", copy=False).view("<i4")[:, :dim]
-        unit = units[start : start + step]
+        unit = units if len(units) == 1 else units[start : start + step]
         np.multiply(signed >> 8, unit, out=out[start : start + step], casting="same_kind", dtype=np.float32)
     return out
 
