@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from shadowsync.lab.virtual.source import BatchSource
 from shadowsync.nodes.coordinator.label_rate import sampled_label_rates
 from shadowsync.pipeline.config.job import Job
@@ -117,7 +119,7 @@ class _Loop:
         loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        for table, ids, vector in zip(self._tables, batch.rows, vectors, strict=True):
+        for table, ids, vector in zip(self._tables, self._ids(batch), vectors, strict=True):
             assert vector.grad is not None
             table.step(ids, vector.grad)
         before: Float32Array = logits.detach().numpy()
@@ -133,7 +135,13 @@ class _Loop:
         return sums
 
     def _vectors(self, batch: Delivery) -> list[torch.Tensor]:
-        return [table.rows(ids) for table, ids in zip(self._tables, batch.rows, strict=True)]
+        return [table.rows(ids) for table, ids in zip(self._tables, self._ids(batch), strict=True)]
+
+    def _ids(self, batch: Delivery) -> list[NDArray[Any]]:
+        """Return each table's rows, or of a growing one the keys of its ids."""
+        keys = iter(batch.keys)
+        grows = [table.growth is not None for table in self.job.tables]
+        return [next(keys) if one else rows for one, rows in zip(grows, batch.rows, strict=True)]
 
 
 class _Best:
@@ -162,21 +170,39 @@ class _Best:
 
 
 class _Table:
-    """One embedding table, under row-wise Adagrad."""
+    """One embedding table, under row-wise Adagrad; a growing one has a row for each id that came."""
 
     def __init__(self, job: Job, number: int) -> None:
-        settings = job.tables[number]
-        ids = np.arange(settings.rows, dtype=np.int64)
-        first = row_values(job.run.seed, number, ids, settings.dim, settings.init_scale)
-        self._values = torch.from_numpy(first)
-        self._sums = torch.zeros(settings.rows)
-        self._lr = settings.lr
+        self._settings, self._number, self._seed = job.tables[number], number, job.run.seed
+        self._row_of: dict[int, int] | None = None
+        rows = self._settings.rows
+        if self._settings.growth is not None:
+            self._row_of, rows = {}, 0
+        self._values = self._first_values(np.arange(rows, dtype=np.int64))
+        self._sums = torch.zeros(rows)
+        self._lr = self._settings.lr
 
-    def rows(self, ids: object) -> torch.Tensor:
-        return self._values[torch.as_tensor(ids).long()]
+    def rows(self, ids: NDArray[Any]) -> torch.Tensor:
+        # First, since new ids make the values longer.
+        places = self._places(ids)
+        return self._values[places]
 
-    def step(self, ids: object, gradients: torch.Tensor) -> None:
-        rows, inverse = torch.unique(torch.as_tensor(ids).long(), return_inverse=True)
+    def _first_values(self, ids: NDArray[Any]) -> torch.Tensor:
+        of = self._settings
+        return torch.from_numpy(row_values(self._seed, self._number, ids, of.dim, of.init_scale))
+
+    def _places(self, ids: NDArray[Any]) -> torch.Tensor:
+        if self._row_of is None:
+            return torch.as_tensor(ids).long()
+        new = [id_ for id_ in dict.fromkeys(ids.tolist()) if id_ not in self._row_of]
+        if new:
+            self._row_of |= {id_: len(self._row_of) + at for at, id_ in enumerate(new)}
+            self._values = torch.cat([self._values, self._first_values(np.array(new, np.uint64))])
+            self._sums = torch.cat([self._sums, torch.zeros(len(new))])
+        return torch.tensor([self._row_of[id_] for id_ in ids.tolist()])
+
+    def step(self, ids: NDArray[Any], gradients: torch.Tensor) -> None:
+        rows, inverse = torch.unique(self._places(ids), return_inverse=True)
         total = torch.zeros(len(rows), gradients.shape[1]).index_add_(0, inverse, gradients)
         self._sums[rows] += total.pow(2).mean(1)
         self._values[rows] -= self._lr * total / (self._sums[rows].sqrt() + EPSILON)[:, None]

@@ -27,12 +27,14 @@ def one_trainer(algorithm: str | None, lookups_ahead: int = 0) -> Settings:
     }
 
 
-@pytest.mark.parametrize("algorithm", ["none", None])
+@pytest.mark.parametrize(("algorithm", "kind"), [("none", "hashed"), (None, "hashed"), ("none", "growing")])
 def test_a_job_learns_what_a_plain_loop_learns(
-    cluster: Callable[..., InProcessCluster], algorithm: str | None
+    cluster: Callable[..., InProcessCluster], algorithm: str | None, kind: str
 ) -> None:
     """Also with the default algorithm of one trainer, whose rounds leave it as it is."""
-    own = cluster(one_trainer(algorithm)).start()
+    settings = one_trainer(algorithm)
+    settings["model"] |= {"table_kind": kind}
+    own = cluster(settings).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     plain = plain_loop(own.job)
     assert plain.test.ne is not None
