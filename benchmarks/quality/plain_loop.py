@@ -170,7 +170,10 @@ class _Best:
 
 
 class _Table:
-    """One embedding table, under row-wise Adagrad; a growing one has a row for each id that came."""
+    """One embedding table, under row-wise Adagrad.
+
+    A growing one has a row for each id that came.
+    """
 
     def __init__(self, job: Job, number: int) -> None:
         self._settings, self._number, self._seed = job.tables[number], number, job.run.seed

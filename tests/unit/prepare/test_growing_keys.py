@@ -155,3 +155,14 @@ def test_a_reader_of_before_is_told(log: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("shadowsync.pipeline.data.prepared.manifest.FORMAT_VERSION", 2)
     with pytest.raises(DataError, match="has version 3; this shadowsync reads versions up to 2"):
         read_prepared(str(tmp_path / "prepared"))
+
+
+def test_a_job_without_sizes_takes_kinds_and_rows_from_the_folder(log: Path, tmp_path: Path) -> None:
+    """Whether its tables grow, or did not when the folder was prepared."""
+    unsized = job_tree(log) | {"model": {"embedding_dim": 4}, "tables": {}}
+    for name, prepared in (("growing", unsized), ("some", job_tree(log)), ("none", job_tree(log, ()))):
+        job = job_of_tree(prepared)
+        prepare_folder(job, tmp_path / name)
+        other = on_folder(unsized, tmp_path / name)
+        assert (other.growing_tables, other.table_rows) == (job.growing_tables, job.table_rows)
+        assert same_batches(list(batches_of(job)), list(batches_of(other)))
