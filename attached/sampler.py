@@ -78,6 +78,18 @@ class SharedSampler(Sampler[int]):
         before, yielded, steps = self._count
         return before + min(yielded, (self._steps() - steps) * self._examples_per_step)
 
+    def __len__(self) -> int:
+        """Raise TypeError, as torch's endless data sets do: nobody knows this loop's share beforehand."""
+        raise TypeError(
+            f"a shared sampler has no length: the {self._size:,} examples of an epoch are shared as fast as"
+            " each loop trains. Go through the loader without len(); for a schedule or a bar take"
+            " len(dataset), of all loops together"
+        )
+
+    def __bool__(self) -> bool:
+        """Return True: a sampler without a length is still one."""
+        return True
+
     def __iter__(self) -> Iterator[int]:
         """Begin a pass; what the one before gave is trained."""
         self._end_pass()

@@ -20,7 +20,7 @@ from ..joining import find_hub, hub_address
 from ..torchrun import ENV
 from .place import TablesPlace
 from .row_client import RowsLost, TableRequest
-from .vectors import DistinctIds, Pooling, differentiable
+from .vectors import DIMENSIONS_OF_BAGS, DistinctIds, Pooling, differentiable
 
 # Floats of one request when whole tables are read.
 READ_FLOATS: Final = 1 << 20
@@ -137,8 +137,8 @@ class Embeddings(nn.Module):
         """Return the vectors of ids, float32 on the device of the ids.
 
         `ids` are int64: those of the only table, or by the name of the table. The shape [batch] gives
-        [batch, dim]; [batch, length] gives [batch, dim] with pooling, else [batch, length, dim]. Waits for
-        the nodes' answers.
+        [batch, dim]; [batch, length] gives [batch, dim] with pooling, else [batch, length, dim]. Only without
+        pooling may there be more dimensions. Waits for the nodes' answers.
 
         Raises AttachError for ids or tables that are not there, ClusterError once the nodes are gone.
         """
@@ -248,6 +248,8 @@ class Embeddings(nn.Module):
     def _look_up(self, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if not ids:
             return {}
+        for name, own in ids.items():
+            self._require_bags(name, own)
         distinct = {
             name: DistinctIds.of(self._require_table(name), own, self._padding_idx)
             for name, own in ids.items()
@@ -294,6 +296,15 @@ class Embeddings(nn.Module):
         self._is_over = True
         self._place.leave()
         self._joining.leave()
+
+    def _require_bags(self, name: str, ids: torch.Tensor) -> None:
+        if self._pooling is not None and isinstance(ids, torch.Tensor) and ids.dim() > DIMENSIONS_OF_BAGS:
+            raise AttachError(
+                f"ids of the shape {list(ids.shape)} given, and pooling={self._pooling!r} pools bags of the"
+                " shape [batch, length]",
+                where=f"table {name!r}",
+                remedy="give ids.flatten(0, -2) and unflatten the vectors, or leave pooling out",
+            )
 
     def _require_table(self, name: str) -> Any:
         if name not in self._tables:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ..errors import AttachError
 
 Pooling: TypeAlias = Literal["sum", "mean"]
 
-_DIMENSIONS_OF_BAGS = 2
+DIMENSIONS_OF_BAGS: Final = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class DistinctIds:
         """
         # What is left out has zeros, and no gradient.
         padded = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])
-        if pooling is None or self.places.dim() != _DIMENSIONS_OF_BAGS:
+        if pooling is None or self.places.dim() != DIMENSIONS_OF_BAGS:
             return functional.embedding(self.places, padded)
         return functional.embedding_bag(self.places, padded, mode=pooling, padding_idx=len(vectors))
 

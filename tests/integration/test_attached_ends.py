@@ -224,6 +224,21 @@ def test_loops_share_a_data_set() -> None:
     assert (samples.granted, samples.finished, samples.returned, samples.held) == (150, 150, 0, 0)
 
 
+def test_a_loader_with_the_shared_sampler_has_no_length() -> None:
+    with hub() as own:
+        model, task = small_model(), Task(0)
+        optimizer = sgd(model)
+        with shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
+            task.step(model, optimizer)
+            sampler = sync.sampler(range(40), epochs=1)
+            loader = DataLoader(TensorDataset(torch.arange(40)), batch_size=8, sampler=sampler)
+            # Torch and others ask for it, and take a TypeError for none.
+            with pytest.raises(TypeError, match=r"a shared sampler has no length: the 40 .*len\(dataset\)"):
+                len(loader)
+            assert sampler
+            assert sorted(int(one) for (batch,) in loader for one in batch) == list(range(40))
+
+
 def test_what_a_broken_pass_did_not_train_is_given_out_again() -> None:
     data = TensorDataset(torch.arange(40.0))
     with hub(sync__algorithm="none") as own:

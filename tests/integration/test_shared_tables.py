@@ -103,6 +103,22 @@ def test_adagrad_in_closed_form_with_gradients_of_duplicates_summed(optimizer: s
         assert torch.equal(found[[0, 1, 3, 4, 6, 8]], before[[0, 1, 3, 4, 6, 8]])
 
 
+@pytest.mark.parametrize("pooling", ["sum", "mean", None])
+def test_bags_of_bags_are_refused_with_pooling(tables_hub: HubThread, pooling: Any) -> None:
+    ids = torch.ones(2, 3, 4, dtype=torch.int64)
+    with joined(tables_hub, pooling=pooling) as own:
+        name = next(iter(own.rows))
+        if pooling is None:
+            assert own({name: ids})[name].shape == (2, 3, 4, own.dims[name])
+            return
+        with pytest.raises(
+            shadowsync.AttachError, match=rf"{name}.*\[2, 3, 4\] given, and pooling='{pooling}'"
+        ):
+            own({name: ids})
+        # What the remedy says.
+        assert own({name: ids.flatten(0, -2)})[name].unflatten(0, (2, 3)).shape == (2, 3, own.dims[name])
+
+
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
 def test_bags_are_those_of_torch(tables_hub: HubThread, pooling: str) -> None:
     with joined(tables_hub, pooling=pooling, padding_idx=0) as own:
