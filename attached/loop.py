@@ -88,7 +88,7 @@ class AttachedLoop:
 
     @property
     def steps(self) -> int:
-        """Steps since the loop was attached, of any optimizer over parameters of the first one."""
+        """Steps of any optimizer over parameters of the first one."""
         return int(self._role.iterations[0])
 
     @property

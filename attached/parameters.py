@@ -23,7 +23,7 @@ _LOCK = threading.Lock()
 
 @dataclass(slots=True)
 class _Place:
-    """Where a module has a parameter, and where its values were at the last look."""
+    """Where a module has a parameter, and where its values were."""
 
     owner: nn.Module
     key: str
@@ -143,7 +143,7 @@ class LoopParameters:
         )
 
     def contains_any(self, stepped: Collection[torch.Tensor]) -> bool:
-        """Return whether the module has one of these, synchronized or not; walks through the module."""
+        """Return whether one of these is the module's, synchronized or not."""
         return bool(self._names(stepped))
 
     def require_all(self) -> None:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class StepHooks:
-    """Sees every step of every optimizer of the process, and counts those of the loop.
+    """Sees the steps of all optimizers, and counts the loop's.
 
     What counts are steps of any optimizer over parameters of the first one that was given: of itself, of
     those that it wraps or that wrap it, and of those that were made, copied or loaded later. Steps within

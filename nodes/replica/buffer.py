@@ -144,9 +144,9 @@ def write_elements(target: torch.Tensor, start: int, values: bytes, name: str) -
 
 
 def elements_of(start: int, values: bytes, numel: int, name: str) -> torch.Tensor:
-    """Return the elements that bytes are, float32 on the CPU, to be written from `start` on.
+    """Return elements from their bytes, float32 on the CPU.
 
-    Raises ValueError, with `name`, for elements that do not fit among `numel`.
+    Raises ValueError, with `name`, if they do not fit among `numel` from `start` on.
     """
     given = torch.from_numpy(np.frombuffer(values, dtype=np.float32).copy())
     if start + len(given) > numel:

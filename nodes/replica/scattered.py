@@ -148,7 +148,7 @@ class ScatteredBuffer:
     def _beside(
         self, start: int, stop: int, flat: torch.Tensor
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Return the pieces of the parameters that are these elements, and those of `flat` beside them.
+        """Return the parameters' pieces of these elements, and those of `flat`.
 
         Views are kept from call to call: making them takes the interpreter's lock from the training thread.
         """
@@ -163,7 +163,7 @@ class ScatteredBuffer:
         return owns, shaped
 
     def _cut(self, start: int, stop: int) -> tuple[list[torch.Tensor], list[int]]:
-        """Return the pieces, and sizes in turn of what is between them and of them."""
+        """Return the pieces; and sizes, in turn of gaps and pieces."""
         owns: list[torch.Tensor] = []
         sizes: list[int] = []
         at = start
@@ -190,7 +190,7 @@ class ScatteredBuffer:
 
 
 def _blocks(value: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:
-    """Yield views that together are elements `start` to `stop` in row-major order, whatever the strides."""
+    """Yield views that together are these elements in row-major order."""
     if value.is_contiguous():
         yield value.view(-1)[start:stop]
         return
