@@ -57,7 +57,7 @@ def _distributed(model: Any, place: Path) -> list[Any]:
     with warnings.catch_warnings():
         # It says that there is one process only.
         warnings.simplefilter("ignore")
-        dcp.save({"model": model.state_dict()}, checkpoint_id=place / "dcp", no_dist=True)
+        dcp.save({"model": model.state_dict()}, checkpoint_id=place / "dcp", no_dist=True)  # type: ignore[attr-defined]
     return sorted(one.stat().st_size for one in (place / "dcp").glob("*.distcp"))
 
 
