@@ -22,7 +22,7 @@ from ..errors import DataError
 from .bad_rows import BadRows
 from .fields import hash_ids, is_number, is_text, null_mask, plain_type, to_float64, without_nan
 from .hashing import table_rows_of
-from .paths import open_for_arrow, read_errors
+from .paths import EmptyFile, open_for_arrow, read_errors
 from .record_schema import RecordSchema
 from .schema import LABEL, ColumnTap, Examples, FeatureShape, log_transform
 from .span import Span
@@ -138,7 +138,7 @@ def row_groups(path: str, check: Callable[[Any], None]) -> RowGroups:
         ]
         rows = [group.num_rows for group in groups]
     if not sum(rows):
-        raise DataError("has no rows", where=path, remedy="remove it from the paths of [data], or fill it")
+        raise EmptyFile(path, "has no rows")
     return RowGroups(rows, sizes)
 
 

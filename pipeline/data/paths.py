@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
@@ -18,6 +19,9 @@ from .kafka_client import PLAINTEXT, is_topic
 from .topic import partitions_of
 
 _LOCAL = ("file://", "local://")
+_MARK = re.compile(
+    r"/(_SUCCESS|_(common_)?metadata|_(started|committed)_[^/]*|[^/]*\.crc|(_temporary|_delta_log)/.*)$"
+)
 
 
 def is_url(path: str) -> bool:
@@ -133,6 +137,13 @@ def match_files(
     return [found[key] for key in sorted(found)]
 
 
+class EmptyFile(DataError):
+    """A file without a row, whose text says what it `has`."""
+
+    def __init__(self, path: str, has: str) -> None:
+        super().__init__(has, where=path, remedy="remove it from the paths of [data], or fill it")
+
+
 class NoFileMatches(DataError):
     """A pattern matches no file."""
 
@@ -145,11 +156,16 @@ def _matching(pattern: str, kafka: KafkaSection) -> dict[str, str]:
         return _matching_urls(pattern)
     local = pattern.split("://", 1)[1] if pattern.startswith(_LOCAL) else pattern
     # The name of a file may contain characters of a pattern.
-    names = [local] if os.path.exists(local) else glob.glob(local, recursive=True)
+    names = [local] if os.path.exists(local) else without_marks(glob.glob(local, recursive=True))
     files = [name for name in names if os.path.isfile(name)]
     if not files:
         raise _no_files(pattern, os.path.isdir(local))
     return {os.path.abspath(name): name for name in files}
+
+
+def without_marks(names: Iterable[str]) -> list[str]:
+    """Leave out what Spark, Hive and Databricks write beside the data."""
+    return [name for name in names if not _MARK.search(name)]
 
 
 def _matching_urls(pattern: str) -> dict[str, str]:
@@ -162,7 +178,7 @@ def _matching_urls(pattern: str) -> dict[str, str]:
             return {pattern if "::" in pattern else str(system.unstrip_protocol(name)): pattern}
         if "::" in pattern or not glob.has_magic(name):
             raise _no_files(pattern, folder=False)
-        urls = [str(system.unstrip_protocol(found)) for found in system.glob(name)]
+        urls = [str(system.unstrip_protocol(found)) for found in without_marks(system.glob(name))]
         if not urls:
             raise _no_files(pattern, folder=False)
         return {url: url for url in urls}

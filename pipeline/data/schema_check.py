@@ -17,6 +17,7 @@ from .bad_rows import printable
 from .fields import display_bytes
 from .line_parser import LineParser
 from .parquet import open_parquet
+from .paths import EmptyFile
 from .record_schema import ColumnFault, RecordSchema
 from .span import Span
 from .text import LineBlock, first_line, line_blocks, without_first_line
@@ -101,7 +102,7 @@ def _first_rows(path: str, schema: RecordSchema) -> LineBlock:
         rows = without_first_line(block) if schema.data.header and at == 0 else block
         if rows.stop:
             return rows
-    raise DataError("has no rows", where=path, remedy="remove it from the paths of [data], or fill it")
+    raise EmptyFile(path, "has no rows")
 
 
 def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSchema) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from ..config.kafka import KafkaSection
 from ..errors import DataError
+from ..text.format import counted
 from .bad_rows import printable
 from .kafka_client import PLAINTEXT, is_topic
 from .parquet import IdClasses, check_click_columns, check_parquet, check_raw, row_groups
-from .paths import can_seek, file_size_bytes, match_files, read_errors
+from .paths import EmptyFile, can_seek, file_size_bytes, match_files, read_errors
 from .record_schema import RecordSchema
 from .schema import FeatureShape
 from .schema_check import check_groups, check_text
@@ -20,6 +22,7 @@ from .text import compression_of, line_blocks
 from .topic import offset_spans, offsets_of
 
 _PEEK_BYTES = 1 << 16
+log = logging.getLogger(__name__)
 Shape: TypeAlias = FeatureShape | RecordSchema | None
 _SpanBounds: TypeAlias = tuple[Literal["bytes", "stream", "row_groups"], int, int]
 
@@ -42,18 +45,31 @@ def plan_spans(
     With a `RecordSchema` the values of the first rows must fit too. `ids` records the class of each column's
     ids. `kafka` is for topics.
 
+    A file without rows is skipped if a wildcard matches it and others have rows.
+
     Raises DataError, which names the file and a remedy, for a pattern that matches no file, and for a file
     that is empty, cannot be read, is of another format, lacks columns, or has ids of another class than an
     earlier file.
     """
     spans: list[Span] = []
+    empty: list[EmptyFile] = []
     for path in match_files(patterns, kafka):
         if is_topic(path):
             # Not checked here: rows that do not fit are bad rows.
             spans += offset_spans(path, len(spans), *offsets_of(path, kafka))
             continue
-        for kind, start, stop in _span_bounds(path, data_format, span_bytes, shape, ids):
-            spans.append(Span(len(spans), path, kind, start, stop))
+        try:
+            bounds = list(_span_bounds(path, data_format, span_bytes, shape, ids))
+        except EmptyFile as error:
+            if path in patterns:
+                raise
+            empty.append(error)
+            continue
+        spans += [Span(len(spans) + at, path, *bound) for at, bound in enumerate(bounds)]
+    if empty and not spans:
+        raise empty[0]
+    if empty:
+        log.warning("%s without rows skipped, the first is %s", counted(len(empty), "file"), empty[0].where)
     return spans
 
 
@@ -81,7 +97,7 @@ def _span_bounds(
         size = file_size_bytes(path)
     parted = not compressed and size is not None and can_seek(path)
     if size == 0:
-        raise DataError("is empty", where=path, remedy="remove it from the paths of [data], or fill it")
+        raise EmptyFile(path, "is empty")
     if isinstance(shape, RecordSchema):
         check_text(path, shape)
     else:
@@ -120,7 +136,7 @@ def _check_lines(whole: Span, shape: FeatureShape | None) -> None:
     """Raise DataError unless some of a text file's first lines fit `shape`."""
     block = next(line_blocks(whole, _PEEK_BYTES), None) if whole.stop else None
     if block is None:
-        raise DataError("is empty", where=whole.path, remedy="remove it from the paths of [data], or fill it")
+        raise EmptyFile(whole.path, "is empty")
     if shape is None:
         return
     lines = block.buffer[: block.stop].tobytes().split(b"\n")[:-1]

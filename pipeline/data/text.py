@@ -16,7 +16,7 @@ from ..errors import DataError
 from ..types import Uint8Array
 from .hashing import PADDING_BYTES
 from .kafka_client import PLAINTEXT
-from .paths import open_raw, read_errors, suffix_of
+from .paths import EmptyFile, open_raw, read_errors, suffix_of
 from .span import Span
 from .topic import open_offsets
 
@@ -187,7 +187,7 @@ def first_line(span: Span, encoding: Encoding = "utf-8", kafka: KafkaSection = P
             if len(head) > MAX_LINE_BYTES:
                 raise too_long(path)
     if not head:
-        raise DataError("is empty", where=path, remedy="remove it from the paths of [data], or fill it")
+        raise EmptyFile(path, "is empty")
     return _decoded(head.split(b"\n", 1)[0].removesuffix(b"\r"), encoding, path).encode()
 
 

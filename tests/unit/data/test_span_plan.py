@@ -13,6 +13,8 @@ from shadowsync.pipeline.data.schema import FeatureShape
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
+from shadowsync.pipeline.input.job_input import JobInput
+from shadowsync.tests.support.schemas import schema_job
 
 
 def test_files_are_sorted_and_each_there_once(tmp_path: Path) -> None:
@@ -136,3 +138,31 @@ def test_columns_of_text(
 def test_shape_and_tables_must_fit(rows: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="table"):
         FeatureShape(2, 3, rows)
+
+
+@pytest.mark.parametrize("data_format", ["parquet", "csv"])
+def test_what_spark_leaves_beside_the_data(
+    tmp_path: Path, data_format: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Empty shards and marks are skipped; a file that is named is refused if it is empty."""
+    columns = {"y": "label", "x": "categorical"}
+    day = tmp_path / "day=1"
+    (day / "_temporary" / "0").mkdir(parents=True)
+    for mark in ("_SUCCESS", "_metadata", "_started_1", ".part-0.crc", "part-0.crc", "_temporary/0/part"):
+        (day / mark).touch()
+    for number, rows in enumerate((0, 3, 0)):
+        file = day / f"part-{number}.{data_format}"
+        table = pa.table({"y": pa.array([1] * rows, pa.int64()), "x": pa.array(["a"] * rows, pa.string())})
+        if data_format == "parquet":
+            pq.write_table(table, file)
+        else:
+            file.write_text("y,x\n" + "1,a\n" * rows if number else "")
+    job = schema_job(tmp_path / "*" / "*", data_format, columns)
+    spans = JobInput(job).plan(job.data.path)
+    assert [Path(span.path).name for span in spans] == [f"part-1.{data_format}"]
+    assert "2 files without rows skipped, the first is" in caplog.text
+    assert "part-0" in caplog.text
+    for path in (day / f"part-0.{data_format}", day / "part-[02]*"):
+        alone = schema_job(path, data_format, columns)
+        with pytest.raises(DataError, match=r"part-0.*(is empty|has no rows); remove it from the paths"):
+            JobInput(alone).plan(alone.data.path)
