@@ -267,12 +267,20 @@ def check_parquet(path: str, arrow: Any, schema: RecordSchema, ids: IdClasses | 
             raise DataError(
                 f"column {source} has type {kind}; {name} needs {wanted}",
                 where=path,
-                remedy=_ID_REMEDY if column.kind == "categorical" and is_number(kind) else _REMEDY,
+                remedy=_remedy(kind, column),
             )
         if column.weights:
             _check_weights(path, arrow, name, column.weights)
         if ids is not None and column.kind in ("categorical", "multi_hot") and not column.has_times:
             ids.add(path, name, kind)
+
+
+def _remedy(kind: pa.DataType, column: ColumnSection) -> str:
+    if pa.types.is_fixed_size_list(kind):
+        return f"write the column as a list of any length: its type is then list<{kind.value_type}>"
+    if pa.types.is_fixed_size_binary(kind) or isinstance(kind, pa.BaseExtensionType):
+        return "write the column as texts: CAST(... AS VARCHAR) in SQL, .astype(str) in pandas"
+    return _ID_REMEDY if column.kind == "categorical" and is_number(kind) else _REMEDY
 
 
 def _examples(

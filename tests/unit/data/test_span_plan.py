@@ -14,7 +14,7 @@ from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.data.span_plan import plan_spans
 from shadowsync.pipeline.errors import DataError
 from shadowsync.pipeline.input.job_input import JobInput
-from shadowsync.tests.support.schemas import schema_job
+from shadowsync.tests.support.schemas import read_all, schema_job
 
 
 def test_files_are_sorted_and_each_there_once(tmp_path: Path) -> None:
@@ -166,3 +166,31 @@ def test_what_spark_leaves_beside_the_data(
         alone = schema_job(path, data_format, columns)
         with pytest.raises(DataError, match=r"part-0.*(is empty|has no rows); remove it from the paths"):
             JobInput(alone).plan(alone.data.path)
+
+
+@pytest.mark.parametrize("padding", [0, 8, 512, 100_000])
+def test_gzip_of_several_members_and_with_padding(tmp_path: Path, padding: int) -> None:
+    columns = {"y": "label", "x": "categorical"}
+    members = [gzip.compress(b"y,x\n" + b"1,a\n" * 100), gzip.compress(b"0,b\n" * 100_000)]
+    (tmp_path / "log.csv.gz").write_bytes(b"".join(members) + bytes(padding))
+    assert len(read_all(schema_job(tmp_path / "log.csv.gz", columns=columns))) == 100_100
+    (tmp_path / "cut.csv.gz").write_bytes(b"".join(members)[:-20] + bytes(padding))
+    with pytest.raises(DataError, match=r"cut\.csv\.gz: (cannot be read|has a line of more)"):
+        read_all(schema_job(tmp_path / "cut.csv.gz", columns=columns))
+
+
+def test_the_remedy_fits_the_type(tmp_path: Path) -> None:
+    columns = {"y": "label", "x": "categorical", "tags": "multi_hot"}
+    uuids = pa.array([bytes(16)], pa.binary(16))
+    path = tmp_path / "log.parquet"
+    for ids in (uuids, pa.ExtensionArray.from_storage(pa.uuid(), uuids)):
+        pq.write_table(pa.table({"y": [1], "x": ids, "tags": [["a"]]}), path)
+        with pytest.raises(DataError, match=r"column x has type .*; write the column as texts"):
+            read_all(schema_job(path, "parquet", columns))
+    pq.write_table(
+        pa.table({"y": [1], "x": ["a"], "tags": pa.array([[1, 2]], pa.list_(pa.int64(), 2))}), path
+    )
+    with pytest.raises(
+        DataError, match=r"column tags has type fixed_size_list.*; write the column as a list of any"
+    ):
+        read_all(schema_job(path, "parquet", columns))
