@@ -1,4 +1,4 @@
-"""A look at a job before it runs: its files, its first rows as trained, shared rows of tables.
+"""A look at a job's files and rows before it runs.
 
 Nothing is started, and torch is not imported.
 """
@@ -73,7 +73,7 @@ class JobCheck:
 
 
 class _BadRows(UnreportedBadRows):
-    """Keep why some rows are bad, without their line's number, which needs reading up to it."""
+    """Keep why some rows are bad, without the numbers of their lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def _because(why: Sequence[str]) -> str:
 
 
 def _places(spans: Sequence[Span]) -> Iterator[Span]:
-    """Yield short pieces all over the spans, in an order that is spread at each moment."""
+    """Yield short pieces all over the spans, those far apart first."""
     places = [place for span in _spread(spans) for place in _in_span(span, -(-_PLACES // len(spans)))]
     order = sorted(range(len(places)), key=lambda at: int(f"{at:016b}"[::-1], 2))
     return (places[at] for at in order)
@@ -163,7 +163,7 @@ def _in_span(span: Span, count: int) -> list[Span]:
 
 
 def _shared_rows(job: Job, hashes: Mapping[str, Sequence[Uint64Array]]) -> Iterator[SharedRows]:
-    """Yield each table of ids by hash; a prepared folder has no hashes of theirs."""
+    """Yield each table of hashed ids; a prepared folder shows none."""
     fixed = {column.name for column in job.data.table_columns if column.fixed_rows is not None}
     for table in job.tables:
         parts = hashes.get(table.name, [])

@@ -1,4 +1,4 @@
-"""The first rows of a job's input: each value, and what the model sees of it."""
+"""The first rows of a job's input, and what is trained of them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _fault(records: Records, row: int) -> str:
 def _trained(
     job: Job, examples: Examples, row: int, raw: Mapping[str, pa.Array], times: Float64Array | None = None
 ) -> dict[str, tuple[str, str]]:
-    """Return each column's value in the file and what is trained, in the order of the job file."""
+    """Return each column's value in the file and what is trained."""
     seen = {
         **_labels(job, examples, row),
         **_numbers(job, examples, row),
@@ -139,7 +139,7 @@ def _table_rows(job: Job, examples: Examples, row: int) -> dict[str, str]:
 
 
 def _time(seconds: float) -> str:
-    """Return a time in UTC; the number itself where it is beyond the years that have names."""
+    """Return a time in UTC; the number itself beyond the calendar's years."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%a %Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
