@@ -9,7 +9,7 @@ end_at_interrupt()
 
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -52,6 +52,9 @@ from .commands.stop import stop
 from .commands.top import top
 from .commands.tune import tune
 
+if TYPE_CHECKING:
+    from .pipeline.errors import ShadowSyncError
+
 TRAINING = (
     *("run", "resume", "profile", "hub", "compare", "tune", "chaos"),
     *("coordinator", "embedding", "reader", "sync", "trainer"),
@@ -67,7 +70,7 @@ Exit codes:
   5    finished although a node died
   6    stopped because a node died
   7    the ledger does not add up
-  8    something did not fit, memory or disk; or a storage does not answer
+  8    something did not fit (memory, disk, open files), a storage does not answer, or the run folder is gone
   130  interrupted; a checkpoint was written if training had begun
 """
 
@@ -96,16 +99,17 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         from .pipeline.errors import ExitCode, ShadowSyncError
+        from .pipeline.open_files import raise_limit, too_many_files
         from .pipeline.text.format import is_unicode
 
         raise_at_interrupt()
         # Process 1, as in a container, has no default action for SIGTERM and would go on.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        raise_limit()
         try:
             return super().invoke(ctx)
         except ShadowSyncError as error:
-            click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {error}", err=True)
-            sys.exit(int(error.exit_code))
+            _fail(ctx, too_many_files(error) or error)
         except UnicodeEncodeError as error:
             # Others are faults of this program.
             if is_unicode(error.object) and error.encoding != sys.getfilesystemencoding():
@@ -115,6 +119,8 @@ class Commands(click.Group):
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {said}; {remedy}", err=True)
             sys.exit(int(ExitCode.USAGE))
         except Exception as error:
+            if (named := too_many_files(error)) is not None:
+                _fail(ctx, named)
             # Pydantic makes one of an interrupt while it builds a class.
             if not str(error).rstrip().endswith("KeyboardInterrupt:"):
                 raise
@@ -124,6 +130,11 @@ class Commands(click.Group):
             # Nodes handle the signal themselves; this is for the commands that are not nodes.
             click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: interrupted", err=True)
             sys.exit(int(ExitCode.INTERRUPTED))
+
+
+def _fail(ctx: click.Context, error: ShadowSyncError) -> NoReturn:
+    click.echo(f"shadowsync {ctx.invoked_subcommand or ''}: {error}", err=True)
+    sys.exit(int(error.exit_code))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_CODES)

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from ..pipeline.errors import ClusterError
+from ..pipeline.open_files import too_many_files
 from ..pipeline.wire.refusals import Refusals
 from .connections import ConnectionCounts, Connections
 
@@ -113,7 +114,7 @@ def listen(host: str, port: int, *, what: str, remedy: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise ClusterError(
+        raise too_many_files(error) or ClusterError(
             f"{what} cannot be served there ({os.strerror(error.errno) if error.errno else error})",
             where=f"{host}:{port}",
             remedy=remedy,

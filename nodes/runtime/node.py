@@ -17,6 +17,7 @@ import zmq
 
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ShadowSyncError, describe
+from ...pipeline.open_files import too_many_files
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Reply, Request
 from ...pipeline.wire.control.messages import Hello, Interrupt, Leave, NodeFailed, Ready
@@ -129,8 +130,9 @@ class Node:
             await self._report_failure(error)
         except Exception as error:
             # Without this, the others would wait until this node has been silent for too long.
-            log.exception("the node failed")
-            await self._report_failure(error)
+            if (named := too_many_files(error)) is None:
+                log.exception("the node failed")
+            await self._report_failure(named or error)
             raise
         finally:
             await self._close()
@@ -147,6 +149,7 @@ class Node:
             # What lives on of this node was told of this one.
             self._heir._fail(error)
         elif not self._finished.is_set():
+            error = too_many_files(error) or error
             if not isinstance(error, ShadowSyncError):
                 log.error("a thread failed", exc_info=error)
             self._tasks.start(self._fail_and_end(error))
@@ -290,7 +293,6 @@ class Node:
         # What it used before it was declared dead counts for that one.
         own["cpu_seconds"] -= self._used_before
         total = {key: value + others.get(key, 0) for key, value in own.items()} | self.role.metrics()
-        # Sum of the role's count and that of the coordinator connection.
         total["refused_messages"] = total.get("refused_messages", 0) + self._refusals.count
         total["refused_connections"] = (
             self._authenticator.refusals.count if self._authenticator is not None else 0

@@ -13,6 +13,7 @@ sockets and its GPU. So a process refuses to fork while it has another thread, a
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import importlib
 import json
@@ -62,6 +63,8 @@ def why_not_fork(own_sockets: Collection[int] = ()) -> str:
 
 
 MESSAGE_BYTES = 64 << 10
+# Descriptors that come with a request: standard input, output and error.
+STREAMS = 3
 # Imported before the first fork, by both; then by the process without torch; then by the other process.
 COMMON = (
     CLI,
@@ -136,7 +139,7 @@ class ForkServer:
     def _receive(self) -> tuple[bytes, list[int]]:
         """Return the next message and its descriptors; nothing at the end."""
         try:
-            message, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 3)
+            message, streams, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, STREAMS)
         except ConnectionResetError:
             # The client was killed before it had read all replies.
             return b"", []
@@ -144,8 +147,10 @@ class ForkServer:
 
     def _fork(self, request: dict[str, Any], streams: list[int]) -> ForkRequest | None:
         number = int(request["request"])
-        refusal = why_not_fork({self._control.fileno()})
+        # Their number is smaller if there was no room for them here.
+        refusal = "" if len(streams) == STREAMS else os.strerror(errno.EMFILE)
         try:
+            refusal = refusal or why_not_fork({self._control.fileno()})
             pid = -1 if refusal else os.fork()
         except OSError as error:
             refusal, pid = str(error.strerror), -1
@@ -157,7 +162,14 @@ class ForkServer:
         if refusal:
             self._reply({"request": number, "refused": refusal})
             return None
-        process = os.pidfd_open(pid)
+        try:
+            process = os.pidfd_open(pid)
+        except OSError as error:
+            # Without one nobody would learn of its end.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self._reply({"request": number, "refused": str(error.strerror)})
+            return None
         self._children[process] = pid, number
         self._poll.register(process, select.POLLIN)
         self._reply({"request": number, "pid": pid}, process)

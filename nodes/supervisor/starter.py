@@ -20,7 +20,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ...pipeline.errors import ClusterError, JobFileError
+from ...pipeline.errors import ClusterError, JobFileError, ShadowSyncError
+from ...pipeline.open_files import files_error, too_many_files
 from ..runtime.process import FORK_SERVER, ONE_THREAD, command_line_room, interpreter, python
 from .fork_server import MESSAGE_BYTES
 
@@ -63,7 +64,10 @@ class Starter(Protocol):
     """Start processes on one asyncio loop; `close` may be called without a loop."""
 
     async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
-        """Start `python ARGUMENTS`; `torch`: whether it will import torch. Raises ClusterError."""
+        """Start `python ARGUMENTS`; `torch`: whether it will import torch.
+
+        Raises ClusterError, and ResourceError if too many files are open.
+        """
         ...
 
     def close(self) -> None:
@@ -98,8 +102,8 @@ class SpawnStarter:
 
     async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:  # noqa: ARG002
         """Start `python ARGUMENTS`; see `Starter`."""
-        return _SpawnedProcess(
-            await asyncio.create_subprocess_exec(
+        try:
+            process = await asyncio.create_subprocess_exec(
                 *interpreter(),
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
@@ -108,7 +112,9 @@ class SpawnStarter:
                 start_new_session=True,
                 env=os.environ | ONE_THREAD,
             )
-        )
+        except OSError as error:
+            raise too_many_files(error) or error from None
+        return _SpawnedProcess(process)
 
     def close(self) -> None:
         """Do nothing: it has started nothing of its own."""
@@ -260,7 +266,12 @@ class _ServerConnection:
         request = len(self._replies)
         reply = self._replies[request] = loop.create_future()
         their_input, our_input = os.pipe()
-        our_output, their_output = os.pipe()
+        try:
+            our_output, their_output = os.pipe()
+        except OSError:
+            os.close(their_input)
+            os.close(our_input)
+            raise
         output = asyncio.StreamReader()
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(output), os.fdopen(our_output, "rb", buffering=0)
@@ -270,9 +281,11 @@ class _ServerConnection:
                 raise ClusterError("the fork server has ended")
             send_request(self._server, request, arguments, (their_input, their_output, their_output))
             pid, process = await reply
-        except (ClusterError, OSError, asyncio.CancelledError) as error:
+        except (ShadowSyncError, OSError, asyncio.CancelledError) as error:
             os.close(our_input)
             transport.close()
+            if (named := too_many_files(error)) is not None:
+                raise named from error
             if isinstance(error, OSError):
                 raise ClusterError(f"the fork server has ended ({error.strerror})") from error
             raise
@@ -314,8 +327,11 @@ class _ServerConnection:
             self._codes[request] = int(body["code"])
             if request in self._processes:
                 self._processes[request].ended(self._codes[request])
-        elif process is None:
+        elif "refused" in body:
             self._replies[request].set_exception(ClusterError(f"cannot be forked: {body['refused']}"))
+        elif process is None:
+            # There was no room for its descriptor here. It ends, as its input does.
+            self._replies[request].set_exception(files_error())
         elif self._replies[request].done():
             # The caller was cancelled; the process ends when its input does.
             os.close(process)
@@ -346,7 +362,10 @@ class ForkStarter:
 
     async def start(self, arguments: Sequence[str], *, torch: bool) -> StartedProcess:
         """Fork a process that runs `python ARGUMENTS`; see `Starter`."""
-        return await (self._torch if torch else self._light).start(arguments)
+        try:
+            return await (self._torch if torch else self._light).start(arguments)
+        except OSError as error:
+            raise too_many_files(error) or error from None
 
     def close(self) -> None:
         """End the fork server; none of its processes is left afterwards."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import require_topics_usable
-from ...pipeline.errors import ClusterError, ExitCode, ProtocolError
+from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ResourceError, ShadowSyncError
 from ...pipeline.performance.count_law import CountRules
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
@@ -281,8 +281,8 @@ class Supervisor:
         index = 1 + max(child.index for child in self._children if child.role == order.role)
         try:
             return await self._start_late(order.role, index, endpoint, order.token)
-        except OSError as error:
-            raise ClusterError(f"a process cannot be started ({error.strerror})") from error
+        except (ResourceError, OSError) as error:
+            raise ClusterError(f"a process cannot be started ({error})") from error
 
     async def _start_late(self, role: str, index: int, endpoint: str, token: str) -> RunningNode:
         """Start a node that joins the running job."""
@@ -311,7 +311,7 @@ class Supervisor:
             self._restarts[child.role, child.index] += 1
             try:
                 child = await self._start_late(child.role, child.index, endpoint, successor)
-            except (ClusterError, OSError) as error:
+            except (ShadowSyncError, OSError) as error:
                 log.warning("no other %s can be started: %s", child.role, error)
                 return
 

@@ -18,6 +18,7 @@ import zmq
 import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
+from ..open_files import too_many_files
 from .frames import MAX_TENSOR_BYTES, decode, encode
 from .keys.arrivals import Arrivals
 from .keys.curve import close_listening, connect_with_key, listen_with_key
@@ -71,7 +72,7 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str, arrivals: Arrivals | Non
             socket.setsockopt(zmq.MAXMSGSIZE, min(arrivals.largest, MAX_TENSOR_BYTES))
         socket.bind(address[:-2] + ":*" if address.endswith(":0") else address)
     except zmq.ZMQError as error:
-        raise ClusterError(
+        raise too_many_files(error) or ClusterError(
             f"cannot listen there ({zmq.strerror(error.errno or 0)})",
             where=address,
             remedy="choose a free port and an address of this host with --bind",

@@ -1,0 +1,46 @@
+"""How many files a process may open: raised where possible, a named error where not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from typing import Final
+
+from .errors import ResourceError
+
+MOST_NEEDED: Final = 65_536
+"""More than a process of the largest job needs. Some libraries look at each number up to the limit."""
+_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
+_TEXTS: Final = tuple(os.strerror(number) for number in _ERRNOS)
+
+
+def raise_limit() -> None:
+    """Let this process and its children open as many files as the system permits, up to MOST_NEEDED."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_NEEDED if hard == resource.RLIM_INFINITY else min(hard, MOST_NEEDED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def too_many_files(error: BaseException) -> ResourceError | None:
+    """Return the named error for one that came because too many files were open; None for others.
+
+    Libraries have it as an OSError, as a number, or as a text in an error of their own.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if getattr(found, "errno", None) in _ERRNOS or any(text in str(found) for text in _TEXTS):
+            return files_error()
+        found = found.__cause__
+    return None
+
+
+def files_error() -> ResourceError:
+    """Return the error of a process that may open too few files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return ResourceError(
+        f"too many open files: a process may have {soft:,} open here",
+        where=f"process {os.getpid()}",
+        remedy="raise the limit (`ulimit -n 4096`, in containers and services their nofile or LimitNOFILE)",
+    )
