@@ -1,4 +1,4 @@
-"""How many files a process may open: raised where possible, a named error where not."""
+"""The limit of files that a process may have open."""
 
 from __future__ import annotations
 
@@ -11,20 +11,41 @@ from .errors import ResourceError
 
 MOST_NEEDED: Final = 65_536
 """More than a process of the largest job needs. Some libraries look at each number up to the limit."""
+OF_ZEROMQ: Final = 12
+"""Files of a context with two sockets, one of them watched, and its first connection."""
 _ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
 _TEXTS: Final = tuple(os.strerror(number) for number in _ERRNOS)
 
 
 def raise_limit() -> None:
-    """Let this process and its children open as many files as the system permits, up to MOST_NEEDED."""
+    """Raise the limit of this process and its children.
+
+    It becomes what the system permits, up to MOST_NEEDED.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_NEEDED if hard == resource.RLIM_INFINITY else min(hard, MOST_NEEDED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def require_files() -> None:
+    """Check that this process may open as many files as ZeroMQ opens at once.
+
+    ZeroMQ aborts the process where it may not. Raises ResourceError.
+    """
+    opened: list[int] = []
+    try:
+        for _ in range(OF_ZEROMQ):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise files_error() from error
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
 def too_many_files(error: BaseException) -> ResourceError | None:
-    """Return the named error for one that came because too many files were open; None for others.
+    """Return the named error if too many open files caused this one, else None.
 
     Libraries have it as an OSError, as a number, or as a text in an error of their own.
     """

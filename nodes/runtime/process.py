@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...pipeline.open_files import require_files
 from ...pipeline.text import wall_clock
 from .health import health_path
 
@@ -284,6 +285,7 @@ class ProcessHooks:
         # The relay and processes that check or start others do not need it.
         import zmq
 
+        require_files()
         return zmq.Context(io_threads=1)
 
     def on_interrupt(

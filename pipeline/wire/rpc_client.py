@@ -16,6 +16,7 @@ import zmq
 import zmq.asyncio
 
 from ..errors import ClusterError, ProtocolError
+from ..open_files import require_files
 from .control.base import Reply, Request
 from .control.verbs import CONTROL_VERBS
 from .frames import decode, encode
@@ -50,6 +51,7 @@ async def open_channel(
     """
     # An error of the key must be raised before anything is open.
     job_key()
+    require_files()
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.DEALER)
     configure_socket(socket)
