@@ -98,9 +98,9 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
 
 
 def score_in_pieces(model: SavedModel, spans: Iterable[Span]) -> Generator[None, None, SpanScores]:
-    """Score every example of the spans in order; yield after each batch, and return the scores.
+    """Score every example of the spans in order, and yield after each batch.
 
-    Raises DataError for files that cannot be read and for examples that cannot be scored.
+    Returns the scores. Raises DataError for files that cannot be read and for examples that cannot be scored.
     """
     bad_rows = BadRows(model.job.data.max_bad_rows)
     sums, spans = QualitySums(), list(spans)

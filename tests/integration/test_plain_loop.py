@@ -32,9 +32,10 @@ def test_a_job_learns_what_a_plain_loop_learns(
     cluster: Callable[..., InProcessCluster], algorithm: str | None, kind: str
 ) -> None:
     """Also with the default algorithm of one trainer, whose rounds leave it as it is."""
-    settings = one_trainer(algorithm)
+    settings = dict(one_trainer(algorithm))
     # Growing tables of few rows would free some.
-    settings["model"] |= {"table_kind": kind} | ({"table_rows": 20_000} if kind == "growing" else {})
+    rows = {"table_rows": 20_000} if kind == "growing" else {}
+    settings["model"] = {**settings["model"], "table_kind": kind, **rows}
     own = cluster(settings).start()
     assert own.wait(90.0) == 0, own.coordinator.text()
     plain = plain_loop(own.job)

@@ -103,7 +103,7 @@ class LedgerStore:
             raise self._unwritable(error) from error
 
     def is_in_place(self) -> bool:
-        """Return whether the file still is where it was opened; written to, it need not be."""
+        """Return whether the file is where it was opened."""
         try:
             return self.path.stat().st_ino == self._inode
         except FileNotFoundError:

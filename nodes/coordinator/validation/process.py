@@ -15,13 +15,12 @@ import queue
 import sys
 import threading
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Any
 
 from ....pipeline.errors import ExitCode, ShadowSyncError
 from ....pipeline.performance.priority import at_priority
 from ...runtime.process import importing_torch
-
-URGENT: Final = "urgent"
+from .scoring import URGENT
 
 
 def main() -> None:

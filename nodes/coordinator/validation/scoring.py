@@ -19,9 +19,9 @@ from ....pipeline.errors import ClusterError
 from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
-from .process import URGENT
 
 REPLY_LIMIT_BYTES: Final = 64 << 20
+URGENT: Final = "urgent"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class CheckpointScorer:
         return _score_of(json.loads(line))
 
     def hurry(self) -> None:
-        """Score at the usual priority from here on, the current checkpoint, too: something waits for it."""
+        """Score at the usual priority from here on, the current checkpoint, too."""
         if self._nice and self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(f"{URGENT}\n".encode())
         self._nice = 0

@@ -147,11 +147,11 @@ def test_the_algorithms_are_known() -> None:
 # What always has an effect, or is refused where it has none. A new key belongs here or in a rule.
 ALWAYS = """
 run: name seed deterministic directory storage node_timeout_seconds start_timeout_seconds restarts
-run: rejoin_seconds
+run: rejoin_seconds coordinator_wait_seconds
 data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
 data.split: by validation test validation_from test_from progressive draw_by
-model: name table_rows loss focal_gamma positive_weight attention options
+model: name table_rows table_kind loss focal_gamma positive_weight attention options
 trainer: count workers worker_kind batch optimizer lr weight_decay clip_norm precision device max_bad_batches
 trainer: credit
 trainer.schedule: kind warmup_examples

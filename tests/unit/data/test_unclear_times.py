@@ -27,7 +27,8 @@ def at(*moment: int) -> float:
 
 def times(values: Any, time_format: str = "") -> list[float]:
     column = values if isinstance(values, pa.Array) else pa.array(values)
-    return parse_times(column, time_format).tolist()
+    parsed: list[float] = parse_times(column, time_format).tolist()
+    return parsed
 
 
 @pytest.mark.parametrize(

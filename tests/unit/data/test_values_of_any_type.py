@@ -22,7 +22,8 @@ def labels(tmp_path: Path, positive: list[Any], values: Any) -> list[float]:
     pq.write_table(table, tmp_path / "log.parquet")
     columns = {"y": {"kind": "label", "positive": positive}, "x": "categorical"}
     bad = BadRows(len(values))
-    found = read_all(schema_job(tmp_path / "log.parquet", "parquet", columns), bad).labels.tolist()
+    read = read_all(schema_job(tmp_path / "log.parquet", "parquet", columns), bad)
+    found: list[float] = read.labels.tolist()
     assert bad.count + len(found) == len(values)
     return found
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 from shadowsync.nodes.coordinator.validation import process as scoring_process
+from shadowsync.nodes.coordinator.validation.scoring import URGENT
 from shadowsync.pipeline.performance import priority
 from shadowsync.pipeline.performance.priority import BACKGROUND_NICE, at_priority, thread_nice
 
@@ -152,7 +153,7 @@ def test_a_checkpoint_is_scored_at_the_priority_that_is_asked_for(monkeypatch: p
 
 def test_only_the_current_request_becomes_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
     requests: queue.SimpleQueue[tuple[str, threading.Event]] = queue.SimpleQueue()
-    monkeypatch.setattr(sys, "stdin", ["first\n", f"{scoring_process.URGENT}\n", "second\n"])
+    monkeypatch.setattr(sys, "stdin", ["first\n", f"{URGENT}\n", "second\n"])
     monkeypatch.setattr(os, "_exit", lambda _: None)
     scoring_process._read_requests(requests)
     taken = [requests.get_nowait() for _ in range(2)]

@@ -139,7 +139,7 @@ def test_who_changed_the_values(who: str) -> None:
 def test_a_device_awaits_what_the_loop_has_enqueued_and_keeps_what_it_uses() -> None:
     streams, module = FakeStreams(), nn.Linear(3, 2)
     used: list[int] = []
-    streams.used_on = lambda _, tensor: used.append(tensor.data_ptr())  # type: ignore[method-assign]
+    streams.used_on = lambda stream, tensor: used.append(tensor.data_ptr())  # type: ignore[method-assign]  # noqa: ARG005
     _, buffer = scattered(module)
     replica = DeviceReplica(buffer, np.zeros(1, np.int64), streams)
     replica.snapshot(replica.whole)
