@@ -302,6 +302,9 @@ def main() -> None:
         with importing_torch():
             _import(TORCH)
         request = _serve(torch, kill_at_end=kill_at_end)
+        if request is None:
+            # If the first one was killed, nobody kills this one; a teardown of torch takes its time.
+            os._exit(0)
     else:
         torch.close()
         _import(LIGHT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.model import Report
@@ -25,19 +25,44 @@ def job_exit(
     The emulated network is added to the report. `folder` is the run's, None if it has none.
     """
     report = None
+    relay = None if interrupted else emulation.failure()
     if folder is not None and (folder / "report.json").exists():
         report = read_report(folder / "report.json")
-        if (network := emulation.report_entry()) is not None:
-            report = report.model_copy(update={"network": network})
-            rewrite_texts(folder, report)
-    if (relay := emulation.failure()) is not None:
-        return *relay, report
+        if report.exit_code != ExitCode.INTERRUPTED:
+            # It had ended before.
+            relay = None
+        report = _completed(folder, report, emulation, relay)
+    hint = resume_hint(folder) if folder is not None and (report is None or relay is not None) else ""
+    if relay is not None:
+        return relay[0], relay[1] + hint, report
     if coordinator.code is not None and coordinator.code < 0:
-        return _of_a_death(coordinator.code, folder, report, interrupted=interrupted)
-    return coordinator.exit_code, coordinator.last_line(), report
+        return _of_a_death(coordinator.code, folder, report, hint, interrupted=interrupted)
+    text = coordinator.last_line()
+    # One that wrote a report has said how to go on.
+    return coordinator.exit_code, text + (hint if report is None and coordinator.code else ""), report
 
 
-def _of_a_death(code: int, folder: Path | None, report: Report | None, *, interrupted: bool) -> JobExit:
+def _completed(
+    folder: Path, report: Report, emulation: Emulation, relay: tuple[ExitCode, str] | None
+) -> Report:
+    """Add to the report what only the supervisor knows, also on disk.
+
+    `relay` says how the relay died, if the supervisor interrupted the job for it.
+    """
+    changes: dict[str, Any] = {}
+    if (network := emulation.report_entry()) is not None:
+        changes["network"] = network
+    if relay is not None:
+        changes |= {"exit_code": int(relay[0]), "outcome": f"stopped: {relay[1]}"}
+    if changes:
+        report = report.model_copy(update=changes)
+        rewrite_texts(folder, report)
+    return report
+
+
+def _of_a_death(
+    code: int, folder: Path | None, report: Report | None, hint: str, *, interrupted: bool
+) -> JobExit:
     text = "interrupted" if interrupted else f"the coordinator died ({exit_status_text(code)})"
     if report is not None and folder is not None:
         # The job had ended, and nothing was left to do but to draw it.
@@ -46,7 +71,5 @@ def _of_a_death(code: int, folder: Path | None, report: Report | None, *, interr
         text += "; the report was written" + (f", but without {', '.join(absent)}" if absent else "")
         return ExitCode(report.exit_code), text, report
     if folder is not None:
-        text += resume_hint(folder) or (
-            f"; no checkpoint was written; {folder}/ledger.sqlite records what was trained"
-        )
+        text += hint or (f"; no checkpoint was written; {folder}/ledger.sqlite records what was trained")
     return ExitCode.INTERRUPTED if interrupted else ExitCode.STOPPED_BY_DEATH, text, None

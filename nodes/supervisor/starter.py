@@ -378,8 +378,7 @@ class ForkStarter:
             # Both of its processes still import, which may take seconds; nodes have sessions of their own.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            # The second one is no child of this process, and takes its time to die on a busy machine.
-            for connection in connections:
-                connection.wait_ended()
         for connection in connections:
+            # The second one is no child of this process, takes its time to end, and may outlive the first.
+            connection.wait_ended()
             connection.close()

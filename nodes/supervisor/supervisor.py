@@ -197,7 +197,14 @@ class Supervisor:
             await self._coordinator.ended.wait()
             if (self.folder / "report.json").exists() or not self._may_replace_coordinator():
                 break
-            await self._start_coordinator("--recover", str(self.folder))
+            before = self._coordinator
+            try:
+                await self._start_coordinator("--recover", str(self.folder))
+            except (ClusterError, OSError) as error:
+                log.error("no other coordinator can be started: %s", error)
+                # The job ends with what the dead one left.
+                self._coordinator = before
+                break
         self._over.set()
 
     def _report_start(self) -> None:
