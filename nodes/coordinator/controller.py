@@ -275,6 +275,7 @@ class JobController:
                 self._outcome.note("no checkpoint was written, since this is a profile")
                 return
             if not self._state.ledger.owed.has_all_shards:
+                self._require_whole_model()
                 self._outcome.note("no checkpoint could be written, since rows are lost")
                 return
             last = None

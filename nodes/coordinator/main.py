@@ -50,12 +50,12 @@ from .monitoring.monitoring import Monitoring
 from .monitoring.status import build_status
 from .planning import estimate_input, place_tables
 from .recovery.takeover import Takeover
-from .report import build_report, with_exits
+from .report import build_report, concluded_before, with_exits
 from .requests import RequestHandler
 from .server import CoordinatorServer
-from .state.changes import CoordinatorReplaced, JobBegan, SpansAdded
+from .state.changes import CoordinatorReplaced, JobBegan, JobConcluded, SpansAdded
 from .state.job import JobState
-from .state.outcome import FOLDER_REMOVED, Outcome
+from .state.outcome import FOLDER_REMOVED, Conclusion, Outcome
 from .state.placement import TablePlacement
 from .state.progress import InputFacts, InputSize
 
@@ -143,14 +143,20 @@ async def run_coordinator(
         watching.open()
         requests = RequestHandler(server)
         server.start(requests.handle, requests.died, takeover.replies if takeover is not None else {})
-        if takeover is not None and state.training_began is not None:
+        if takeover is not None and state.training_began is not None and state.conclusion is None:
             requests.take_over()
         server.spawn(watching.run())
         _announce(settings, endpoint, state.folder, state.page)
         controller = JobController(server, plan.test, plan.validation)
+        if state.conclusion is not None:
+            return await _finish(controller, server, state.conclusion, took_over=True)
         outcome = await controller.run()
         totals = await store.run(LedgerStore.totals)
-        return await _end(controller, server, totals, outcome, plan)
+        conclusion = await _conclusion(server, totals, outcome, plan)
+        ended = await _finish(controller, server, conclusion, took_over=False)
+        if outcome.profile is not None:
+            await asyncio.to_thread(write_profile, state.folder, *outcome.profile)
+        return ended
     finally:
         await server.close()
         await watching.close()
@@ -168,28 +174,38 @@ def _plan(job: Job, takeover: Takeover | None) -> InputPlan:
     return plan_input(job, known_input(job))
 
 
-async def _end(
-    controller: JobController,
-    server: CoordinatorServer,
-    totals: StoredTotals,
-    outcome: Outcome,
-    plan: InputPlan,
-) -> tuple[ExitCode, str, Report | None]:
-    """Tell the nodes to end, and write what the run leaves."""
-    folder = server.state.folder
+async def _conclusion(
+    server: CoordinatorServer, totals: StoredTotals, outcome: Outcome, plan: InputPlan
+) -> Conclusion:
+    """Decide how the job ends, and record it.
+
+    A coordinator that takes over later knows by it that no node is to be waited for.
+    """
     eval_files = list(dict.fromkeys(span.path for span in plan.test))
     hint = await _resume_hint(server) if outcome.stop is not None else ""
     code, text, report = _conclude(server, totals, outcome, eval_files, hint)
+    conclusion = Conclusion(code, text, report.model_dump_json() if report is not None else "")
+    server.state.conclude(conclusion)
+    # A full disk does not change the end, and is the server's to report.
+    await asyncio.wait({server.journal.decided(JobConcluded(conclusion))})
+    return conclusion
+
+
+async def _finish(
+    controller: JobController, server: CoordinatorServer, conclusion: Conclusion, *, took_over: bool
+) -> tuple[ExitCode, str, Report | None]:
+    """Tell the nodes to end, and write the report."""
+    folder, code, text = server.state.folder, conclusion.exit_code, conclusion.text
     ended = await controller.finish(code, text)
     checkpoints, calls = server.state.checkpoints, server.checkpoint_calls
     # Removes an abandoned checkpoint: no node writes any more.
     await calls.clean_up(checkpoints.end)
-    if report is not None:
-        report = with_exits(report, ended)
-        await asyncio.to_thread(write_report, folder, report)
-        await calls.clean_up(partial(checkpoints.keep_report, folder))
-    if outcome.profile is not None:
-        await asyncio.to_thread(write_profile, folder, *outcome.profile)
+    if not conclusion.report:
+        return code, text, None
+    report = Report.model_validate_json(conclusion.report)
+    report = concluded_before(report, server.state, ended) if took_over else with_exits(report, ended)
+    await asyncio.to_thread(write_report, folder, report)
+    await calls.clean_up(partial(checkpoints.keep_report, folder))
     return code, text, report
 
 
@@ -290,9 +306,7 @@ async def _listen(server: CoordinatorServer, takeover: Takeover | None, restored
 async def _resume_hint(server: CoordinatorServer) -> str:
     state, storage, supervised = server.state, server.state.job.run.storage, server.settings.supervised
     try:
-        return await server.checkpoint_calls.run(
-            resume_hint, state.folder, storage, trained=state.ledger.complete, supervised=supervised
-        )
+        return await server.checkpoint_calls.run(resume_hint, state.folder, storage, supervised=supervised)
     except StorageError:
         return hint_of_silent(storage, supervised=supervised)
 

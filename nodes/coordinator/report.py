@@ -254,13 +254,23 @@ def _curves(state: JobState, outcome: Outcome) -> Curves:
     )
 
 
-def with_exits(report: Report, ended: set[str]) -> Report:
-    """Copy the report, with the nodes in `ended` marked as ended well."""
+def with_exits(report: Report, ended: set[str], others: str | None = None) -> Report:
+    """Copy the report, with the nodes in `ended` marked as ended well, and how `others` that lived ended."""
     nodes = [
-        node.model_copy(update={"exit": "0"}) if node.name in ended and node.exit is None else node
+        node
+        if node.exit is not None
+        else node.model_copy(update={"exit": "0" if node.name in ended else others})
         for node in report.nodes
     ]
     return report.model_copy(update={"nodes": nodes})
+
+
+def concluded_before(report: Report, state: JobState, ended: set[str]) -> Report:
+    """Copy the report of a dead coordinator, whose nodes may have ended before this one could ask them."""
+    seconds, node, what = state.events[-1]
+    events = [*report.events, Event(seconds=seconds, node=node, what=what)]
+    exited = with_exits(report, ended, "told to end; the coordinator died before it could confirm")
+    return exited.model_copy(update={"events": events})
 
 
 def _throughput(state: JobState, outcome: Outcome) -> Throughput:

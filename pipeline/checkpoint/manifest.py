@@ -23,6 +23,8 @@ FORMAT_VERSION: Final = 3
 # In format 2 embedding nodes wrote all their rows each time, which the reader of format 3 can read.
 _OLDEST_FORMAT_VERSION: Final = 2
 MANIFEST_NAME: Final = "manifest.json"
+# The key of a manifest's `ledger`; earlier versions wrote none.
+COMPLETE: Final = "complete"
 Which: TypeAlias = Literal["auto", "last", "best"]
 _FOLDERS: Final[dict[str, str]] = {"last": "checkpoint", "best": "best"}
 _PARTIAL: Final = "checkpoint.partial-"
@@ -60,6 +62,11 @@ class CheckpointManifest(BaseModel):
     files: list[FileEntry]
     plan: dict[str, Any]
     ledger: dict[str, Any]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole input of its job was trained; False if that is not known."""
+        return self.ledger.get(COMPLETE) is True
 
     @property
     def digest(self) -> str:

@@ -103,18 +103,15 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def resume_hint(
-    run_folder: Path, storage: str = "", *, trained: bool = False, supervised: bool = True
-) -> str:
+def resume_hint(run_folder: Path, storage: str = "", *, supervised: bool = True) -> str:
     """Say how a stopped run goes on; "" if it has no checkpoint.
 
-    The text begins with "; ", to be appended to a sentence. Of a storage that does not answer nobody knows
-    what is in it.
+    The text begins with "; ", to be appended to a sentence. A checkpoint of the whole input is to be scored:
+    nothing is left to train. Of a storage that does not answer nobody knows what is in it.
 
     Args:
         run_folder: its folder.
         storage: the storage of its checkpoints; "" for that of its job.
-        trained: whether all of its input is trained.
         supervised: whether `shadowsync run` started the nodes, and not somebody on several machines.
     """
     storage = storage or storage_of(run_folder)
@@ -124,12 +121,12 @@ def resume_hint(
         if storage:
             # The end of a job waits for this.
             CheckpointStorage.open(storage, _STORAGE_SECONDS).numbers()
-        open_saved(storage or run_folder)
+        _, manifest = open_saved(storage or run_folder)
     except StorageError:
         return hint_of_silent(storage, supervised=supervised) if storage else ""
     except ShadowSyncError:
         return ""
-    if trained:
+    if manifest.complete:
         return f"; all of the input is trained: score the checkpoint with `shadowsync eval {place}`"
     return f"; continue from its last checkpoint with {way}"
 

@@ -1,19 +1,25 @@
-"""A reader or a trainer dies after training: nothing is lost, and the held-out files are scored."""
+"""Somebody dies after training: what can be done is done, and exit code, report, hint and `resume` agree."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
+from shadowsync.nodes.coordinator.shutdown import JobFinalizer
+from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
-from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.processes import until, wait_until
+from shadowsync.tests.support.resumed import folder_of, going_on
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
 
 SECONDS = 120.0
@@ -23,6 +29,10 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 PHASES: dict[str, tuple[type, str]] = {
     "closing": (JobController, "_drain"),
+    "closing rounds": (JobFinalizer, "finalize_trainers"),
+    "checkpoint": (JobFinalizer, "checkpoint"),
+    "validation": (CheckpointManager, "finish"),
+    "told to end": (JobController, "finish"),
     "evaluation": (Evaluator, "_deliver"),
 }
 
@@ -78,7 +88,7 @@ def test_an_embedding_node_while_the_held_out_files_are_scored(
     assert open_checkpoint(own.run.folder, verify=True)[1].examples_trained == EXAMPLES
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", ["closing", "evaluation"])
 @pytest.mark.parametrize("dead", [1, 2])
 def test_a_reader(
     in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, phase: str, dead: int
@@ -123,3 +133,118 @@ def test_a_trainer_whose_replica_is_scored(
     assert report.ledger.adds_up, report.ledger.identities
     assert report.eval is not None
     assert report.eval.examples == EVAL_EXAMPLES
+
+
+def ends_agree(make: Callable[..., InProcessCluster], own: InProcessCluster, changes: Any) -> None:
+    """What the process, its report and its checkpoint say of the end is one thing, and the hint works."""
+    code, text, run = own.coordinator.poll(), own.coordinator.text(), folder_of(own)
+    assert run.report.exit_code == code, (code, run.report.outcome)
+    assert run.report.ledger.adds_up, run.report.ledger.identities
+    try:
+        saved = open_checkpoint(run.folder, verify=True)[1]
+    except CheckpointError:
+        assert "`shadowsync" not in text, "there is nothing to go on from"
+        return
+    hint = re.search(r"`shadowsync (resume|eval) ([^`]+)`", text)
+    if code in (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS):
+        assert hint is None, text
+        assert saved.complete
+        assert saved.examples_trained == EXAMPLES
+        return
+    assert hint is not None, text
+    assert (hint[1] == "eval") == saved.complete, (text, saved.examples_trained)
+    again = make(going_on(changes, run)).start()
+    if hint[1] == "eval":
+        assert saved.examples_trained == EXAMPLES
+        assert again.coordinator.wait(SECONDS) == ExitCode.USAGE
+        assert "has trained all of its input" in again.coordinator.text()
+        return
+    assert again.wait(SECONDS) == ExitCode.OK, again.coordinator.text()
+    assert again.run.report.ledger.adds_up, again.run.report.ledger.identities
+    assert saved.examples_trained + again.run.report.examples.distinct == EXAMPLES
+
+
+# Whatever dies, and when. Those of one role, all of them: others take over what one of several did.
+ROLES = {"reader": 2, "trainer": 2, "embedding": 1, "sync": 1}
+FIRST = {("closing", "trainer"), ("told to end", "embedding")}
+ENDS = [
+    pytest.param(phase, role, marks=() if (phase, role) in FIRST else pytest.mark.matrix)
+    for phase in PHASES
+    for role in ROLES
+]
+
+
+@pytest.mark.parametrize(("phase", "role"), ENDS)
+def test_code_report_hint_and_resume_agree(
+    in_process: Callable[..., InProcessCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    validation_file: str,
+    phase: str,
+    role: str,
+) -> None:
+    """Also if the last checkpoint lacks some of what was trained."""
+    changes = CHANGES | {
+        "data": CHANGES["data"] | {"validation_path": validation_file},
+        "checkpoint": {"every_examples": 3_000},
+        "trainer": {"count": 2},
+        "sync": {"algorithm": "easgd" if role == "sync" else "bmuf"},
+    }
+    own = in_process(changes, supervised=True)
+    ends_without(own, monkeypatch, phase, [role] * ROLES[role])
+    ends_agree(in_process, own, changes)
+
+
+def _end_and_take_over(
+    own: InProcessCluster, patch: pytest.MonkeyPatch, *, told: bool = True, stopped: bool = False
+) -> None:
+    """The coordinator dies as it tells the nodes to end, or has told them, and another one is started."""
+    finish, died = JobController.finish, list[bool]()
+
+    async def finish_and_die(self: JobController, *arguments: Any) -> Any:
+        result = await finish(self, *arguments) if told or died else set()
+        if not died:
+            died.append(True)
+            own.coordinator.kill()
+            await asyncio.Event().wait()
+        return result
+
+    patch.setattr(JobController, "finish", finish_and_die)
+    own.start()
+    if stopped:
+        own.wait_for_batches(20)
+        own.coordinator.interrupt()
+    wait_until(lambda: bool(died), "it dies")
+    if told:
+        for node in own.everyone():
+            node.wait(SECONDS)
+    own.take_over()
+
+
+@pytest.mark.parametrize("told", [pytest.param(False, marks=pytest.mark.matrix), True])
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.matrix)])
+def test_the_coordinator_when_the_end_is_decided(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, *, told: bool, stopped: bool
+) -> None:
+    """Before or after the nodes hear of it: the next one writes the report, and waits for nobody."""
+    own = in_process(CHANGES | {"data": CHANGES["data"] | ({"epochs": 10_000} if stopped else {})})
+    _end_and_take_over(own, monkeypatch, told=told, stopped=stopped)
+    assert own.wait(SECONDS) == (ExitCode.INTERRUPTED if stopped else ExitCode.OK), own.coordinator.text()
+    report = own.run.report
+    assert report.exit_code == own.coordinator.poll()
+    assert report.ledger.adds_up, report.ledger.identities
+    assert [node.name for node in report.nodes if node.exit in (None, "killed by SIGKILL")] == []
+    assert any("died; another one took over" in event.what for event in report.events)
+    assert ("`shadowsync resume " in own.coordinator.text()) == stopped
+    if not stopped:
+        ends_agree(in_process, own, CHANGES)
+
+
+def test_without_the_decision_the_next_one_waits_for_nodes_that_are_gone(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: it takes them for dead, and their rows for lost."""
+    monkeypatch.setattr(JobState, "conclude", lambda *_: None)
+    own = in_process(CHANGES)
+    _end_and_take_over(own, monkeypatch)
+    assert own.wait(SECONDS) == ExitCode.STOPPED_BY_DEATH
+    assert "rows are lost" in own.coordinator.text()

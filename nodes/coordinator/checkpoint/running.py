@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ....pipeline.checkpoint.files import FileEntry
-from ....pipeline.checkpoint.manifest import CheckpointManifest
+from ....pipeline.checkpoint.manifest import COMPLETE, CheckpointManifest
 from ....pipeline.checkpoint.saved_ledger import SavedLedger
 from ....pipeline.checkpoint.store.addresses import part_target
 from ....pipeline.data.span import Span
@@ -36,15 +36,19 @@ from ..state.outcome import FinalModel
 
 @dataclass(frozen=True)
 class LedgerSnapshot:
-    """The ledger at one moment: trained batches, and this run's `LedgerTotals`."""
+    """The ledger at one moment: trained batches, and this run's `LedgerTotals`.
+
+    `complete` says whether the batches are those of the whole input.
+    """
 
     ledger: SavedLedger
     totals: Mapping[str, int]
+    complete: bool
 
     @classmethod
     def of(cls, state: JobState) -> LedgerSnapshot:
         """Copy both now. Call it on the coordinator's loop, which changes them."""
-        return cls(state.ledger.saved(), dict(vars(state.ledger.totals)))
+        return cls(state.ledger.saved(), dict(vars(state.ledger.totals)), state.ledger.complete)
 
 
 async def manifest_of(
@@ -80,6 +84,7 @@ async def manifest_of(
         },
         ledger={
             **snapshot.totals,
+            COMPLETE: snapshot.complete,
             "restored_examples": state.ledger.restored_examples,
             "input": described,
         },

@@ -31,7 +31,7 @@ from ....pipeline.wire.control.orders import GroupView
 from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
 from ..ledger.records import LedgerTables
 from .job import JobState
-from .outcome import Scored, Stop
+from .outcome import Conclusion, Scored, Stop
 
 ROUNDING: Final = 1e-3
 
@@ -87,6 +87,13 @@ class StopRequested:
     """The job is to stop."""
 
     stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class JobConcluded:
+    """The job's end is decided, and its nodes will be told."""
+
+    conclusion: Conclusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +324,7 @@ DECISIONS: Final[Mapping[type[Any], Callable[[JobState, Any], object]]] = {
     TrainingBegan: lambda state, change: state.begin_training(change.cpu_seconds),
     TrainingEnded: lambda state, change: state.end_training(change.ended_early),
     StopRequested: lambda state, change: state.request_stop(change.stop),
+    JobConcluded: lambda state, change: state.conclude(change.conclusion),
     NodeBegan: lambda state, change: state.members.require(change.token).begin(),
     NodeLeaves: lambda state, change: state.members.require(change.token).prepare_to_leave(),
     NodeHasLeft: lambda state, change: state.leave(state.members.require(change.token), change.counts),

@@ -22,7 +22,7 @@ from ..ledger.ledger import LedgerState
 from ..ledger.records import Acknowledged, LeftOut
 from .bad_batches import BadBatchCounter
 from .membership import Member, Membership
-from .outcome import Scored, Stop
+from .outcome import Conclusion, Scored, Stop
 from .phases import NEXT_PHASES, JobPhase, PhaseError
 from .placement import TablePlacement
 from .progress import DivergenceCurve, InputFacts, InputSize, NodeRates, Origin, TrainingMetrics
@@ -106,6 +106,8 @@ class JobState:
         self.outcome = "ended"
         self.phase = JobPhase.GATHERING
         self.stop: Stop | None = None
+        # How the job ends; None until all that its nodes have to do is done.
+        self.conclusion: Conclusion | None = None
         self.bad_rows_of_failed_reader = 0
         # CPU seconds of each node when training began, by name; None before.
         self.training_began: dict[str, float] | None = None
@@ -154,6 +156,10 @@ class JobState:
         """End the job; `outcome` is reported to watchers."""
         self.enter(JobPhase.DONE)
         self.outcome = outcome
+
+    def conclude(self, conclusion: Conclusion) -> None:
+        """Record how the job ends; only its nodes are still to be told."""
+        self.conclusion = conclusion
 
     def request_stop(self, stop: Stop) -> bool:
         """Record a reason to stop; return whether it is the first, which counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from ....pipeline.config.sections import ValidationSection
 from ....pipeline.errors import ExitCode
@@ -13,9 +13,11 @@ from ....pipeline.performance.document import Profile
 from ....pipeline.types import BatchId
 from ....pipeline.wire.control.messages import NodeFacts
 from ....pipeline.wire.control.orders import FinalizeReply
-from ....pipeline.wire.field_checks import Counts
+from ....pipeline.wire.field_checks import Counts, Items
 from ....sync_algos.model_origin import ModelOrigin
 
+# As many as a value of SQLite can have.
+MAX_REPORT_CHARACTERS: Final = 10**9
 FOLDER_REMOVED: Final = (
     "the run folder was removed while the job ran, with its ledger and earlier checkpoints; the run cannot be"
     " resumed"
@@ -39,6 +41,20 @@ class Stop:
     exit_code: ExitCode
     lost_shard: bool = False
     diverged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """How a job ends, decided before its nodes are told to end.
+
+    Attributes:
+        text: one line for the user; "" if all is well.
+        report: report.json; "" without a report.
+    """
+
+    exit_code: ExitCode
+    text: str
+    report: Annotated[str, Items(MAX_REPORT_CHARACTERS)]
 
 
 CountsByNode = dict[str, Counts]

@@ -30,6 +30,14 @@ def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(tmp_path: Path) -> Non
     assert resume_hint(tmp_path) == ""
 
 
+def test_what_the_checkpoint_holds_decides_what_to_do_with_it(tmp_path: Path) -> None:
+    """And not what was trained, of which the checkpoint may lack some."""
+    for complete in (True, False):
+        commit(begin(tmp_path), manifest_of_files([]).model_copy(update={"ledger": {"complete": complete}}))
+        command = "eval" if complete else "resume"
+        assert f"`shadowsync {command} {tmp_path}`" in resume_hint(tmp_path)
+
+
 def test_of_a_storage_that_does_not_answer_it_says_what_to_do_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
