@@ -125,6 +125,7 @@ def _show(result: ChaosResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from ..lab.chaos.run import FAR_DEVIATIONS, FEWEST_CLEAN
     from ..pipeline.text.format import counted, number
 
     console = Console(soft_wrap=True)
@@ -151,7 +152,8 @@ def _show(result: ChaosResult) -> None:
         clean = f"without {number(fmean(result.clean_ne))} ({counted(len(result.clean_ne), 'job')})"
         outliers = len(result.far())
         far = f"{counted(outliers, 'job')} {'differs' if outliers == 1 else 'differ'}"
-        console.print(
-            f"{faulted}, {clean}, difference {difference:+.2%}; {far} by more than 5 standard deviations"
-        )
+        far += f" by more than {FAR_DEVIATIONS:g} standard deviations"
+        if not result.far_is_known:
+            far = f"no job is judged by it, which takes {FEWEST_CLEAN} without faults (--clean-runs)"
+        console.print(f"{faulted}, {clean}, difference {difference:+.2%}; {far}")
     console.print(f"problems: {len(result.problems)}" + "".join(f"\n  {one}" for one in result.problems))

@@ -67,14 +67,20 @@ class JobRunner:
         nodes: number of nodes by role.
         directory: directory for logs; run folders are under `runs` in it.
         hang_seconds: time without a trained batch after which a job counts as hung.
+        start_seconds: how much longer it may take to its first one.
     """
 
     def __init__(
-        self, source: Sequence[str], nodes: Mapping[str, int], directory: Path, hang_seconds: float
+        self,
+        source: Sequence[str],
+        nodes: Mapping[str, int],
+        directory: Path,
+        hang_seconds: float,
+        start_seconds: float,
     ) -> None:
         self._source, self._nodes = source, nodes
         self._runs, self._logs = directory / "runs", directory / "logs"
-        self._hang = hang_seconds
+        self._hang, self._start = hang_seconds, start_seconds
 
     def run(self, name: str, faults: Sequence[ScheduledFault] = (), batches: int = 0) -> FaultedJob:
         """Run the job with its faults; resume it whenever it stops.
@@ -151,7 +157,7 @@ class JobRunner:
                 else:
                     done.missed.append(fault)
             injector.end(now)
-            if now - moved_at > self._hang:
+            if now - moved_at > self._hang + (0.0 if acknowledged else self._start):
                 done.hung = True
                 process.kill()
             time.sleep(LOOK_SECONDS)

@@ -22,6 +22,10 @@ JSON_NAME: Final = "chaos.json"
 WELL: Final = (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS)
 # An outlier's NE is more than this many of the clean jobs' standard deviations from their mean.
 FAR_DEVIATIONS: Final = 5.0
+# The deviation of fewer jobs says too little: of two, every seventh job would be an outlier by chance.
+FEWEST_CLEAN: Final = 5
+# The coordinator has the job's start timeout, and then the nodes have it.
+START_TIMEOUTS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,14 @@ class ChaosResult:
         ]
         return sum(len(job["exit_codes"]) > 1 for job in with_it)
 
+    @property
+    def far_is_known(self) -> bool:
+        """Whether there are enough jobs without faults to know an outlier by."""
+        return len(self.clean_ne) >= FEWEST_CLEAN
+
     def far(self) -> list[float]:
-        """Return the NE of outliers among the jobs with faults."""
-        if len(self.clean_ne) < 2:
+        """Return the NE of outliers among the jobs with faults; none if `far_is_known` is false."""
+        if not self.far_is_known:
             return []
         mean, spread = fmean(self.clean_ne), stdev(self.clean_ne)
         return [ne for ne in self.faulted_ne if abs(ne - mean) > FAR_DEVIATIONS * spread]
@@ -96,7 +105,8 @@ def run_chaos(
     the job's file, and the settings that override it. Raises ClusterError if a clean job does not end well.
     """
     nodes = {**job.expected, "coordinator": 1}
-    runner = JobRunner(source, nodes, directory, plan.hang_seconds)
+    start_seconds = START_TIMEOUTS * job.run.start_timeout_seconds
+    runner = JobRunner(source, nodes, directory, plan.hang_seconds, start_seconds)
     result = ChaosResult()
     jobs = schedule(plan.faults, plan.seed, nodes, plan.kinds, plan.longest_seconds)
     size = JobSize()

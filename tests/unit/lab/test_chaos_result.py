@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from shadowsync.lab.chaos.faulted_job import FaultedJob
+from shadowsync.lab.chaos import faulted_job
+from shadowsync.lab.chaos.faulted_job import FaultedJob, JobRunner
 from shadowsync.lab.chaos.run import ChaosResult, _count, _problems, clean_jobs_before
 from shadowsync.lab.chaos.schedule import ScheduledFault
 
@@ -27,13 +29,53 @@ def test_faults_are_counted_by_kind_and_jobs_that_went_on_by_it() -> None:
 
 
 def test_quality_is_beside_that_of_clean_jobs() -> None:
-    result = ChaosResult(clean_ne=[0.80, 0.82], faulted_ne=[0.82, 0.80, 0.81])
+    result = ChaosResult(clean_ne=[0.80, 0.82, 0.81, 0.80, 0.82], faulted_ne=[0.82, 0.80, 0.81])
     assert result.ne_difference == pytest.approx(0.0)
     assert result.far() == []
     result.faulted_ne.append(0.95)
     assert result.far() == [0.95]
     assert result.ne_difference == pytest.approx(0.845 / 0.81 - 1)
     assert ChaosResult(clean_ne=[0.8]).ne_difference is None
+
+
+def test_few_clean_jobs_judge_no_other() -> None:
+    few = ChaosResult(clean_ne=[0.80, 0.8001, 0.80, 0.8001], faulted_ne=[0.95])
+    assert not few.far_is_known
+    assert few.far() == []
+    few.clean_ne.append(0.80)
+    assert few.far() == [0.95], "the control"
+
+
+@pytest.mark.parametrize(
+    ("first_batch_at", "stands_still_at", "ends_at", "hung"),
+    [(170.0, 1e9, 200.0, False), (1e9, 1e9, 300.0, True), (5.0, 1e9, 50.0, False), (5.0, 20.0, 100.0, True)],
+    ids=["slow start", "no start", "usual", "hang"],
+)
+def test_a_slow_start_is_no_hang(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first_batch_at: float,
+    stands_still_at: float,
+    ends_at: float,
+    *,
+    hung: bool,
+) -> None:
+    """Of a job that has 120 s to start; afterwards it may stand still for 60 s."""
+    now, killed = [0.0], list[float]()
+
+    def sleep(_: float) -> None:
+        now[0] += 1.0
+
+    process, injector = Mock(), Mock(active=False)
+    process.poll = lambda: 0 if killed or now[0] >= ends_at else None
+    process.kill = lambda: killed.append(now[0])
+    trained = lambda _: (0, max(0, int(min(now[0], stands_still_at) - first_batch_at)))  # noqa: E731
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    monkeypatch.setattr(faulted_job, "_batches", trained)
+    monkeypatch.setattr(faulted_job, "time", Mock(monotonic=lambda: now[0], sleep=sleep))
+    done = FaultedJob()
+    JobRunner([], {}, tmp_path, 60.0, 120.0)._watch(process, injector, done, [], set())
+    assert (done.hung, bool(killed)) == (hung, hung)
 
 
 def test_a_job_that_hung_left_processes_or_ended_badly_has_problems(tmp_path: Path) -> None:
