@@ -240,8 +240,8 @@ def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Va
     # The next ones are scored beside training, which takes all of a busy machine.
     own, scorer = validating(cluster, {"background_priority": "normal"})
     scorer.kill()
-    said = "a validation failed: the validation process ended with killed by SIGKILL"
-    wait_until(lambda: own.run.logged(said), "that is an event")
+    said = "the validation process ended with killed by SIGKILL; another one scores "
+    wait_until(lambda: own.run.logged(said), "that is known")
     own.wait_for_batches(own.run.batches() + 20)
     # Of one alone it would be a matter of course that it is the best.
     wait_until(lambda: validated(own.run) >= 2, "the next ones are validated")
@@ -249,7 +249,7 @@ def test_the_process_that_scores_is_killed(cluster: ClusterMaker, validating: Va
     assert own.wait(60.0) == 130, own.coordinator.text()
     report = own.run.report
     assert report.validation is not None
-    assert report.validation.failed == 1
+    assert report.validation.failed == 0
     best_at, best = min(report.curves.validation, key=lambda point: point[1])
     assert (report.validation.best_examples, report.validation.best) == (best_at, best)
     assert report.validation.count == len(report.curves.validation)

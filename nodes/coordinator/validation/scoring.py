@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -20,8 +21,14 @@ from ....pipeline.metrics.quality import QualitySums
 from ....pipeline.wire.field_checks import values_of
 from ...runtime.process import ONE_THREAD, SCORING, exit_status_text, python
 
+log = logging.getLogger(__name__)
+
 REPLY_LIMIT_BYTES: Final = 64 << 20
 URGENT: Final = "urgent"
+
+
+class ScoringDiedError(ClusterError):
+    """The process ended before it had replied."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,18 @@ class CheckpointScorer:
     async def score(self, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
         """Score every example of the spans with the model of a checkpoint.
 
-        `checkpoint` is its folder or URL.
+        `checkpoint` is its folder or URL. If the process dies, another one begins anew, once.
 
         If this coroutine is cancelled, the process is killed first. Raises ClusterError with the reason if it
         fails; the next score may start another process.
         """
+        try:
+            return await self._score(checkpoint, spans)
+        except ScoringDiedError as died:
+            log.warning("%s; another one scores %s", died, fspath(checkpoint))
+        return await self._score(checkpoint, spans)
+
+    async def _score(self, checkpoint: Location, spans: Sequence[Span]) -> CheckpointScore:
         request = {
             "checkpoint": fspath(checkpoint),
             "spans": [values_of(span) for span in spans],
@@ -76,7 +90,7 @@ class CheckpointScorer:
             await self.close()
             raise
         if not line.endswith(b"\n"):
-            raise ClusterError(await self._end_text())
+            raise ScoringDiedError(await self._end_text())
         return _score_of(json.loads(line))
 
     def hurry(self) -> None:
