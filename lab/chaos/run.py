@@ -89,7 +89,7 @@ class ChaosResult:
         return len(self.clean_ne) >= FEWEST_CLEAN
 
     def far(self) -> list[float]:
-        """Return the NE of outliers among the jobs with faults; none if `far_is_known` is false."""
+        """Return the NE of outliers among the jobs with faults, if `far_is_known`."""
         if not self.far_is_known:
             return []
         mean, spread = fmean(self.clean_ne), stdev(self.clean_ne)

@@ -255,7 +255,10 @@ def _curves(state: JobState, outcome: Outcome) -> Curves:
 
 
 def with_exits(report: Report, ended: set[str], others: str | None = None) -> Report:
-    """Copy the report, with the nodes in `ended` marked as ended well, and how `others` that lived ended."""
+    """Copy the report, with how each living node ended.
+
+    Those in `ended` ended well; `others` says it of the rest.
+    """
     nodes = [
         node
         if node.exit is not None
@@ -266,7 +269,10 @@ def with_exits(report: Report, ended: set[str], others: str | None = None) -> Re
 
 
 def concluded_before(report: Report, state: JobState, ended: set[str]) -> Report:
-    """Copy the report of a dead coordinator, whose nodes may have ended before this one could ask them."""
+    """Copy the report that a dead coordinator had decided on.
+
+    Its nodes may have ended before this one could ask them.
+    """
     seconds, node, what = state.events[-1]
     events = [*report.events, Event(seconds=seconds, node=node, what=what)]
     exited = with_exits(report, ended, "told to end; the coordinator died before it could confirm")
