@@ -63,6 +63,7 @@ def evaluate(
     from ..pipeline.saved_model.evaluate import evaluate_model
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.slices import score_slices
+    from ..pipeline.saved_model.untrained_ids import untrained_lines
 
     if label and not by:
         raise click.UsageError("--label goes with --by; without it the figures of each label are shown")
@@ -74,10 +75,13 @@ def evaluate(
         click.echo(json.dumps(scores if found is None else {**scores, "by": found.as_dict(slices)}))
         return
     curve, labels = scores.pop("calibration_curve"), scores.pop("labels", {})
+    untrained = scores.pop("untrained_ids")
     for key, value in scores.items():
         undefined = "not defined, since all labels are the same"
         shown = f"{value:.6f}" if isinstance(value, float) else undefined if value is None else value
         click.echo(f"{key:>17}  {shown}")
+    for line in untrained_lines(untrained):
+        click.echo(f"{'ids':>17}  {line}")
     _print_curve(curve)
     if labels:
         _print_labels(labels)

@@ -50,6 +50,7 @@ def predict(
     from ..pipeline.data.paths import absolute_path
     from ..pipeline.saved_model.model import SavedModel
     from ..pipeline.saved_model.prediction import write_predictions
+    from ..pipeline.saved_model.untrained_ids import untrained_lines
     from ..pipeline.text.format import counted
 
     model = SavedModel.open(run, which, precision, trust=trust)
@@ -58,3 +59,5 @@ def predict(
         click.echo(f"no score for {line}", err=True)
     click.echo(f"{model.description}, of {model.manifest.run}")
     click.echo(f"{counted(done.rows, 'row')}, {done.without_score:,} of them without a score: {out}")
+    for line in untrained_lines(done.ids.as_dict()):
+        click.echo(line)

@@ -16,6 +16,7 @@ from ..input.job_input import JobInput
 from ..metrics.quality import QualitySums, gain_ratio
 from ..metrics.ranking import metrics_of, ranking_metrics
 from .model import SavedModel
+from .untrained_ids import UntrainedIds
 
 SCORE_BATCH = 4096
 
@@ -40,10 +41,12 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
 
     The files must have the job's format. The figures are NE, AUC, logloss, calibration and `RankingMetrics`,
     and for generated logs the teacher's NE. Of several labels they are those of the first, and `labels` has
-    those of each label by name. Raises DataError for files that cannot be used.
+    those of each label by name. `untrained_ids` has the counts of `UntrainedIds.as_dict`. Raises DataError
+    for files that cannot be used.
     """
     spans = spans_of(model, patterns)
-    scores = score_spans(model, spans)
+    ids = UntrainedIds(model.tables)
+    scores = score_spans(model, spans, ids)
     sums = scores.sums
     if not sums.examples:
         raise DataError(
@@ -61,6 +64,7 @@ def evaluate_model(model: SavedModel, patterns: list[str]) -> dict[str, Any]:
         "bad_rows": scores.bad_rows,
         **metrics_of(sums, ranking),
         "calibration_curve": [point._asdict() for point in ranking.curve],
+        "untrained_ids": ids.as_dict(),
         **taught,
         **({"labels": _by_label(sums, model.labels)} if sums.others else {}),
     }
@@ -86,9 +90,9 @@ def spans_of(model: SavedModel, patterns: list[str]) -> list[Span]:
     return source.plan_raw(patterns)
 
 
-def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
-    """Score every example of the spans in order, on this thread; raises as `score_in_pieces`."""
-    pieces = score_in_pieces(model, spans)
+def score_spans(model: SavedModel, spans: Iterable[Span], ids: UntrainedIds | None = None) -> SpanScores:
+    """Score every example of the spans in order, on this thread; arguments as `score_in_pieces`."""
+    pieces = score_in_pieces(model, spans, ids)
     try:
         while True:
             next(pieces)
@@ -97,10 +101,13 @@ def score_spans(model: SavedModel, spans: Iterable[Span]) -> SpanScores:
         return scores
 
 
-def score_in_pieces(model: SavedModel, spans: Iterable[Span]) -> Generator[None, None, SpanScores]:
+def score_in_pieces(
+    model: SavedModel, spans: Iterable[Span], ids: UntrainedIds | None = None
+) -> Generator[None, None, SpanScores]:
     """Score every example of the spans in order, and yield after each batch.
 
-    Returns the scores. Raises DataError for files that cannot be read and for examples that cannot be scored.
+    Returns the scores, and counts ids in `ids` if given. Raises DataError for files that cannot be read and
+    for examples that cannot be scored.
     """
     bad_rows = BadRows(model.job.data.max_bad_rows)
     sums, spans = QualitySums(), list(spans)
@@ -115,6 +122,8 @@ def score_in_pieces(model: SavedModel, spans: Iterable[Span]) -> Generator[None,
                 where=paths.get(batch.id.span, ""),
                 remedy="use an earlier checkpoint, or fix what the model computes for these rows",
             ) from error
+        if ids is not None:
+            ids.add(model.ids_without_row(batch))
         yield
     return SpanScores(sums, bad_rows.count, str(bad_rows.first[0]) if bad_rows.first else "")
 

@@ -214,6 +214,10 @@ class SavedModel:
         found: Float32Array = logits.numpy()
         return found + np.float32(self.job.logit_offset)
 
+    def ids_without_row(self, batch: Batch) -> dict[str, tuple[int, int]]:
+        """Return each growing table's ids in a batch, and how many had no row in training, by its name."""
+        return self._loaded.without_row(batch)
+
     def predict(self, data: Any) -> Float32Array:
         """Compute probabilities, float32 [n], one for each row, in order.
 

@@ -25,6 +25,7 @@ from ..data.span_plan import plan_spans
 from ..errors import CheckpointError, DataError
 from ..types import BatchId, Float32Array, IndexArray, Mask
 from .input_rows import InputRows, InputSchema, input_schema, read_input, rows_of_columns, value_array
+from .untrained_ids import UntrainedIds
 
 NOT_FINITE = "the model's logit is not finite"
 _ROW_COLUMNS = ("file", "row")
@@ -46,6 +47,9 @@ class ScoringModel(Protocol):
     def id_classes(self) -> Mapping[str, IdClass]:
         """Whether training read texts or integers as the ids of each column."""
 
+    def ids_without_row(self, batch: Batch) -> dict[str, tuple[int, int]]:
+        """Count the ids of a batch as `SavedModel.ids_without_row`."""
+
     def logits(self, batch: Batch, owner: IndexArray | None = None) -> Float32Array:
         """Compute the logits of a batch as `SavedModel.logits`, float32 [B] or [B, T]."""
 
@@ -58,8 +62,10 @@ class Predicted:
         rows: number of all rows.
         without_score: number of rows that could not be read or whose logit is not finite.
         first: file, row and reason of the first SAMPLES_KEPT rows without a score.
+        ids: the ids of the rows that were read, and those without a trained row.
     """
 
+    ids: UntrainedIds
     rows: int = 0
     without_score: int = 0
     first: list[str] = field(default_factory=list)
@@ -180,7 +186,7 @@ def write_predictions(
         raise DataError(
             f"already has a column {taken[0]!r}", where=str(out), remedy=f"drop --keep {taken[0]}"
         )
-    done = Predicted()
+    done = Predicted(UntrainedIds(table.name for table in model.job.tables))
     schema: pa.Schema | None = None
     writer: pq.ParquetWriter | pacsv.CSVWriter | None = None
     with atomic_file(out) as file:
@@ -188,6 +194,8 @@ def write_predictions(
             for rows, logits in score_files(model, patterns, keep):
                 _require_other(out, rows.path)
                 done.add(rows, logits)
+                if len(rows.scored):
+                    done.ids.add(model.ids_without_row(batch_of(BatchId(0, 0, 0, 0), rows.examples)))
                 chunk = _table(model.job, logits, rows, schema)
                 if writer is None:
                     schema = chunk.schema

@@ -15,6 +15,7 @@ from shadowsync.pipeline.data.hashing import hash_integers, mix_one
 from shadowsync.pipeline.report.model import Report
 from shadowsync.pipeline.saved_model.export import export_model
 from shadowsync.pipeline.saved_model.model import SavedModel
+from shadowsync.pipeline.saved_model.table import Table
 from shadowsync.tests.support.evaluate_run import evaluate_run
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.runs import Settings
@@ -110,11 +111,24 @@ def test_a_saved_table_scores_as_the_job_did(cluster: ClusterMaker, drifting_log
     assert table.rows == report.growing_tables[0].rows
     with pytest.raises(KeyError, match="-5 has no row"):
         table.hash(-5)
+    _check_untrained(scored["untrained_ids"], table, users)
     vectors = table.lookup_ids([-5, *users[:50].tolist()])
     # First values are within the scale; a trained user is not.
     assert vectors[0].abs().max() <= 0.05
     assert vectors[1:].abs().max() > 0.3
     _check_export(model, folder.parent / f"export of {folder.name}", users)
+
+
+def _check_untrained(counts: Mapping[str, Any], table: Table, users: NDArray[np.int64]) -> None:
+    """The counts are of the ids that the table does not find; hashed tables do not know."""
+    absent = 0
+    for user in users.tolist():
+        try:
+            table.hash(user)
+        except KeyError:
+            absent += 1
+    assert 0 < absent < len(users)
+    assert counts == {"user": {"ids": len(users), "untrained": absent}, "day": None}
 
 
 def _check_export(model: SavedModel, folder: Path, users: NDArray[np.int64]) -> None:

@@ -128,6 +128,16 @@ class ShardRouter:
             batch.rows, batch.bag_rows, batch.bag_lengths, batch.item_weights, batch.keys, batch.bag_keys
         )
 
+    def keys_of(self, batch: BatchIds) -> dict[str, Uint64Array]:
+        """Return the keys of a batch in each growing table, uint64 [N], by the table's name."""
+        tables = self.plan.tables
+        found = {tables[at].name: keys for at, keys in zip(self._growing, batch.keys, strict=True)}
+        ends = np.cumsum(batch.bag_lengths.sum(axis=1, dtype=np.int64)).tolist()
+        for at, start, stop in zip(self._bagged, [0, *ends], ends, strict=False):
+            if tables[at].growth is not None:
+                found[tables[at].name] = batch.bag_keys[start:stop]
+        return found
+
     def requests(
         self,
         rows: Int32Array,

@@ -114,6 +114,10 @@ class GrownRows:
         found[known] = place_of[found[known]]
         return found
 
+    def absent(self, keys: Uint64Array) -> int:
+        """Return how many of the keys have no row."""
+        return int((self._index.find(keys) == ABSENT).sum())
+
     def _order(self) -> IndexArray:
         order = self._in_order
         if order is None:

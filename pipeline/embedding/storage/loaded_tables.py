@@ -120,6 +120,14 @@ class LoadedTables:
             raise IndexError(f"table {name} has rows 0 to {len(table) - 1}")
         return table[rows]
 
+    def without_row(self, batch: BatchIds) -> dict[str, tuple[int, int]]:
+        """Return how many ids of a batch each growing table has, and how many of them have no row.
+
+        An id counts as often as the batch has it. Hashed tables are absent: their ids share rows.
+        """
+        keys = self._router.keys_of(batch)
+        return {name: (len(own), self.grown[name].absent(own)) for name, own in keys.items()}
+
     def embeddings(self, batch: BatchIds) -> BatchEmbeddings:
         """Return a batch's embeddings, without autograd; raises as `ShardRouter.requests`."""
         requests = self._router.requests_of(batch)

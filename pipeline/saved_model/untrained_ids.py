@@ -1,0 +1,49 @@
+"""Counts of ids that training gave no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..text.format import percent
+
+
+class UntrainedIds:
+    """Count the ids that a model scored, and those without a trained row, by table.
+
+    An id counts as often as the data have it. Only growing tables know: ids of a hashed table share its rows.
+    Used by one thread.
+
+    Args:
+        tables: names of all tables of the model.
+    """
+
+    def __init__(self, tables: Iterable[str]) -> None:
+        self._tables = tuple(tables)
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def add(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Add the counts of a batch, as `SavedModel.ids_without_row` returns them."""
+        for name, (ids, untrained) in counts.items():
+            before = self._counts.get(name, (0, 0))
+            self._counts[name] = (before[0] + ids, before[1] + untrained)
+
+    def as_dict(self) -> dict[str, dict[str, int] | None]:
+        """Return `ids` and `untrained` of each table, None of one that cannot know, for JSON."""
+        found: dict[str, dict[str, int] | None] = dict.fromkeys(self._tables)
+        for name, (ids, untrained) in self._counts.items():
+            found[name] = {"ids": ids, "untrained": untrained}
+        return found
+
+
+def untrained_lines(counts: Mapping[str, dict[str, int] | None]) -> list[str]:
+    """Say in lines how many ids of each table had no trained row, and of which tables it is not known."""
+    lines = [
+        f"{one['untrained']:,} of {one['ids']:,} ids of {name} had no trained row"
+        + (f" ({percent(one['untrained'] / one['ids'], 1)})" if one["ids"] else "")
+        for name, one in counts.items()
+        if one is not None
+    ]
+    hashed = [name for name, one in counts.items() if one is None]
+    if hashed:
+        lines.append(f"not known of hashed tables, where ids share rows: {', '.join(hashed)}")
+    return lines
