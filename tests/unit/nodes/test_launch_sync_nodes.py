@@ -51,7 +51,7 @@ def probe_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe in this process: a new one imports torch first. What it says is on its way the same."""
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        *_, option, module, name = command
+        option, module, name = command[-3:]
         assert (option, module) == ("-m", PROBE)
         with redirect_stdout(io.StringIO()) as written, pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", [module, name])
