@@ -215,7 +215,7 @@ class SavedModel:
         return found + np.float32(self.job.logit_offset)
 
     def ids_without_row(self, batch: Batch) -> dict[str, tuple[int, int]]:
-        """Return each growing table's ids in a batch, and how many had no row in training, by its name."""
+        """Count a batch's ids by growing table: all, and those without a row."""
         return self._loaded.without_row(batch)
 
     def predict(self, data: Any) -> Float32Array:

@@ -8,7 +8,7 @@ from ..text.format import percent
 
 
 class UntrainedIds:
-    """Count the ids that a model scored, and those without a trained row, by table.
+    """Counts by table of scored ids, and of those without a trained row.
 
     An id counts as often as the data have it. Only growing tables know: ids of a hashed table share its rows.
     Used by one thread.
@@ -28,7 +28,7 @@ class UntrainedIds:
             self._counts[name] = (before[0] + ids, before[1] + untrained)
 
     def as_dict(self) -> dict[str, dict[str, int] | None]:
-        """Return `ids` and `untrained` of each table, None of one that cannot know, for JSON."""
+        """Return `ids` and `untrained` of each table; None for a hashed one."""
         found: dict[str, dict[str, int] | None] = dict.fromkeys(self._tables)
         for name, (ids, untrained) in self._counts.items():
             found[name] = {"ids": ids, "untrained": untrained}
@@ -36,7 +36,10 @@ class UntrainedIds:
 
 
 def untrained_lines(counts: Mapping[str, dict[str, int] | None]) -> list[str]:
-    """Say in lines how many ids of each table had no trained row, and of which tables it is not known."""
+    """Say how many ids of each table had no trained row.
+
+    The last line names the tables of which it is not known.
+    """
     lines = [
         f"{one['untrained']:,} of {one['ids']:,} ids of {name} had no trained row"
         + (f" ({percent(one['untrained'] / one['ids'], 1)})" if one["ids"] else "")

@@ -129,7 +129,7 @@ class ShardRouter:
         )
 
     def keys_of(self, batch: BatchIds) -> dict[str, Uint64Array]:
-        """Return the keys of a batch in each growing table, uint64 [N], by the table's name."""
+        """Return the keys of a batch by growing table, uint64 [N]."""
         tables = self.plan.tables
         found = {tables[at].name: keys for at, keys in zip(self._growing, batch.keys, strict=True)}
         ends = np.cumsum(batch.bag_lengths.sum(axis=1, dtype=np.int64)).tolist()

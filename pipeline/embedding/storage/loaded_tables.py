@@ -121,7 +121,7 @@ class LoadedTables:
         return table[rows]
 
     def without_row(self, batch: BatchIds) -> dict[str, tuple[int, int]]:
-        """Return how many ids of a batch each growing table has, and how many of them have no row.
+        """Count a batch's ids by growing table: all, and those without a row.
 
         An id counts as often as the batch has it. Hashed tables are absent: their ids share rows.
         """
