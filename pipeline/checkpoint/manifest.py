@@ -65,7 +65,7 @@ class CheckpointManifest(BaseModel):
 
     @property
     def complete(self) -> bool:
-        """Whether the whole input of its job was trained; False if that is not known."""
+        """Whether its job's whole input was trained; False if not known."""
         return self.ledger.get(COMPLETE) is True
 
     @property
