@@ -351,23 +351,25 @@ def test_a_node_dies_with_it(in_process: Callable[..., InProcessCluster], role: 
 def test_a_node_that_was_given_up_comes_back_to_the_next_one(
     in_process: Callable[..., InProcessCluster], role: str
 ) -> None:
-    """It stood still; what it sends to the new coordinator counts for nothing, and it ends."""
+    """It stood still; what it sends to the new coordinator counts for nothing, and it joins again."""
     slowed = Slowed(30)
     own = in_process(_changed(data=CHANGES["data"] | {"readers": 2}), faults=(slowed,)).start()
     own.wait_for_batches(30)
     node = own.nodes[role][0]
+    name = node.name
     node.suspend()
-    wait_until(lambda: own.run.logged(f"{node.name}: was silent for 2 s"), "the coordinator gives it up")
+    wait_until(lambda: own.run.logged(f"{name}: was silent for 2 s"), "the coordinator gives it up")
     own.coordinator.kill()
     own.take_over()
     wait_until(lambda: own.run.logged("died; another one took over"), "another one takes over")
     node.resume()
-    assert node.wait() == ExitCode.STOPPED_BY_DEATH, node.text()
-    assert "was silent for 2 s" in node.text()
+    again = f"{role}-2: joined the running job"
+    wait_until(lambda: own.run.logged(again), "it joins again, under another name")
     slowed.release()
+    assert node.wait() == ExitCode.FINISHED_WITH_DEATHS, node.text()
     assert own.wait(SECONDS) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
     _require_whole(own.run.report)
-    said = [event.what for event in own.run.report.events if event.node == node.name]
+    said = [event.what for event in own.run.report.events if event.node == name]
     assert said.count("was silent for 2 s") == 1, "it is declared dead once"
 
 

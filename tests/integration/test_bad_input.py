@@ -217,5 +217,5 @@ def test_malformed_rows_of_a_drawn_part_are_told_once(
     report = own.run.report
     assert report.eval is not None
     assert (report.examples.bad_rows, report.eval.bad_rows) == (1, 0)
-    assert [text for text in report.warnings if "malformed" in text] == report.warnings[:1]
+    assert sum("malformed" in text for text in report.warnings) == 1
     assert not report.events

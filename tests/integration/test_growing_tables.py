@@ -83,10 +83,10 @@ def test_it_beats_a_hashed_table_of_the_same_rows_where_ids_come_and_go(
     assert growing.rows > 0.9 * MOST_ROWS
     assert growing.evicted > 4000
     assert growing.refused == 0
-    assert reports["growing"].warnings == []
+    assert not any(text.startswith("Table ") for text in reports["growing"].warnings)
     assert (full.rows, full.evicted) == (MOST_ROWS, 0)
     assert full.refused > 4000
-    (warning,) = reports["full"].warnings
+    (warning,) = (text for text in reports["full"].warnings if text.startswith("Table "))
     assert warning.startswith("Table user was full:")
     assert 'tables.user.evict = "least_recent"' in warning
     assert reports["hashed"].growing_tables == []

@@ -54,7 +54,7 @@ def test_the_page_has_every_cell_and_a_run_that_is_missing_is_made_again(
 def test_that_validation_is_not_emulated_is_said(job_file: JobMaker, validation_file: str) -> None:
     said = "validation is not emulated: its rows are neither trained on nor scored"
     for paths, wanted in (({"validation_path": validation_file}, True), ({}, False)):
-        job = job_file({"trainer": {"batch": 512, "count": 1}, "data": paths})
+        job = job_file({"trainer": {"batch": 512, "count": 2}, "data": paths})
         done = compare(str(job), "--virtual", "--algorithms", "none", "--seeds", "1")
         assert done.exit_code == 0, done.output
         assert (said in done.output) == wanted
