@@ -153,10 +153,12 @@ def test_every_node_serves_the_metrics_of_its_role(watched: Watched) -> None:
     for role, names in served.items():
         wanted = {metric.full_name for metric in BY_ROLE[role]} - RARE
         links = {name for name in names if "_link_" in name}
-        tables = {name for name in names if "_growing_" in name or "_shared_rows_" in name}
-        assert names - links - tables == wanted, role
+        growing = {name for name in names if "_growing_" in name}
+        shared = {name for name in names if "_shared_rows_" in name}
+        assert names - links - growing - shared == wanted, role
         assert bool(links) == (role == "trainer")
         assert bool(growing) == (role == "embedding")
+        assert bool(shared) == (role == "reader")
     assert set().union(*served.values()) | RARE == set(EVERY_METRIC) - OF_HUBS
 
 
