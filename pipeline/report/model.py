@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PrivateAttr, computed_field, model_validator
 
 from ..types import ResultModel
 from .adaptation import Control, LinkChoice
@@ -297,6 +297,15 @@ class Report(ResultModel):
     # Not in the file, because it may be elsewhere on another machine.
     _folder: Path | None = PrivateAttr(default=None)
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def eval_best(self) -> Evaluation | None:
+        """`eval`, if the best model is not the last.
+
+        For scripts that read reports of earlier versions.
+        """
+        return self.eval if self.eval_last is not None else None
+
     @property
     def headline(self) -> Evaluation | None:
         """Quality on held-out files of the best model by validation, or the last: `eval`."""
@@ -319,8 +328,9 @@ class Report(ResultModel):
         if not isinstance(body, dict):
             return body
         kept = {name: value for name, value in body.items() if name not in REMOVED_FIELDS}
-        if (best := kept.pop("eval_best", None)) is not None:
-            # Then `eval` was the last model's.
+        best = kept.pop("eval_best", None)
+        if best is not None and "eval_last" not in kept:
+            # Of an earlier version, whose `eval` was the last model's.
             kept |= {"eval": best, "eval_last": kept.get("eval")}
         return kept
 
