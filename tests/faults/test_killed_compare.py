@@ -14,7 +14,7 @@ from shadowsync.tests.support.runs import JobMaker, RunFolder
 
 @pytest.mark.matrix
 def test_nothing_outlives_a_killed_comparison(starter: Starter, job_file: JobMaker, tmp_path: Path) -> None:
-    endless = {"data": {"epochs": 10_000}, "trainer": {"count": 1}, "sync": {"algorithm": "none"}}
+    endless = {"data": {"epochs": 10_000}, "trainer": {"count": 2}, "sync": {"algorithm": "none"}}
     process = starter.fork("compare", str(job_file(endless)), "--algorithms", "none", "--seeds", "1")
     run = RunFolder(tmp_path / "runs" / "small-compare" / "runs" / "latest")
     wait_until(lambda: run.batches() > 5 or process.poll() is not None, "training has begun")
