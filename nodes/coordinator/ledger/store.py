@@ -106,8 +106,11 @@ class LedgerStore:
         """Return whether the file is where it was opened."""
         try:
             return self.path.stat().st_ino == self._inode
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:
+            # A volume that does not answer has not lost it; a write would say what is wrong.
+            return True
 
     def restored(self, ledger: SavedLedger) -> None:
         """Store what the resumed run had trained and left out."""

@@ -6,6 +6,7 @@ It is written on a thread of its own: in order, and with nobody waiting but who 
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import subprocess
 import sys
@@ -309,3 +310,24 @@ def test_only_the_own_user_may_read_it(tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
     assert len(list(tmp_path.iterdir())) > 1
     store.close()
+
+
+def test_only_a_file_that_is_gone_or_another_is_not_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LedgerStore(tmp_path / "ledger.sqlite")
+    try:
+        assert store.is_in_place()
+
+        def unanswered(_: Path) -> None:
+            raise OSError(errno.ESTALE, "stale file handle")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "stat", unanswered)
+            assert store.is_in_place(), "a volume that does not answer"
+        store.path.rename(tmp_path / "moved")
+        assert not store.is_in_place()
+        store.path.touch()
+        assert not store.is_in_place(), "another file"
+    finally:
+        store.close()
