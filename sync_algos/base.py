@@ -114,8 +114,7 @@ class Center(Protocol):
 class Group(Protocol):
     """The trainers of one round, this one included.
 
-    Every member calls `mean` once, or every member calls `exchange` once. In a group of one, both return
-    the member's own values.
+    Every member calls `mean` once. In a group of one it returns the member's own values.
     """
 
     @property
@@ -142,14 +141,6 @@ class Group(Protocol):
         leave a member. `weight` is at least 0; if all weights are 0, all members count the same. Do not
         change `values` before the result arrives, and do not write to the result: the link may keep it.
         Raises PeerLost if the round ended; then no member is given a result.
-        """
-        ...
-
-    async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """Await the partner's `values` in a group of two.
-
-        The result is float32 [n]; do not write to it. Raises PeerLost, as `mean` does, and ValueError in a
-        larger group.
         """
         ...
 

@@ -19,10 +19,10 @@ class Gossip(Algorithm):
     so that each goes α/2 of the way to the other, and the sum of both stays. Everything is float32 [numel].
     With an odd number of trainers one is alone: there is nothing to apply, and its round is complete.
 
-    A round waits only for its partner, then for the partner's whole buffer. If one of the two dies during the
-    round, the other's replica is as its workers left it and the round does not count. If it dies after the
-    other has received all of its values, the other may go on alone: its round counts, and the sum of both is
-    not preserved.
+    A round waits only for its partner, then for the mean of the two, of which each computes a half. If one of
+    the two dies during the round, the other's replica is as its workers left it and the round does not count.
+    If it dies after the other has received its half, the other may go on alone: its round counts, and the sum
+    of both is not preserved.
     """
 
     name = "gossip"
@@ -35,14 +35,12 @@ class Gossip(Algorithm):
     options: PullOptions
 
     async def round(self, replica: Replica, peers: Peers) -> bool:
-        """Exchange snapshots with the partner, then step toward the middle."""
+        """Take the mean of two snapshots, then step toward it."""
         try:
             group = await peers.meet(shuffled(2))
             snapshot = replica.snapshot(replica.whole)
-            other = await group.exchange(snapshot)
+            middle = await group.mean(snapshot)
         except PeerLost:
             return False
-        # Symmetric in the two, so that both find the same middle bit by bit.
-        middle = (snapshot + other).mul_(0.5)
         self.options.pull(replica, snapshot, middle)
         return True

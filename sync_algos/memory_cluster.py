@@ -135,10 +135,10 @@ class MemoryCluster:
         return found
 
     async def give(
-        self, index: int, shared: MemoryRound, kind: str, values: torch.Tensor, weight: float
+        self, index: int, shared: MemoryRound, values: torch.Tensor, weight: float
     ) -> torch.Tensor:
         """Give a trainer's values to its round, and await the result."""
-        shared.give(index, kind, values, weight)
+        shared.give(index, values, weight)
         await self._reach(index, Phase.GIVING)
         shared.decide()
         result = await shared.result(index)

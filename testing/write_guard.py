@@ -72,11 +72,6 @@ class GuardedGroup:
         self._guard.keep("the values given to mean", values)
         return self._guard.keep("the mean that the group returned", await self._group.mean(values, weight))
 
-    async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """Await the partner's values; neither they nor `values` may be written."""
-        self._guard.keep("the values given to exchange", values)
-        return self._guard.keep("the values that the partner sent", await self._group.exchange(values))
-
 
 class GuardedCenter:
     """A center whose replies must not be written."""

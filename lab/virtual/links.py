@@ -111,23 +111,20 @@ class VirtualNetwork:
         return reply
 
     async def give(
-        self, index: int, shared: MemoryRound, kind: str, values: torch.Tensor, weight: float
+        self, index: int, shared: MemoryRound, values: torch.Tensor, weight: float
     ) -> torch.Tensor:
         """All-reduce in the trainer's group; return result and arrival time.
 
-        For a mean over n members, each sends and receives n - 1 slices of 1/n of the values, twice.
+        Each of n members sends and receives n - 1 slices of 1/n of the values, twice.
         """
         members = len(shared.members)
-        # A member alone sends nothing, whatever it calls.
-        share = 2 * (members - 1) / members if kind == "mean" or members == 1 else 1.0
-        size = share * values.numel() * FLOAT_BYTES
+        size = 2 * (members - 1) / members * values.numel() * FLOAT_BYTES
         self.moved_bytes[index] += 2 * round(size)
         await asyncio.sleep(self._timing.round_seconds / 2)
-        shared.give(index, kind, values, weight)
+        shared.give(index, values, weight)
         shared.decide()
         result = await shared.result(index)
         if members > 1:
-            hops = 2 if kind == "mean" else 1
-            await asyncio.sleep(hops * self.link.seconds(size / hops))
+            await asyncio.sleep(2 * self.link.seconds(size / 2))
         await asyncio.sleep(self._timing.round_seconds / 2)
         return result

@@ -6,9 +6,9 @@ own values (n elements), for the other members' values in the slice that it redu
 last result (n). Differences from the last result, with residuals of their own, would need less memory but do
 not converge: what is not sent at once stays in the next difference and in the residual, and is sent twice.
 
-Three kinds of rounds are sent as float32: the first round of a generation, a round of another group than the
-last (with gossip or reshuffled groups, every round), and every exchange. A round without a result is followed
-by a new generation, so no reference is ever rolled back.
+Two kinds of rounds are sent as float32: the first round of a generation, and a round of another group than
+the last (with gossip or reshuffled groups, every round). A round without a result is followed by a new
+generation, so no reference is ever rolled back.
 """
 
 from __future__ import annotations
@@ -129,11 +129,6 @@ class PeerCoding:
     def forget(self) -> None:
         """Drop the references; the next round is sent as float32."""
         self._last = None
-
-
-def float32_coding(group: tuple[int, ...], index: int) -> Coding:
-    """Return a coding that sends float32 in both directions."""
-    return Coding(LinkCodecs(), group, index, 0, Slice(0, 0))
 
 
 def _decoded(reference: Reference, start: int, packed: EncodedChunk) -> Float32Array:

@@ -150,9 +150,7 @@ class AllReduceState:
         self._grouping, self._wanted_until = grouping, now + context.timeout_seconds
         self._try_to_begin(now)
 
-    def start(
-        self, round_id: RoundId, values: Float32Array, weight: float, now: float, *, exchange: bool
-    ) -> None:
+    def start(self, round_id: RoundId, values: Float32Array, weight: float, now: float) -> None:
         """Start a round that was met, with this trainer's values.
 
         `Result` or `Ended` follows.
@@ -161,7 +159,7 @@ class AllReduceState:
         if peer_round is None or peer_round.round_id != round_id or peer_round.phase is not RoundPhase.MET:
             self.context.events.append(Ended(round_id, "the group changed"))
         else:
-            self._streaming.start(peer_round, values, weight, now, exchange=exchange)
+            self._streaming.start(peer_round, values, weight, now)
 
     def cancel(self, now: float) -> None:
         """Leave this generation.

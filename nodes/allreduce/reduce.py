@@ -2,7 +2,7 @@
 
 The values are cut into one slice per member, and each slice into chunks. A member receives the others' chunks
 of its slice. It reduces a position when the chunks of all members are there, in the order of the members, and
-sends the result to all. An exchange reduces nothing: each of two members owns a slice that is its own values.
+sends the result to all.
 """
 
 from __future__ import annotations
@@ -113,7 +113,6 @@ class ReduceRound:
         chunk_elements: the most elements of a chunk.
         coding: the encoding of chunks.
         buffers: the pool that the result comes from.
-        exchange: whether each of two members gets the other's values instead of the mean.
     """
 
     def __init__(
@@ -125,38 +124,24 @@ class ReduceRound:
         chunk_elements: int,
         coding: Coding,
         buffers: BufferPool,
-        *,
-        exchange: bool = False,
     ) -> None:
         self.members = tuple(members)
-        self.exchange = exchange
         self._index = index
         self._values = values
         self.coding = coding
         self._weights = {index: weight}
-        size = len(values)
-        if exchange:
-            parts = [(member, Slice(at * size, (at + 1) * size)) for at, member in enumerate(members)]
-        else:
-            parts = even_slices(size, members)
-        self.chunks = cut_into_chunks(parts, chunk_elements)
-        self._owned_slice = dict(parts)[index]
+        self.chunks = cut_into_chunks(even_slices(len(values), members), chunk_elements)
         self.owned_positions = [at for at, chunk in enumerate(self.chunks) if chunk.owner == index]
         others = [member for member in members if member != index]
         self._staged: dict[int, dict[int, Float32Array]] = {}
-        self._missing_chunks = {peer: set() if exchange else set(self.owned_positions) for peer in others}
+        self._missing_chunks = {peer: set(self.owned_positions) for peer in others}
         self._encoded: dict[int, EncodedChunk] = {}
         self._decoded_values: dict[int, Float32Array] = {}
         self.packed: dict[int, EncodedChunk] = {}
         self._missing_results = set(range(len(self.chunks)))
-        # The result of an exchange does not contain the member's own values.
-        self.result: Float32Array = buffers.take(size)
-        self._origin = 0 if not exchange else next(part.start for member, part in parts if member != index)
+        self.result: Float32Array = buffers.take(len(values))
         self._mean = WeightedMean()
-        if exchange:
-            for position in self.owned_positions:
-                self._publish_owned(position)
-        elif not others:
+        if not others:
             for position in self.owned_positions:
                 self._reduce(position, {})
 
@@ -172,8 +157,6 @@ class ReduceRound:
 
     def outgoing(self) -> list[int]:
         """Return the positions that others reduce, interleaved over their owners."""
-        if self.exchange:
-            return []
         first = {chunk.owner: at for at, chunk in reversed(list(enumerate(self.chunks)))}
         theirs = [at for at, chunk in enumerate(self.chunks) if chunk.owner != self._index]
         return sorted(theirs, key=lambda at: at - first[self.chunks[at].owner])
@@ -209,11 +192,7 @@ class ReduceRound:
         Raises:
             ValueError: the chunk cannot belong to this round; nothing has changed.
         """
-        if (
-            not 0 <= position < len(self.chunks)
-            or self.chunks[position].owner != self._index
-            or self.exchange
-        ):
+        if not 0 <= position < len(self.chunks) or self.chunks[position].owner != self._index:
             raise ValueError(f"this trainer does not reduce position {position}")
         if position not in self._missing_chunks[peer]:
             return False
@@ -264,18 +243,9 @@ class ReduceRound:
         self._mean.into(out, [parts[member] for member in self.members], weights)
         self._place(position, *self.coding.encode_down(chunk.start, out))
 
-    def _publish_owned(self, position: int) -> None:
-        # A copy: a completed round keeps what was sent, while its caller goes on to change the values.
-        chunk = self.chunks[position]
-        values = self._values[
-            chunk.start - self._owned_slice.start : chunk.stop - self._owned_slice.start
-        ].copy()
-        self.packed[position], _ = self.coding.encode_up(chunk.start, values)
-        self._missing_results.discard(position)
-
     def _place(self, position: int, packed: EncodedChunk, values: Float32Array) -> None:
         chunk = self.chunks[position]
-        part = self.result[chunk.start - self._origin : chunk.stop - self._origin]
+        part = self.result[chunk.start : chunk.stop]
         if values.ctypes.data != part.ctypes.data:
             part[:] = values
         if packed.base == 0 and packed.payload.nbytes == part.nbytes:

@@ -7,12 +7,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from ...pipeline.types import Float32Array
-from ...pipeline.wire.peer_messages import PeerChunk, PeerResult, PeerVerdict
+from ...pipeline.wire.peer_messages import PeerChunk, PeerVerdict
 from ...pipeline.wire.retransmission import RetransmitPolicy
 from .reduce import ReduceRound
 from .state_transfer import StateReceiver
-
-Early = PeerChunk | PeerResult
 
 
 class RoundId(NamedTuple):
@@ -30,7 +28,7 @@ def round_of(message: object) -> RoundId:
 @dataclass
 class _BufferedRound:
     round_id: RoundId
-    chunks: dict[int, Early] = field(default_factory=dict)
+    chunks: dict[int, PeerChunk] = field(default_factory=dict)
     bytes: int = 0
 
 
@@ -48,7 +46,7 @@ class ReorderBuffer:
         self._most = most_bytes
         self._buffered: dict[int, _BufferedRound] = {}
 
-    def add(self, peer: int, message: Early) -> None:
+    def add(self, peer: int, message: PeerChunk) -> None:
         """Hold a chunk; the chunks of this peer's earlier round are dropped.
 
         Raises:
@@ -67,7 +65,7 @@ class ReorderBuffer:
         buffered.chunks[message.position] = message
         buffered.bytes += message.payload.nbytes
 
-    def take(self, peer: int, round_id: RoundId) -> list[Early]:
+    def take(self, peer: int, round_id: RoundId) -> list[PeerChunk]:
         """Remove and return the chunks of a peer for a round."""
         buffered = self._buffered.get(peer)
         if buffered is None or buffered.round_id != round_id:

@@ -19,7 +19,7 @@ from ...pipeline.wire.peer_messages import (
     PeerResult,
     PeerVerdict,
 )
-from .coding import EncodedChunk, float32_coding
+from .coding import EncodedChunk
 from .context import ProtocolContext
 from .reduce import MOST_REQUESTED_POSITIONS, ReduceRound, even_slices, position_array
 from .round import PeerRound, Result, RoundId, RoundPhase, round_of
@@ -41,43 +41,24 @@ class ChunkStreaming:
         self._chunk = chunk_elements
         self.buffers = buffers
 
-    def start(
-        self, peer_round: PeerRound, values: Float32Array, weight: float, now: float, *, exchange: bool
-    ) -> None:
+    def start(self, peer_round: PeerRound, values: Float32Array, weight: float, now: float) -> None:
         """Start a round with this trainer's values.
 
         Accepts the chunks that came early.
         """
         context = self._context
-        if exchange:
-            coding = float32_coding(peer_round.group, context.index)
-        else:
-            part = dict(even_slices(len(values), peer_round.group))[context.index]
-            coding = context.coding.begin(peer_round.group, len(values), part)
+        part = dict(even_slices(len(values), peer_round.group))[context.index]
+        coding = context.coding.begin(peer_round.group, len(values), part)
         peer_round.work = work = ReduceRound(
-            peer_round.group,
-            context.index,
-            values,
-            weight,
-            self._chunk,
-            coding,
-            self.buffers,
-            exchange=exchange,
+            peer_round.group, context.index, values, weight, self._chunk, coding, self.buffers
         )
         peer_round.phase = RoundPhase.STREAMING
         peer_round.restart_timers(now)
         for position in work.outgoing():
             self._send_chunk(peer_round, position)
-        if exchange:
-            for position in work.owned_positions:
-                self._send_result(peer_round.round_id, position, peer_round.others)
         for peer in peer_round.others:
             for message in context.reorder_buffer.take(peer, peer_round.round_id):
-                # Before this trainer gave its values, only an exchange has results.
-                if isinstance(message, PeerChunk):
-                    self._take_chunk(peer_round, peer, message, now)
-                elif exchange:
-                    self._take_result(peer_round, work, peer, message, now)
+                self._take_chunk(peer_round, peer, message, now)
         self.complete_if_whole(peer_round)
 
     def on_chunk(self, peer: int, message: PeerChunk, now: float) -> None:
@@ -103,31 +84,16 @@ class ChunkStreaming:
 
         A peer that completed the round may send it, too.
         """
-        context, round_id = self._context, round_of(message)
-        peer_round = context.find_round(round_id, peer)
+        peer_round = self._context.find_round(round_of(message), peer)
         if peer_round is None or peer_round.work is None:
-            # In an exchange a peer's values are its results, and it may be faster than this trainer.
-            ahead = (
-                peer_round is None
-                and round_id.generation > context.abandoned_generation
-                and round_id >= context.upcoming
-            )
-            if ahead or peer_round is not None:
-                context.record_ready(peer, round_id)
-                context.reorder_buffer.add(peer, message)
             return
-        self._take_result(peer_round, peer_round.work, peer, message, now)
-        self.complete_if_whole(peer_round)
-
-    def _take_result(
-        self, peer_round: PeerRound, work: ReduceRound, peer: int, message: PeerResult, now: float
-    ) -> None:
-        position = message.position
+        work, position = peer_round.work, message.position
         known = 0 <= position < len(work.chunks)
         if known and work.chunks[position].owner != peer and peer not in peer_round.completers():
             raise ValueError(f"the result at position {position} is not of the trainer that reduces it")
         if work.take_result(position, EncodedChunk(message.base, message.elements, message.payload)):
             self._record_progress(peer_round, peer, now)
+        self.complete_if_whole(peer_round)
 
     def on_request(self, peer: int, message: PeerRequest, now: float) -> None:  # noqa: ARG002
         """Answer a peer that requests missing chunks or results of a round."""
@@ -206,7 +172,7 @@ class ChunkStreaming:
 
     def _reply(self, peer_round: PeerRound, work: ReduceRound, peer: int, message: PeerRequest) -> None:
         for position in message.chunks.tolist():
-            if 0 <= position < len(work.chunks) and work.chunks[position].owner == peer and not work.exchange:
+            if 0 <= position < len(work.chunks) and work.chunks[position].owner == peer:
                 self._send_chunk(peer_round, position)
         made = [position for position in message.results.tolist() if position in work.packed]
         for position in made:

@@ -55,13 +55,7 @@ class AllReduceGroup:
         A cancelled call still sends its values to the others, so they must not change until the next
         `meet` returns.
         """
-        return await self.transport.reduce(self, values, weight, exchange=False)
-
-    async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """See `Group.exchange`; a cancelled call behaves as in `mean`."""
-        if len(self.members) > 2:
-            raise ValueError(f"exchange in a group of {len(self.members)} trainers; it takes a group of two")
-        return await self.transport.reduce(self, values, 1.0, exchange=len(self.members) == 2)
+        return await self.transport.reduce(self, values, weight)
 
 
 class AllReduceTransport:
@@ -199,10 +193,8 @@ class AllReduceTransport:
         met = await self._meeting
         return AllReduceGroup(self, met.round_id, met.group)
 
-    async def reduce(
-        self, group: AllReduceGroup, values: torch.Tensor, weight: float, *, exchange: bool
-    ) -> torch.Tensor:
-        """Run `mean` or `exchange` of a group."""
+    async def reduce(self, group: AllReduceGroup, values: torch.Tensor, weight: float) -> torch.Tensor:
+        """Run `mean` of a group."""
         if values.dtype != torch.float32 or values.dim() != 1 or values.numel() > self._numel:
             raise ValueError(
                 f"{values.dtype} of shape {tuple(values.shape)} given; float32 [<= {self._numel}] is expected"
@@ -214,7 +206,7 @@ class AllReduceTransport:
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._reducing = group.round_id, done
         array = values.detach().contiguous().numpy()
-        self._state.start(group.round_id, array, weight, self._loop.time(), exchange=exchange)
+        self._state.start(group.round_id, array, weight, self._loop.time())
         self._after_change()
         return await asyncio.shield(done)
 

@@ -1,4 +1,4 @@
-"""Messages between trainers: all-reduces and pairwise exchanges.
+"""Messages between trainers, of all-reduces.
 
 `generation` and `number` identify the round of a message.
 """
@@ -61,7 +61,7 @@ class PeerChunk(Message):
 
 @dataclass(frozen=True, slots=True)
 class PeerResult(Message):
-    """A reduced chunk; in a pairwise exchange a chunk of the sender's values."""
+    """A reduced chunk."""
 
     KIND: ClassVar[str] = "peer_result"
     generation: int

@@ -1,4 +1,4 @@
-"""Rounds of trainers in memory: rendezvous, mean, exchange, regrouping."""
+"""Rounds of trainers in memory: rendezvous, mean, regrouping."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MemoryRound:
         self.members = members
         self._adopt = adopt
         self._arrived: set[int] = set()
-        self._given: dict[int, tuple[str, torch.Tensor, float]] = {}
+        self._given: dict[int, tuple[torch.Tensor, float]] = {}
         self._results: dict[int, torch.Tensor] = {}
         self._met = asyncio.Event()
         self._decided = asyncio.Event()
@@ -53,7 +53,7 @@ class MemoryRound:
         if self._ended:
             raise PeerLost(f"the round of {self.members} ended before all had met")
 
-    def give(self, member: int, kind: str, values: torch.Tensor, weight: float) -> None:
+    def give(self, member: int, values: torch.Tensor, weight: float) -> None:
         """Hand over one member's values, for `decide`.
 
         Raises RuntimeError on a second call, ValueError for a negative weight, PeerLost if the round ended.
@@ -64,25 +64,18 @@ class MemoryRound:
             raise ValueError(f"a weight of {weight} given; give at least 0")
         if self._ended:
             raise PeerLost(f"the round of {self.members} ended")
-        self._given[member] = (kind, values, weight)
+        self._given[member] = (values, weight)
 
     def decide(self) -> None:
-        """Compute the result once all values are there.
+        """Compute the mean once all values are there.
 
         Each member gets a copy.
         """
         if self._ended or self._decided.is_set() or len(self._given) < len(self.members):
             return
-        kinds = {kind for kind, _, _ in self._given.values()}
-        if len(kinds) > 1:
-            raise RuntimeError(f"the members of one group called {' and '.join(sorted(kinds))}")
-        values = [self._given[member][1] for member in self.members]
-        if kinds == {"mean"}:
-            mean = weighted_mean(values, [self._given[member][2] for member in self.members])
-            self._results = {member: mean.clone() for member in self.members}
-        else:
-            swapped = zip(self.members, reversed(values), strict=True)
-            self._results = {member: other.clone() for member, other in swapped}
+        values, weights = zip(*(self._given[member] for member in self.members), strict=True)
+        mean = weighted_mean(values, weights)
+        self._results = {member: mean.clone() for member in self.members}
         self._decided.set()
 
     async def result(self, member: int) -> torch.Tensor:

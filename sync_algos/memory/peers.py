@@ -29,7 +29,7 @@ class Hub(Protocol):
         ...
 
     async def give(
-        self, index: int, shared: MemoryRound, kind: str, values: torch.Tensor, weight: float
+        self, index: int, shared: MemoryRound, values: torch.Tensor, weight: float
     ) -> torch.Tensor:
         """Give a trainer's values to its round, and await the result."""
         ...
@@ -85,13 +85,7 @@ class MemoryGroup:
 
     async def mean(self, values: torch.Tensor, weight: float = 1.0) -> torch.Tensor:
         """Await the weighted mean, the same bits for all members."""
-        return await self._hub.give(self._index, self._shared, "mean", values, weight)
-
-    async def exchange(self, values: torch.Tensor) -> torch.Tensor:
-        """Await the partner's values; in a group of one, its own."""
-        if len(self.members) > 2:
-            raise ValueError(f"exchange in a group of {len(self.members)}; it takes two")
-        return await self._hub.give(self._index, self._shared, "exchange", values, 1.0)
+        return await self._hub.give(self._index, self._shared, values, weight)
 
 
 class MemberCenter:

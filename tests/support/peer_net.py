@@ -57,7 +57,6 @@ class Trainer:
     state: AllReduceState
     numel: int
     grouping: Grouping = everyone
-    exchange: bool = False
     weight: float = 1.0
     wants: int = 0
     changes: int | None = None
@@ -94,7 +93,7 @@ class Trainer:
                 self.numel, self.index, len(self.given) if self.changes is None else self.changes
             )
             self.given.append(values)
-            self.state.start(event.round_id, values, self.weight, now, exchange=self.exchange)
+            self.state.start(event.round_id, values, self.weight, now)
         elif isinstance(event, Result):
             assert event.round_id not in self.results, "a round completed twice"
             self.results[event.round_id] = event.values.copy()

@@ -25,7 +25,7 @@ class FixedPairs(Gossip):
         try:
             group = await peers.meet(fixed(2))
             values = replica.snapshot(replica.whole)
-            middle = (values + await group.exchange(values)).mul_(0.5)
+            middle = await group.mean(values)
         except PeerLost:
             return False
         self.options.pull(replica, values, middle)

@@ -22,9 +22,9 @@ class Recorder(Algorithm):
     summary = "for tests"
     needs_peers = True
 
-    def __init__(self, grouping: Grouping = everyone, kind: str = "mean") -> None:
+    def __init__(self, grouping: Grouping = everyone) -> None:
         super().__init__(None)
-        self.grouping, self.kind = grouping, kind
+        self.grouping = grouping
         self.seen: list[str] = []
         self.groups: list[tuple[int, ...]] = []
         self.numbers: list[int] = []
@@ -38,7 +38,7 @@ class Recorder(Algorithm):
             self.groups.append(group.members)
             self.numbers.append(group.round_number)
             values = replica.snapshot(replica.whole)
-            result = await (group.mean(values) if self.kind == "mean" else group.exchange(values))
+            result = await group.mean(values)
         except PeerLost as error:
             self.seen.append(str(error))
             return False
@@ -55,8 +55,7 @@ class Recorder(Algorithm):
 
 
 def _cluster(trainers: int = 3, grouping: Grouping = everyone, **more: Any) -> MemoryCluster:
-    kind = more.pop("kind", "mean")
-    cluster = MemoryCluster(lambda: Recorder(grouping, kind), torch.zeros(2), trainers, **more)
+    cluster = MemoryCluster(lambda: Recorder(grouping), torch.zeros(2), trainers, **more)
     for index, replica in enumerate(cluster.replicas):
         replica.values.fill_(2.0**index)
     return cluster
@@ -95,19 +94,14 @@ def test_results_are_each_members_own() -> None:
     assert _values(cluster) == [1.5, 1.5]
 
 
-def test_partners_swap() -> None:
-    cluster = _cluster(3, shuffled(2), kind="exchange", seed=5)
+def test_partners_meet_halfway() -> None:
+    cluster = _cluster(3, shuffled(2), seed=5)
     ((alone,), pair) = sorted(shuffled(2)(WHO, 0, 5), key=len)
     assert cluster.round() == {0: True, 1: True, 2: True}
     expected = [1.0, 2.0, 4.0]
-    expected[pair[0]], expected[pair[1]] = expected[pair[1]], expected[pair[0]]
+    expected[pair[0]] = expected[pair[1]] = (expected[pair[0]] + expected[pair[1]]) / 2
     assert _values(cluster) == expected
     assert _recorder(cluster, alone).groups == [(alone,)]
-
-
-def test_exchange_takes_two() -> None:
-    with pytest.raises(ValueError, match="in a group of 3; it takes two"):
-        _cluster(3, kind="exchange").round()
 
 
 def test_rounds_are_numbered_and_groups_drawn_by_seed() -> None:
@@ -196,8 +190,6 @@ class Broken(Recorder):
         if self.how == "waits":
             await asyncio.Event().wait()
         group = await peers.meet((lambda *_: ((0,),)) if self.how == "groups" else everyone)
-        if self.how == "mixes" and peers.index:
-            await group.exchange(values)
         if self.how == "raises" and peers.index:
             raise KeyError("mine")
         await group.mean(values, -1.0 if self.how == "weighs" else 1.0)
@@ -211,7 +203,6 @@ class Broken(Recorder):
     [
         ("waits", RoundStuck, "the round of trainer 0 does not end"),
         ("groups", ValueError, r"the grouping made \(\(0,\),\) of the members \(0, 1\)"),
-        ("mixes", RuntimeError, "the members of one group called exchange and mean"),
         ("raises", KeyError, "mine"),
         ("weighs", ValueError, "a weight of -1"),
         ("twice", RuntimeError, "gave its values twice"),

@@ -11,10 +11,8 @@ from shadowsync.tests.support.peer_net import Net, Trainer
 ROUNDS = 5
 
 
-def _net(seed: int, exchange: bool) -> Net:
+def _net(seed: int) -> Net:
     net = Net(2, 20, chunk_elements=4, seed=seed)
-    for trainer in net.trainers:
-        trainer.exchange = exchange
     _make_slow(net.trainers[0])
     net.regroup([0, 1])
     net.want(ROUNDS)
@@ -38,16 +36,14 @@ def _requests(net: Net) -> int:
     return sum(isinstance(message, PeerRequest) for _, _, message in net.sent)
 
 
-@pytest.mark.parametrize("exchange", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_nobody_has_to_ask(seed: int, exchange: bool) -> None:
-    assert _requests(_net(seed, exchange)) == 0
+def test_nobody_has_to_ask(seed: int) -> None:
+    assert _requests(_net(seed)) == 0
 
 
-@pytest.mark.parametrize("exchange", [False, True])
-def test_a_lost_message_is_asked_for(exchange: bool) -> None:
+def test_a_lost_message_is_asked_for() -> None:
     """The control."""
-    net = _net(1, exchange)
+    net = _net(1)
     lost: list[str] = []
 
     def lose(sender: int, to: int, message: object) -> bool:

@@ -169,7 +169,7 @@ def test_reshuffled_pairs_are_done_for_with_one_of_them_far_ahead() -> None:
     for seed in range(10):
         net = Net(6, NUMEL, seed=seed)
         for trainer in net.trainers:
-            trainer.grouping, trainer.exchange = shuffled(2), True
+            trainer.grouping = shuffled(2)
         net.regroup(range(6))
         net.want(8)
         assert done(net, 8)

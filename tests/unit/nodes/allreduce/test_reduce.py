@@ -73,21 +73,6 @@ def test_the_mean_is_exact_and_the_same_on_all(
     check_rounds(net, 2)
 
 
-@settings(max_examples=30)
-@given(numel=st.integers(0, 40), chunk=st.integers(1, 12), loss=st.booleans(), seed=st.integers(0, 2**20))
-def test_two_exchange_their_values(numel: int, chunk: int, loss: bool, seed: int) -> None:
-    net = Net(2, numel, chunk_elements=chunk, seed=seed)
-    net.lose = Lossy(0.2 if loss else 0.0, seed)
-    for trainer in net.trainers:
-        trainer.exchange = True
-    net.regroup([0, 1])
-    net.want(3)
-    finish(net, 3)
-    one, other = net.trainers
-    assert [r.tobytes() for r in one.results.values()] == [g.tobytes() for g in other.given]
-    assert [r.tobytes() for r in other.results.values()] == [g.tobytes() for g in one.given]
-
-
 def test_about_twice_the_values_leave_a_member() -> None:
     """2 (n - 1) / n of them, to the byte."""
     for count in (2, 3, 4, 6):
