@@ -80,7 +80,7 @@ class AttachedLoop:
         self._settle()
         self._hooks = StepHooks(
             parameters,
-            optimizers[0],
+            optimizers,
             steps=lambda: self.steps,
             count=self._after_step,
             rounds_wait=self._fixed is not None,

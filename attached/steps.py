@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -23,11 +23,11 @@ class StepHooks:
 
     What counts are steps of any optimizer over parameters of the first one that was given: of itself, of
     those that it wraps or that wrap it, and of those that were made, copied or loaded later. Steps within
-    another's count once.
+    another's count once, and so do those of several that share its parameters among them.
 
     Args:
         parameters: the attached ones.
-        first: the optimizer that was given first.
+        optimizers: those that were given; the first with a parameter that is attached counts.
         steps: returns the steps so far.
         count: called after each step that counts, on its thread.
         rounds_wait: whether rounds are made between steps only.
@@ -36,14 +36,16 @@ class StepHooks:
     def __init__(
         self,
         parameters: LoopParameters,
-        first: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         *,
         steps: Callable[[], int],
         count: Callable[[], None],
         rounds_wait: bool,
     ) -> None:
         self._parameters = parameters
-        self._counted: Final = parameters.ids.intersection(map(id, _stepped(first)))
+        stepped = [parameters.ids.intersection(map(id, _stepped(one))) for one in optimizers]
+        self._counted: Final = next(ids for ids in stepped if ids)
+        self._given = weakref.WeakSet(one for one, ids in zip(optimizers, stepped, strict=True) if ids)
         self._steps, self._count, self._rounds_wait = steps, count, rounds_wait
         self._pid, self._thread = os.getpid(), threading.get_ident()
         self._changes, self._told_moves = parameters.buffer.changes, False
@@ -52,7 +54,9 @@ class StepHooks:
         parameters.buffer.watch()
         # Of each optimizer the loop's steps as its last step began.
         self._begun: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        # Optimizers of other parameters, with what they stepped when they were looked at.
+        # What the steps since the last one that counted have changed, with that one.
+        self._changed: set[int] = set()
+        # Optimizers of other parameters, with what was looked at.
         self._others: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         _replace(lambda seeing: (*seeing, self))
 
@@ -81,8 +85,8 @@ class StepHooks:
         """Raise AttachError if the step would change what is not synchronized."""
         stepped = _stepped(optimizer)
         ids = [id(one) for one in stepped]
-        if self._parameters.ids.isdisjoint(ids):
-            self._look_at_other(optimizer, stepped, hash(tuple(ids)))
+        if self._parameters.ids.isdisjoint(ids) and optimizer not in self._given:
+            self._look_at_other(optimizer, stepped)
             return
         if os.getpid() != self._pid:
             raise AttachError(
@@ -98,12 +102,17 @@ class StepHooks:
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         """Count the step, if it counts."""
-        if self._counted.isdisjoint(map(id, _stepped(optimizer))):
-            return
+        ids = self._counted.intersection(map(id, _stepped(optimizer)))
         # Otherwise an optimizer that it wraps has been counted.
-        if self._begun.get(optimizer) == self._steps():
-            self._parameters.buffer.unwatch()
-            self._count()
+        if not ids or self._begun.get(optimizer) != self._steps():
+            return
+        if self._changed and self._changed.isdisjoint(ids):
+            # An optimizer for each parameter, or for each part.
+            self._changed |= ids
+            return
+        self._changed = set(ids)
+        self._parameters.buffer.unwatch()
+        self._count()
 
     def _tell_moves(self) -> None:
         """Say once that rounds may be lost by `p.data = ...`."""
@@ -116,11 +125,11 @@ class StepHooks:
                 ' use mode="fixed"'
             )
 
-    def _look_at_other(
-        self, optimizer: torch.optim.Optimizer, stepped: list[torch.Tensor], what: int
-    ) -> None:
+    def _look_at_other(self, optimizer: torch.optim.Optimizer, stepped: list[torch.Tensor]) -> None:
         if threading.get_ident() == self._thread and not is_attached(stepped):
             self._saw_others = True
+        # They may be unfrozen, or put into the module, later: after each step that counts it looks again.
+        what = hash((self._steps(), *(id(one) for one in stepped if one.requires_grad)))
         if self._others.get(optimizer) != what:
             if self._parameters.contains_any(stepped):
                 self._parameters.check_stepped(stepped)

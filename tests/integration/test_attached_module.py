@@ -217,6 +217,42 @@ def test_steps_of_whatever_optimizer_count_once(given: Any, used: Any) -> None:
     assert torch.allclose(mine, theirs, atol=1e-6)
 
 
+def _one_for_each_parameter(model: nn.Module) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD([p], lr=0.05) for p in model.parameters()]
+
+
+def _in_halves(model: Any) -> list[torch.optim.Optimizer]:
+    return [sgd(model[3]), sgd(model[:3])]
+
+
+def _frozen_first(model: Any) -> list[torch.optim.Optimizer]:
+    model[0].requires_grad_(False)
+    return [sgd(model[0]), sgd(model[1:])]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        (_one_for_each_parameter, _one_for_each_parameter),
+        (lambda model: [sgd(model)], _one_for_each_parameter),
+        (lambda model: [sgd(model)], _in_halves),
+        (_in_halves, _in_halves),
+        (_frozen_first, _frozen_first),
+    ],
+)
+def test_a_batch_is_one_step_however_many_optimizers_share_the_parameters(given: Any, used: Any) -> None:
+    model, task = small_model(), Task(0)
+    with hub() as own, shadowsync.attach(model, given(model), join=own.endpoint) as sync:
+        optimizers = used(model)
+        for _ in range(STEPS):
+            x, y = task.batch()
+            model.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+            for one in optimizers:
+                one.step()
+        assert sync.steps == STEPS
+
+
 def test_a_round_that_is_put_back_is_told(caplog: pytest.LogCaptureFixture) -> None:
     model, task = small_model(), Task(0)
     optimizer = Wrapping(model, puts_back=True)
@@ -241,6 +277,22 @@ def _unfrozen_in_another(model: Any, optimizer: torch.optim.Optimizer) -> torch.
     return sgd(model[0])
 
 
+def _unfrozen_in_one_that_stepped(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:  # noqa: ARG001
+    other = sgd(model[0])
+    other.step()
+    model[0].requires_grad_(True)
+    return other
+
+
+def _trained_before_it_is_put_in(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    adapter = nn.Linear(1, 1)
+    other = sgd(adapter)
+    other.step()
+    Task(1).step(model, optimizer)
+    model.append(adapter)
+    return other
+
+
 def _new_head(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     model[3] = nn.Linear(8, 1)
     optimizer.add_param_group({"params": list(model[3].parameters())})
@@ -250,6 +302,11 @@ def _new_head(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optim
 def _added(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     model.append(nn.Linear(1, 1))
     optimizer.add_param_group({"params": list(model[4].parameters())})
+    return optimizer
+
+
+def _stepping_a_copy(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    optimizer.param_groups[0]["params"] = list(copy.deepcopy(model[1:]).parameters())
     return optimizer
 
 
@@ -263,6 +320,9 @@ def _beside(model: Any, optimizer: torch.optim.Optimizer) -> torch.optim.Optimiz
     [
         (_unfrozen, r"0\.weight: is trained by an optimizer"),
         (_unfrozen_in_another, r"0\.weight: is trained by an optimizer"),
+        (_unfrozen_in_one_that_stepped, r"0\.weight: is trained by an optimizer"),
+        (_trained_before_it_is_put_in, r"4\.weight: is trained by an optimizer"),
+        (_stepping_a_copy, r"steps a parameter of shape \(8,\) that is not in the attached module"),
         (_new_head, "3: was replaced since attach"),
         (_added, r"4\.weight: is trained by an optimizer"),
         (_beside, r"steps a parameter of shape \(1, 7\) that is not in the attached module"),
@@ -276,13 +336,14 @@ def test_what_would_be_trained_and_not_synchronized_is_refused(change: Any, what
     with hub() as own, shadowsync.attach(model, optimizer, join=own.endpoint) as sync:
         task.step(model, optimizer)
         used = change(model, optimizer)
+        counted = sync.steps
         # A round would change the weights, too.
         with sync.paused():
             before = weights_of(model)
             with pytest.raises(shadowsync.AttachError, match=what):
                 task.step(model, used)
             assert torch.equal(weights_of(model), before)
-        assert sync.steps == 1
+        assert sync.steps == counted
 
 
 def test_the_model_of_all_never_has_a_layers_values_under_anothers_name() -> None:
