@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 @click.option(
     "--clean-runs",
     type=click.IntRange(1, 1000),
-    default=3,
+    default=5,
     show_default=True,
-    help="Number of jobs without faults, to compare with.",
+    help="Number of jobs without faults, to compare with; jobs are judged by their NE from 5 on.",
 )
 @click.option(
     "--longest-stop",
@@ -125,7 +125,7 @@ def _show(result: ChaosResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ..lab.chaos.run import FAR_DEVIATIONS, FEWEST_CLEAN
+    from ..lab.chaos.run import FAR_DEVIATIONS, not_judged
     from ..pipeline.text.format import counted, number
 
     console = Console(soft_wrap=True)
@@ -145,15 +145,18 @@ def _show(result: ChaosResult) -> None:
             table.add_row(role, str(len(after)), number(median(after), 2), number(max(after), 2))
         console.print(table)
     console.print(f"{counted(result.missed, 'fault')} could not be injected: too late, or nothing to meet")
+    clean_jobs = len(result.clean_ne)
     if (difference := result.ne_difference) is not None:
         faulted = (
             f"NE with faults {number(fmean(result.faulted_ne))} ({counted(len(result.faulted_ne), 'job')})"
         )
-        clean = f"without {number(fmean(result.clean_ne))} ({counted(len(result.clean_ne), 'job')})"
+        clean = f"without {number(fmean(result.clean_ne))} ({counted(clean_jobs, 'job')})"
         outliers = len(result.far())
         far = f"{counted(outliers, 'job')} {'differs' if outliers == 1 else 'differ'}"
         far += f" by more than {FAR_DEVIATIONS:g} standard deviations"
-        if not result.far_is_known:
-            far = f"no job is judged by it, which takes {FEWEST_CLEAN} without faults (--clean-runs)"
-        console.print(f"{faulted}, {clean}, difference {difference:+.2%}; {far}")
+        console.print(f"{faulted}, {clean}, difference {difference:+.2%}; {not_judged(clean_jobs) or far}")
+    elif not clean_jobs:
+        console.print("no job is judged by its NE: none was scored, since the job has no held-out data")
+    else:
+        console.print("no job is judged by its NE: none with faults was scored")
     console.print(f"problems: {len(result.problems)}" + "".join(f"\n  {one}" for one in result.problems))

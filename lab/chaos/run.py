@@ -43,7 +43,7 @@ class ChaosPlan:
     faults: int
     seed: int
     kinds: Sequence[str] = ("kill", "stop")
-    clean_runs: int = 3
+    clean_runs: int = FEWEST_CLEAN
     hang_seconds: float = 60.0
     longest_seconds: float = 5.0
 
@@ -104,6 +104,8 @@ def run_chaos(
     Jobs without faults come in between, so that a drift of the machine affects both kinds alike. `source` is
     the job's file, and the settings that override it. Raises ClusterError if a clean job does not end well.
     """
+    if why := not_judged(plan.clean_runs):
+        print_line(why)
     nodes = {**job.expected, "coordinator": 1}
     start_seconds = START_TIMEOUTS * job.run.start_timeout_seconds
     runner = JobRunner(source, nodes, directory, plan.hang_seconds, start_seconds)
@@ -131,6 +133,14 @@ def run_chaos(
         _write(directory, plan, result)
     _write(directory, plan, result)
     return result
+
+
+def not_judged(clean_jobs: int) -> str:
+    """Say why no job is judged by its NE with so many jobs without faults; empty if jobs are."""
+    if clean_jobs >= FEWEST_CLEAN:
+        return ""
+    of = f"{counted(clean_jobs, 'job')} without faults to compare with"
+    return f"no job is judged by its NE: {of}, and it takes {FEWEST_CLEAN}; give --clean-runs {FEWEST_CLEAN}"
 
 
 def clean_jobs_before(number: int, jobs: int, clean_jobs: int) -> int:

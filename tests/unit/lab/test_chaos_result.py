@@ -7,9 +7,17 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from shadowsync.lab.chaos import faulted_job
+from shadowsync.commands.chaos import _show, chaos
+from shadowsync.lab.chaos import faulted_job, run
 from shadowsync.lab.chaos.faulted_job import FaultedJob, JobRunner
-from shadowsync.lab.chaos.run import ChaosResult, _count, _problems, clean_jobs_before
+from shadowsync.lab.chaos.run import (
+    FEWEST_CLEAN,
+    ChaosPlan,
+    ChaosResult,
+    _count,
+    _problems,
+    clean_jobs_before,
+)
 from shadowsync.lab.chaos.schedule import ScheduledFault
 
 KILLED = ScheduledFault("kill", "embedding", 0, 0.5)
@@ -44,6 +52,34 @@ def test_few_clean_jobs_judge_no_other() -> None:
     assert few.far() == []
     few.clean_ne.append(0.80)
     assert few.far() == [0.95], "the control"
+
+
+def test_jobs_are_judged_by_default_and_it_is_said_where_they_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (option,) = (one for one in chaos.params if one.name == "clean_runs")
+    assert option.default == ChaosPlan(1, 1).clean_runs == FEWEST_CLEAN
+
+    def said(clean_runs: int) -> str:
+        clean_ne = [0.8 + 0.01 * number for number in range(clean_runs)]
+        _show(ChaosResult(clean_ne=clean_ne, faulted_ne=[0.8]))
+        return capsys.readouterr().out
+
+    lines: list[str] = []
+    job = Mock(expected={}, run=Mock(start_timeout_seconds=1.0))
+    monkeypatch.setattr(run, "JobRunner", Mock(side_effect=InterruptedError))
+    for clean_runs in (1, FEWEST_CLEAN):
+        plan = ChaosPlan(1, 1, clean_runs=clean_runs)
+        with pytest.raises(InterruptedError):
+            run.run_chaos(job, ["job.toml"], tmp_path, plan, lines.append)
+    (first,) = lines
+    assert first.startswith(
+        "no job is judged by its NE: 1 job without faults to compare with, and it takes 5"
+    )
+    assert "--clean-runs 5" in first
+    assert first in said(1)
+    assert "0 jobs differ by more than 5 standard deviations" in said(FEWEST_CLEAN)
+    assert "none was scored" in said(0)
 
 
 @pytest.mark.parametrize(
