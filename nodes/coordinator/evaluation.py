@@ -65,17 +65,20 @@ class Evaluator:
             self._outcome.evaluated(Score(model, [one.sums for one in scored], bad_rows))
 
     async def _score(self, model: str, trainers: list[Member]) -> PassScores | None:
-        """Score one pass; repeat it without trainers and readers that die in it.
+        """Score one pass; repeat it without trainers that do not get the model, and nodes that die in it.
 
         Returns None if no trainer or no reader is left.
         """
         while trainers and self._state.stop is None:
             self._pass += 1
             ready = await self._server.call_all(trainers, PrepareEval(self._pass, model), REQUEST_SECONDS)
-            if not all(reply.ready for reply in ready.values()):
+            able = {name for name, reply in ready.items() if reply.ready}
+            if ready and not able:
                 raise ClusterError(f"{self._model.words} is not available for the evaluation")
-            if len(ready) < len(trainers):
-                trainers = [trainer for trainer in trainers if trainer.info.name in ready]
+            if len(able) < len(trainers):
+                for name in sorted(ready.keys() - able):
+                    self._outcome.note(f"{name} could not read {self._model.words}, and does not score it")
+                trainers = [trainer for trainer in trainers if trainer.info.name in able]
                 continue
             readers = self._state.members.alive("reader")
             if not readers:

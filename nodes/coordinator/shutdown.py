@@ -198,6 +198,18 @@ class JobFinalizer:
         files += await self._server.checkpoint_calls.run(snapshot.ledger.write, part_target(directory))
         return saver, await manifest_of(self._state, files, self._model.saved(saver.info.name), snapshot)
 
+    @property
+    def _center_readers(self) -> int:
+        """Return how many trainers may take their time to read the center, one after the other.
+
+        If the sync nodes do not answer the coordinator either, the others cannot read it. In a hurry there
+        is time for two.
+        """
+        syncs = self._state.members.alive("sync")
+        if any(sync.info.name not in self._outcome.syncs for sync in syncs):
+            return 1
+        return 2 if self._hurry else len(self._state.members.alive("trainer"))
+
     async def _save_model(
         self, trainers: list[Member], part: WriteCheckpoint
     ) -> tuple[Member, WriteCheckpointReply]:
@@ -209,6 +221,7 @@ class JobFinalizer:
         names = self._model.by_promise(trainer.info.name for trainer in trainers)
         ordered = sorted(trainers, key=lambda trainer: names.index(trainer.info.name))
         for origin in dict.fromkeys((self._model.origin, ModelOrigin.REPLICAS)):
+            patience = self._center_readers if origin == ModelOrigin.CENTER else len(ordered)
             for trainer in ordered:
                 dense = replace(part, dense=True, model=origin)
                 reply = await self._server.call(trainer, dense, self._part_seconds)
@@ -220,13 +233,9 @@ class JobFinalizer:
                         self._outcome.note(f"{lost} is lost; the saved model is {saver}'s replica")
                         self._model.lose_single()
                     return trainer, reply
-                if (
-                    origin == ModelOrigin.CENTER
-                    and trainer.alive
-                    and trainer.info.name not in self._server.unmet
-                ):
-                    # If one could not read the center in time, neither can the others; a refusal concerns
-                    # only this trainer.
+                # A refusal takes no time, and concerns only this trainer.
+                patience -= trainer.alive and trainer.info.name not in self._server.unmet
+                if not patience:
                     break
         raise checkpoint_failed(names, "the model", self._server.unmet)
 

@@ -96,18 +96,18 @@ def write_dense(
     directory: Path | PartTarget,
     layout: FlatLayout,
     dense: torch.Tensor,
-    origin: str,
+    source: str,
     constants: Constants | None = None,
 ) -> list[FileEntry]:
     """Write the final model, `dense` float32 [numel], by parameter name, and its constants.
 
-    `origin` is part of the file's name, since a second model may be requested while the first is still being
-    composed. Any thread may call; raises ResourceError.
+    `source` is part of the file's name, since a second model, or another trainer's, may be requested while
+    the first is still being written. Any thread may call; raises ResourceError.
     """
     named = {span.name: view.numpy() for span, view in layout.views(dense)}
     if constants is not None:
         named |= {name: value.cpu().numpy() for name, value in constants.named().items()}
-    return write_tensors(directory, f"dense-{origin}", named, {"role": "dense"})
+    return write_tensors(directory, f"dense-{source}", named, {"role": "dense"})
 
 
 def compose_model(directory: Place, entries: Iterable[FileEntry], origin: str, numel: int) -> torch.Tensor:
@@ -206,7 +206,8 @@ class TrainerCheckpoint:
             if dense is not None:
                 # The replica itself may be on a device.
                 context = self._context
-                entries += write_dense(directory, context.layout, dense.to("cpu"), origin, context.constants)
+                source = f"{origin}-{self._index}"
+                entries += write_dense(directory, context.layout, dense.to("cpu"), source, context.constants)
             if request.dense and finite:
                 entries += write_algorithm(directory, snapshot.state)
             return entries

@@ -1,15 +1,21 @@
-"""A job that is interrupted while a link between two of its nodes is cut: its accounts add up.
+"""A job that ends, in any way, while a link between two of its nodes is cut: its accounts add up.
 
 What is not known is named as unknown, and the run can be resumed.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
-from shadowsync.pipeline.errors import ExitCode
+from shadowsync.nodes.coordinator.controller import JobController
+from shadowsync.nodes.runtime.node import Node
+from shadowsync.pipeline.errors import DataError, ExitCode
 from shadowsync.pipeline.report.model import Report
 from shadowsync.tests.support.cut_links import COORDINATOR, CutLinks
-from shadowsync.tests.support.node_faults import Slowed
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.node_faults import Slowed, is_here
 from shadowsync.tests.support.processes import wait_until
 from shadowsync.tests.support.resumed import (
     ClusterMaker,
@@ -90,3 +96,94 @@ def test_a_node_that_the_coordinator_does_not_hear(in_process: ClusterMaker, nod
     report = interrupted_without(in_process, node, COORDINATOR).report
     assert report.ledger.adds_up, report.ledger.identities
     assert what in unknown(report)
+
+
+class EndsOnOrder:
+    """A fault of `in_process`: the job ends early, or one of its readers fails, when a test says so."""
+
+    def __init__(self) -> None:
+        self.early, self.failure = threading.Event(), threading.Event()
+
+    def __call__(self, patch: pytest.MonkeyPatch) -> None:
+        metrics = Node._metrics
+
+        def failing(own: Node) -> dict[str, object]:
+            if self.failure.is_set() and is_here("reader-1"):
+                self.failure.clear()
+                raise DataError("a file is bad")
+            return metrics(own)
+
+        early = property(lambda _: "enough is trained" if self.early.is_set() else "")
+        patch.setattr(JobController, "_ended_early", early)
+        patch.setattr(Node, "_metrics", failing)
+
+
+def _in_a_checkpoint(own: InProcessCluster, order: EndsOnOrder) -> None:
+    del order
+    wait_until(lambda: bool(own.run.partial_checkpoint()), "a checkpoint is being written")
+    own.coordinator.interrupt()
+
+
+ENDS: dict[str, Callable[[InProcessCluster, EndsOnOrder], None]] = {
+    "failure": lambda _, order: order.failure.set(),
+    "early": lambda _, order: order.early.set(),
+    "checkpoint": _in_a_checkpoint,
+    # By itself, once training is not slowed any more.
+    "last": lambda *_: None,
+}
+CHANGES: Settings = {
+    "run": {"node_timeout_seconds": 5.0, "rejoin_seconds": 5.0},
+    "embedding": {"nodes": 2},
+    "data": {"readers": 2, "span_bytes": 1 << 16},
+    "checkpoint": {"every_examples": 1_000},
+}
+LINKS = [
+    ("trainer-0", "embedding-0"),
+    ("trainer-0", "reader-0"),
+    ("trainer-0", "sync-0"),
+    ("trainer-1", "sync-0"),
+    ("trainer-0", COORDINATOR),
+    ("reader-0", COORDINATOR),
+    ("sync-0", COORDINATOR),
+    ("embedding-1", COORDINATOR),
+]
+CUT_ENDS = [
+    pytest.param(end, one, other, marks=() if (end, one) == ("early", "trainer-1") else pytest.mark.matrix)
+    for end in ENDS
+    for one, other in LINKS
+]
+
+
+@pytest.mark.parametrize(("end", "one", "other"), CUT_ENDS)
+def test_any_end(in_process: ClusterMaker, end: str, one: str, other: str) -> None:
+    links, slowed, order = CutLinks(), Slowed(), EndsOnOrder()
+    settings = {**CHANGES, "data": {**CHANGES["data"], "epochs": 1 if end == "last" else 10_000}}
+    own = in_process(settings, faults=(links, slowed, order)).start()
+    own.wait_for_batches(20)
+    links.cut(one, other)
+    wait_until(lambda: links.lost(one, other) >= 3, "something is lost over the link")
+    ENDS[end](own, order)
+    if end == "last":
+        slowed.release()
+    code = ExitCode(own.wait(120.0))
+    slowed.release()
+    links.mend(one, other)
+    order.early.clear()
+    report, text = folder_of(own).report, own.coordinator.text()
+    assert report.exit_code == code
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.trained == report.examples.distinct + report.examples.replayed
+    if report.examples.in_flight is None:
+        assert READ in unknown(report)
+    if (one, other) in {("trainer-0", "sync-0"), ("trainer-1", "sync-0")}:
+        # Another trainer can read the center, and score it.
+        assert report.model_saved == "the center (easgd)", report.events
+        assert code in (ExitCode.OK, ExitCode.DATA, ExitCode.INTERRUPTED), text
+        assert (report.eval is not None) == (code == ExitCode.OK)
+    if end == "early" and "embedding-1" not in (one, other):
+        # The input was not to be read to its end, so a reader that is gone stops nothing.
+        assert code in (ExitCode.OK, ExitCode.FINISHED_WITH_DEATHS), text
+    if "`shadowsync resume " in text:
+        whole = {**settings, "data": {**CHANGES["data"], "epochs": 1}}
+        rest = finished(in_process, going_on(whole, folder_of(own)))
+        assert rest.report.restored_examples + rest.report.examples.distinct >= EXAMPLES

@@ -78,7 +78,7 @@ def test_it_has_the_bytes_of_the_same_job_on_disk(cluster: Callable[..., InProce
         "embedding-0",
         "embedding-1",
         "trainer-0",
-        "dense-center",
+        "dense-center-0",
     }
     assert not set(sums(url).values()) & set(sums(str(other.folder)).values()), "the control: another seed"
     # Nothing of it is in the run's folder, which the nodes do not see.

@@ -37,6 +37,11 @@ class JobView(Protocol):
         ...
 
     @property
+    def training_ended(self) -> str | None:
+        """Why training ended early, empty if it did not; None before its end."""
+        ...
+
+    @property
     def balancer(self) -> UpdateBalancer | None:
         """With `trainer.balance`, the balancer of the trainers' updates."""
         ...
@@ -56,7 +61,7 @@ def stop_for(state: JobView, dead: Member) -> Stop | None:
         return None
     if role == "embedding":
         return lost_shard(dead)
-    if role == "reader" and not state.ledger.complete:
+    if role == "reader" and not state.ledger.complete and not state.training_ended:
         return _stop(f"{name} died; the batches that it had not delivered are untrained")
     if role == "sync" and state.phase is JobPhase.TRAINING and not state.members.alive("trainer"):
         return _stop(f"{name} died while the job had no trainer, so the center is lost")

@@ -15,7 +15,7 @@ from shadowsync.nodes.coordinator.state.outcome import FinalModel, Outcome
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request
-from shadowsync.pipeline.wire.control.orders import WriteCheckpoint
+from shadowsync.pipeline.wire.control.orders import WriteCheckpoint, WriteCheckpointReply
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
@@ -93,3 +93,50 @@ def test_a_trainer_that_refuses_speaks_for_itself_and_the_next_one_saves_the_cen
     saver, requested, outcome = asyncio.run(body("both"))
     assert (saver, requested) == ("trainer-0", [ModelOrigin.CENTER, ModelOrigin.CENTER, ModelOrigin.REPLICAS])
     assert any("is lost; the saved model is trainer-0's replica" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize(
+    ("unable", "hurry", "answered", "saver", "asked"),
+    [
+        # A link of one of them may be cut.
+        (1, False, True, "trainer-1", 2),
+        (1, True, True, "trainer-1", 2),
+        (2, False, True, "trainer-2", 3),
+        # Each takes its time, which an interrupt does not have.
+        (2, True, True, "trainer-0", 2),
+        # Where the sync node does not answer the coordinator, the next one cannot read it, either.
+        (1, False, False, "trainer-0", 1),
+    ],
+)
+def test_the_next_trainer_is_asked_for_a_center_that_one_cannot_read(
+    tmp_path: Path, *, unable: int, hurry: bool, answered: bool, saver: str, asked: int
+) -> None:
+    cut = [f"trainer-{number}" for number in range(unable)]
+
+    async def body() -> FinalModel:
+        nodes = [
+            *(member("trainer", number) for number in range(3)),
+            member("sync", 0),
+            member("embedding", 0),
+        ]
+        c = FakeServer(tmp_path, nodes)
+
+        def reply(node: Member, request: Request[Any]) -> Reply:
+            assert isinstance(request, WriteCheckpoint)
+            if request.dense and request.model == ModelOrigin.CENTER:
+                centers.append(node.info.name)
+                if node.info.name in cut:
+                    return WriteCheckpointReply((), ready=False)
+            return c.written(node, request)
+
+        c.reply = reply
+        trainers = {node.info.name: {} for node in nodes[:3]}
+        outcome = Outcome(trainers=trainers, syncs={"sync-0": {}} if answered else {})
+        model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
+        await JobFinalizer(c, outcome, model, hurry=hurry).checkpoint()
+        return model
+
+    centers: list[str] = []
+    model = asyncio.run(body())
+    assert (model.saved_by, len(centers)) == (saver, asked)
+    assert model.single == (saver not in cut)
