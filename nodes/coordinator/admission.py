@@ -125,7 +125,7 @@ class ReaderAdmission(Admission):
 
 
 class SyncAdmission(Admission):
-    """Admission of a replacement sync node."""
+    """Admission of a replacement sync node, or of one that comes back."""
 
     # Trainers already exchange with it.
     begins_after_training = True
@@ -137,6 +137,8 @@ class SyncAdmission(Admission):
         patience = REQUEST_SECONDS + self._state.job.sync.timeout_seconds
         trainers = self._state.members.alive("trainer")
         count = len(await self._server.call_all(trainers, replaced, patience))
+        if node.former:
+            return ": it was declared dead and lives, and has its slice of the center"
         return f"; its slice of the center is the mean of {counted(count, 'replica')}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from ...pipeline.data.bad_rows import too_many_bad_rows
@@ -161,8 +162,6 @@ class RequestHandler:
         self._require_unended()
         # Check first: a node of another job must not end a member.
         self._state.members.require_job(hello.role, hello.digest)
-        if hello.former and self._server.settings.supervisor:
-            raise ClusterError("its supervisor starts another one in its place")
         self._end_predecessor(token, hello.endpoint)
         if not hello.former:
             await self._await_place(token, hello.role)
@@ -220,20 +219,22 @@ class RequestHandler:
     async def _exited(self, sender: str, request: ChildExited) -> ChildExitedReply:
         if not sender or sender != self._server.settings.supervisor:
             raise ProtocolError("only this job's supervisor may say that a process has ended")
-        state = self._state
+        state, told = self._state, request.token
+        # The supervisor knows a process by its first token.
+        request = replace(request, token=state.members.newest_token(told))
         if state.members.find(request.token) is not None:
             self._server.mark_dead(request.token, f"died ({request.how})")
         # Nodes can join before all are there, and again once training has begun.
         await self._server.wait_for(lambda: state.phase is not JobPhase.STARTING)
         # The supervisor repeats a report that waits.
-        if (before := self._exits.get(request.token)) is not None:
+        if (before := self._exits.get(told)) is not None:
             return before
-        replace = bool(request.successor) and self._has_use_for_successor(request)
-        self._record_exit(request, replace=replace)
+        replaces = bool(request.successor) and self._has_use_for_successor(request)
+        self._record_exit(request, replace=replaces)
         if request.role in self._successors:
-            self._successors[request.role].exited(request.token, request.successor if replace else "")
+            self._successors[request.role].exited(request.token, request.successor if replaces else "")
         self._server.spawn(self._server.notify())
-        reply = self._exits[request.token] = ChildExitedReply(replace)
+        reply = self._exits[told] = ChildExitedReply(replaces)
         return reply
 
     def _has_use_for_successor(self, exited: ChildExited) -> bool:

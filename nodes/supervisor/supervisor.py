@@ -39,7 +39,6 @@ from .network.emulation import Emulation
 from .starter import Starter
 
 STOP_SECONDS = 9.0
-DEAD_SECONDS = 3.0
 PROGRESS_SECONDS = 5.0
 
 ShowStatus = Callable[[dict[str, Any]], None]
@@ -337,16 +336,16 @@ class Supervisor:
         return None
 
     def _end_dead(self, tokens: Iterable[str]) -> None:
-        """Kill children that the coordinator declared dead.
+        """Kill children that the coordinator declared dead, and that do not come back.
 
-        Such a child is stopped or cut off, and nothing that it still does counts. It has DEAD_SECONDS to end
-        by itself.
+        Such a child is stopped or cut off. Its rows are alive, so it has another node timeout until another
+        one takes its place, but no more than half the time that the job waits for one.
         """
-        now = asyncio.get_running_loop().time()
-        for token in tokens:
-            self._dead_since.setdefault(token, now)
+        now, run = asyncio.get_running_loop().time(), self._job.run
+        self._dead_since = {token: self._dead_since.get(token, now) for token in tokens}
+        patience = min(run.node_timeout_seconds, run.rejoin_seconds / 2)
         for child in self._children:
-            if now - self._dead_since.get(child.token, now) > DEAD_SECONDS:
+            if now - self._dead_since.get(child.token, now) > patience:
                 child.signal(signal.SIGKILL)
 
     async def _show_progress(self, channel: RpcChannel) -> None:

@@ -69,11 +69,16 @@ class CenterState:
         return self.values is not None
 
     def await_seeds(self) -> None:
-        """Collect seeds for the center's initial value."""
+        """Collect seeds for the center's initial value, unless it has one.
+
+        Trainers then begin anew: exchanges that were under way are dropped.
+        """
         self._many_seeds = True
+        self._sessions.clear()
+        self.reference_bytes = 0
 
     def seed_mean(self) -> int:
-        """Set the center to the mean of the seeds; return their count."""
+        """Set a center without a value to the mean of the seeds; return their count."""
         count = len(self._seeders)
         if self.values is None and self._seed_sum is not None:
             self.values = torch.from_numpy(self._seed_sum).div_(count)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+import zmq
 
 from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.store.addresses import part_target
@@ -94,13 +95,26 @@ class SyncRole(ServingRole[CenterService]):
         self._orphaned_slices = 0
         self._is_late = False
 
+    async def come_back(self) -> SyncRole:
+        """See `Role`: the slice stays, since nobody has changed it if nobody took its place."""
+        return self
+
     def largest_message(self) -> int:
         """See `ServingRole`."""
         return largest_of_chunks(self._job.sync.chunk_bytes)
 
+    def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+        """See `ServingRole`; one that comes back listens already."""
+        return self._listener.endpoint if self._listener is not None else super().listen(context, address)
+
     async def prepare(self, node: NodeContext) -> NodeFacts:
-        """Start the service; trainer 0 sends the slice's size and first value."""
+        """Start the service; trainer 0 sends the slice's size and first value.
+
+        One that comes back has its slice.
+        """
         self._index = node.index
+        if self._service is not None:
+            return NodeFacts()
         state = CenterState(self._algorithm.center_rule, self._job.codecs.center())
         self._service = CenterService(self.bound, state, node.fail)
         self._service.start()
@@ -128,7 +142,7 @@ class SyncRole(ServingRole[CenterService]):
                 await service.run(service.state.await_seeds)
             admit_trainers(self.bound, request)
         elif isinstance(request, Begin):
-            if self._is_late and not await service.run(service.state.seed_mean):
+            if self._is_late and not await service.run(service.state.seed_mean) and not service.state.ready:
                 raise ClusterError("no trainer has sent its slice of the replica")
         else:
             raise unexpected_request(self.name, request)

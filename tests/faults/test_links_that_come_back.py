@@ -26,9 +26,12 @@ BACK = "joined the running job"
 class CutOff:
     """A job with some nodes cut off from the coordinator until they are declared dead."""
 
-    def __init__(self, make: ClusterMaker, names: list[str], changes: Settings | None = None) -> None:
+    def __init__(
+        self, make: ClusterMaker, names: list[str], changes: Settings | None = None, *, replaces: bool = False
+    ) -> None:
         self.links, self.slowed, self.names = CutLinks(), Slowed(), names
-        self.own: InProcessCluster = make({**SETTINGS, **(changes or {})}, faults=(self.links, self.slowed))
+        faults = (self.links, self.slowed)
+        self.own: InProcessCluster = make({**SETTINGS, **(changes or {})}, faults=faults, replaces=replaces)
         self.own.start()
         self.own.wait_for_batches(20)
         self.nodes = [self.own.node(name) for name in names]
@@ -79,12 +82,31 @@ def test_one_whose_place_is_taken_says_so_and_goes(in_process: ClusterMaker) -> 
     assert job.own.run.report.ledger.adds_up
 
 
-@pytest.mark.parametrize("name", ["reader-0", "sync-0"])
-def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, name: str) -> None:
+def test_under_a_supervisor_it_comes_back_and_is_replaced_once_it_dies(in_process: ClusterMaker) -> None:
+    job = CutOff(in_process, ["embedding-0"], replaces=True)
+    job.mend()
+    job.await_events(f"embedding-2: {BACK}: it was declared dead and lives", "embedding-2: it has every")
+    (node,) = job.nodes
+    node.kill()
+    # The supervisor knows it by its first token.
+    job.own.replace_dead(node)
+    job.await_events("embedding-2: died (killed by SIGKILL)", f"embedding-3: {BACK} with newly initialized")
+    job.slowed.release()
+    assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
+    report = job.own.run.report
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EPOCHS * EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("name", "with_what"),
+    [("reader-0", ""), ("sync-0", ": it was declared dead and lives, and has its slice")],
+)
+def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, name: str, with_what: str) -> None:
     job = CutOff(in_process, [name])
     job.mend()
     role = name.partition("-")[0]
-    job.await_events(f"{role}-1: {BACK}")
+    job.await_events(f"{role}-1: {BACK}{with_what}")
     job.slowed.release()
     assert job.own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, job.own.coordinator.text()
     report = job.own.run.report

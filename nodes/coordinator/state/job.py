@@ -204,13 +204,14 @@ class JobState:
     ) -> Member:
         """Admit a node; raises ClusterError if it cannot be in this job."""
         new, late = self.members.find(token) is None, self.can_join(role)
-        free = self._free_shards() if role == "embedding" and new and self.members.started else []
+        free = self._free_places(role) if new and self.members.started else []
         if new and former:
-            free = self.members.place_of(role, former, free)
+            free = self.members.place_of(role, former, free, self.slices.get(former))
         place = free[0] if free else None
-        member = self.members.join(role, token, digest, endpoint, late=late, place=place, former=former)
-        if role == "sync" and new and self.members.started:
-            self.slices[token] = self._free_slices()[0]
+        index = place if role == "embedding" else None
+        member = self.members.join(role, token, digest, endpoint, late=late, place=index, former=former)
+        if role == "sync" and place is not None:
+            self.slices[token] = place
         self.places[token] = host, pid
         return member
 
@@ -226,14 +227,17 @@ class JobState:
             return False
         if role == "trainer":
             return self.balancer is None and self._can_join_as_trainer()
-        free = {"sync": self._free_slices, "embedding": self._free_shards}
-        return role == "reader" or (role in free and bool(free[role]()))
+        return role == "reader" or bool(self._free_places(role))
 
     def _can_join_as_trainer(self) -> bool:
         trainers, many = self.members.alive("trainer"), self.job.trainer.count > 1
         if not trainers:
             return (many or not self.members.joining("trainer")) and center_has_model(self)
         return many and (any(one.facts.recenters for one in trainers) or not self.empty_slices())
+
+    def _free_places(self, role: str) -> list[int]:
+        """Return the free shards of the tables or slices of the center, by the role that holds them."""
+        return {"sync": self._free_slices, "embedding": self._free_shards}.get(role, list)()
 
     def _free_slices(self) -> list[int]:
         """Return the free slices that can be rebuilt."""

@@ -141,23 +141,24 @@ class Membership:
         self._members[token] = member = Member(info, begun=not self.started, former=former)
         return member
 
-    def place_of(self, role: str, former: str, free: Sequence[int]) -> list[int]:
-        """Return the shard that a node comes back to, if any.
+    def place_of(self, role: str, former: str, free: Sequence[int], held: int | None = None) -> list[int]:
+        """Return the shard, or the slice of the center, that a node comes back to, if any.
 
-        It was declared dead, when its token was `former`. `free` are those without a node. Raises
-        ClusterError if it may not come back.
+        It was declared dead, when its token was `former`. `free` are those without a node, and `held` was its
+        slice. Raises ClusterError if it may not come back.
         """
         before = self._members.get(former)
         if before is None or before.info.role != role or not before.was_silent:
             raise ClusterError("only a node that was silent may come back", remedy="start a new one")
-        if role != "embedding":
+        if role not in ("embedding", "sync"):
             return []
-        index = before.info.index
-        if index not in free:
-            last = [one for one in self.everyone(role) if one.info.index == index and one is not before]
+        place = before.info.index if role == "embedding" else held
+        if place is None or place not in free:
+            others = [one for one in self.everyone(role) if one is not before]
+            last = [one for one in others if one.info.index == place] if role == "embedding" else others
             taken = last[-1].info.name if last else "another node"
             raise ClusterError(f"{taken} has taken the place of {before.info.name}")
-        return [index]
+        return [place]
 
     def require_job(self, role: str, digest: str) -> None:
         """Raise ClusterError unless a node of this role is of this job."""
@@ -252,9 +253,18 @@ class Membership:
         """Return the members that took part, and are dead or have left."""
         return [member for member in self.everyone() if member.begun and not member.alive]
 
+    def newest_token(self, token: str) -> str:
+        """Return the token of what a node has become: it has another one each time that it comes back."""
+        heirs = {member.former: heir for heir, member in self._members.items() if member.former}
+        while token in heirs:
+            token = heirs[token]
+        return token
+
     def dead_tokens(self) -> list[str]:
-        """Return the tokens of all nodes that were declared dead."""
-        return [token for token, member in self._members.items() if not member.alive and not member.left]
+        """Return the first tokens of all nodes that were declared dead, and have not come back."""
+        first = [token for token, member in self._members.items() if not member.former]
+        newest = {token: self._members[self.newest_token(token)] for token in first}
+        return [token for token, member in newest.items() if not member.alive and not member.left]
 
     def missing(self) -> dict[str, int]:
         """Return how many nodes of each role are not ready."""

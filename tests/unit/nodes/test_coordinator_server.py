@@ -334,13 +334,22 @@ def test_a_silent_node_hears_first_that_it_is_dead(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_what_a_supervisor_replaces_does_not_come_back(tmp_path: Path) -> None:
+def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
         del client
-        server.state.start_members()
+        state, handler = server.state, RequestHandler(server)
+        state.start_members()
+        state.begin_training({})
         server.mark_dead(TOKEN, "was silent for 15 s")
-        said = Hello("trainer", "token-new", server.state.job.digest, "", 1, "host", TOKEN)
-        with pytest.raises(ClusterError, match="its supervisor starts another one in its place"):
-            await RequestHandler(server).handle("token-new", said, 1)
+        assert (await handler.handle(SUPERVISOR, GetStatus(), 1)).dead == (TOKEN,)
+        await handler.handle(
+            "token-new", Hello("trainer", "token-new", state.job.digest, "", 1, "host", TOKEN), 1
+        )
+        assert (await handler.handle(SUPERVISOR, GetStatus(), 2)).dead == ()
+        exited = ChildExited(TOKEN, "trainer", "exit code 3", ExitCode.DATA)
+        await handler.handle(SUPERVISOR, exited, 3)
+        heir = state.members.find("token-new")
+        assert heir is not None
+        assert heir.lost_because == "died (exit code 3)"
 
     served(tmp_path, work)

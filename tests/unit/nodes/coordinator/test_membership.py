@@ -184,3 +184,32 @@ def test_only_the_silent_come_back_and_only_to_a_free_place() -> None:
     members.join("embedding", "e2", DIGEST, "", late=True, place=0)
     with pytest.raises(ClusterError, match="embedding-2 has taken the place of embedding-0"):
         members.place_of("embedding", "e0", [1])
+
+
+def test_a_sync_node_comes_back_to_its_own_slice_only() -> None:
+    members = Membership({"sync": 2}, DIGEST)
+    for token in ("s0", "s1"):
+        members.join("sync", token, DIGEST, "")
+    members.start()
+    members.lose("s1", "was silent for 15 s")
+    assert members.place_of("sync", "s1", [0, 1], held=1) == [1]
+    members.join("sync", "s2", DIGEST, "", late=True)
+    with pytest.raises(ClusterError, match="sync-2 has taken the place of sync-1"):
+        members.place_of("sync", "s1", [0], held=1)
+
+
+def test_a_process_is_known_by_its_first_token_however_often_it_comes_back() -> None:
+    members = Membership({"trainer": 2}, DIGEST)
+    for token in ("t0", "t1"):
+        members.join("trainer", token, DIGEST, "")
+    members.start()
+    for number in (1, 2):
+        before = "t0" if number == 1 else "t0-1"
+        members.lose(before, "was silent for 15 s")
+        assert members.dead_tokens() == ["t0"]
+        members.join("trainer", f"t0-{number}", DIGEST, "", late=True, former=before)
+        assert members.dead_tokens() == []
+        assert members.newest_token("t0") == f"t0-{number}"
+    members.lose("t1", "was silent for 15 s")
+    assert members.dead_tokens() == ["t1"]
+    assert members.newest_token("t1") == "t1"

@@ -112,3 +112,18 @@ def test_late_without_a_seed_there_is_no_center() -> None:
     state.await_seeds()
     assert state.seed_mean() == 0
     assert not state.ready
+
+
+def test_one_that_comes_back_keeps_its_slice_and_begins_exchanges_anew() -> None:
+    state, first = unseeded(), floats(7, 1)
+    state.seed(CenterSeed(1, START, START + 7, START, first))
+    (reply,) = state.exchange(b"0/shadow", exchange_of(5, START, floats(7, 2)))
+    kept = whole(state)
+    assert state.exchange(b"0/shadow", exchange_of(1, START, floats(7, 3))) == [], "the control: it is old"
+    state.await_seeds()
+    state.seed(CenterSeed(2, START, START + 7, START, floats(7, 9)), b"0/shadow")
+    state.seed_mean()
+    np.testing.assert_array_equal(whole(state), kept)
+    # A trainer's new connection counts from one.
+    (again,) = state.exchange(b"0/shadow", exchange_of(1, START, floats(7, 3)))
+    assert (reply.request, again.request) == (5, 1)
