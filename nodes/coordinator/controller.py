@@ -277,6 +277,7 @@ class JobController:
             if not self._state.ledger.owed.has_all_shards:
                 self._require_whole_model()
                 self._outcome.note("no checkpoint could be written, since rows are lost")
+                self._note_older_checkpoint()
                 return
             last = None
             if stop is not None and stop.diverged and manager is not None and manager.written:
@@ -284,6 +285,7 @@ class JobController:
             else:
                 self._state.enter(JobPhase.CHECKPOINT)
                 last = await finalizer.checkpoint()
+                self._note_older_checkpoint()
             if stop is None and manager is not None:
                 self._state.enter(JobPhase.VALIDATING)
                 await manager.finish(last)
@@ -301,7 +303,7 @@ class JobController:
             self._outcome.stopped(self._state.stop)
 
     def _note_older_checkpoint(self) -> None:
-        """Record which checkpoint there is, if the last one could not be written."""
+        """Record which checkpoint there is, if the last one was not written."""
         manager = self._checkpoints
         if self._outcome.model_saved is not None or manager is None:
             return

@@ -162,6 +162,8 @@ class RequestHandler:
         self._require_unended()
         # Check first: a node of another job must not end a member.
         self._state.members.require_job(hello.role, hello.digest)
+        if hello.former and self._state.job.network.slow is not None:
+            raise ClusterError("the emulated network has no link for another node")
         self._end_predecessor(token, hello.endpoint)
         if not hello.former:
             await self._await_place(token, hello.role)

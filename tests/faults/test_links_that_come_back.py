@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.cut_links import COORDINATOR, CutLinks
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import wait_until
-from shadowsync.tests.support.resumed import ClusterMaker
+from shadowsync.tests.support.resumed import ClusterMaker, finished, folder_of, going_on
 from shadowsync.tests.support.runs import EXAMPLES, Settings
 
 pytestmark = pytest.mark.no_kill
@@ -112,3 +113,26 @@ def test_a_reader_and_a_sync_node_come_back(in_process: ClusterMaker, name: str,
     report = job.own.run.report
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EPOCHS * EXAMPLES
+
+
+def test_without_any_trainer_it_is_said_what_is_lost_and_the_checkpoint_goes_on(
+    in_process: ClusterMaker,
+) -> None:
+    """Under an algorithm whose model only trainers have."""
+    changes: Settings = {"sync": {"algorithm": "bmuf"}, "checkpoint": {"every_examples": 1_000}}
+    job = CutOff(in_process, ["trainer-0", "trainer-1"], changes)
+    assert job.own.wait(90.0) == ExitCode.STOPPED_BY_DEATH
+    job.mend()
+    job.slowed.release()
+    text, run = job.own.coordinator.text(), folder_of(job.own)
+    report = run.report
+    saved = open_checkpoint(run.folder, verify=True)[1].examples_trained
+    trained = report.examples.distinct
+    assert "the last trainer died" in text
+    said = [event.what for event in report.events]
+    all_of_it = f"the checkpoint that was written during training has all {trained:,} trained examples"
+    some = f"the last checkpoint is older: it has {saved:,} of {trained:,} trained examples"
+    assert (all_of_it if saved == trained else some) in said, said
+    assert "`shadowsync resume " in text
+    rest = finished(in_process, going_on({**SETTINGS, **changes}, run))
+    assert saved + rest.report.examples.distinct == EPOCHS * EXAMPLES

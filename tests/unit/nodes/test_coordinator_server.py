@@ -353,3 +353,20 @@ def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_p
         assert heir.lost_because == "died (exit code 3)"
 
     served(tmp_path, work)
+
+
+def test_no_node_comes_back_across_an_emulated_network(tmp_path: Path) -> None:
+    """The relay knows the address that it had. The control is the test above."""
+
+    async def work(server: CoordinatorServer, client: Client) -> None:
+        del client
+        state = server.state
+        network = state.job.network.model_copy(update={"delay": "5ms"})
+        state.job = state.job.model_copy(update={"network": network})
+        state.start_members()
+        server.mark_dead(TOKEN, "was silent for 15 s")
+        said = Hello("trainer", "token-new", state.job.digest, "", 1, "host", TOKEN)
+        with pytest.raises(ClusterError, match="has no link for another node"):
+            await RequestHandler(server).handle("token-new", said, 1)
+
+    served(tmp_path, work)
