@@ -5,6 +5,8 @@ import { count, mark, number } from "./words.js";
 const HEIGHT = 210;
 // The first tenth of a curve; how many times the span of the others is far above them; how many say where they are.
 const [EARLY, FAR, ENOUGH] = [0.1, 3, 8];
+// How many times the usual step between two points is a pause.
+const PAUSE = 3;
 const CHARTS = {
   ne: { curves: (name) => name === "ne" || isValidation(name), x: "examples", digits: 4, zero: false },
   throughput: { curves: (name) => name.startsWith("throughput/"), x: "s", digits: 0, zero: true },
@@ -40,6 +42,23 @@ function begun(points) {
   return first < 1 ? points : points.slice(first - 1);
 }
 
+// The points with a null after each place where nothing was measured for much longer than between most others:
+// a pause. As `with_breaks` in pipeline/report/curves.py.
+export function withBreaks(points) {
+  const steps = points.slice(1).map(([x], at) => x - points[at][0]);
+  const usual = [...steps].sort((a, b) => a - b)[Math.floor(steps.length / 4)];
+  return points.flatMap((point, at) => (steps[at] > PAUSE * usual ? [point, [point[0] + usual, null]] : [point]));
+}
+
+// Places of points that have no neighbour, through which no line goes.
+const alone = (values) => {
+  const known = [...values.keys()].filter((at) => values[at] !== undefined);
+  return known.filter((at, place) => {
+    const [before, after] = [known[place - 1], known[place + 1]].map((other) => values[other] ?? null);
+    return values[at] !== null && before === null && after === null;
+  });
+};
+
 // The highest value that an axis needs: first points far above all others would squash the curve. As
 // `readable_top` in pipeline/report/curves.py.
 export function readableTop([places, ...curves], high) {
@@ -63,8 +82,11 @@ function options(chart, names, width) {
     label: label(name),
     stroke: colour(`--c${place % 8}`),
     width: isValidation(name) ? 0 : 1.5,
-    points: isValidation(name) ? { show: true, size: 7, fill: colour(`--c${place % 8}`) } : { show: false },
-    spanGaps: true,
+    points: isValidation(name)
+      ? { show: true, size: 7, fill: colour(`--c${place % 8}`) }
+      : { show: false, size: 4, filter: (plot, at) => alone(plot.data[at]) },
+    // What other curves have points for is undefined and spanned; null is a pause.
+    spanGaps: false,
     value: (_, value) => number(value, chart.digits),
   }));
   return {
@@ -107,7 +129,8 @@ export class Charts {
       return;
     }
     const tables = names.map((name) => {
-      const points = chart.zero ? begun(curves.get(name)) : curves.get(name);
+      const known = chart.zero ? begun(curves.get(name)) : curves.get(name);
+      const points = isValidation(name) ? known : withBreaks(known);
       return [points.map((point) => point[0]), points.map((point) => point[1])];
     });
     const data = tables.length > 1 ? uPlot.join(tables) : tables[0];

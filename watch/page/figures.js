@@ -130,6 +130,14 @@ function doing(node) {
   return [steps, rounds].filter(Boolean).join(", ");
 }
 
+// With its column's name, which is before it where rows are stacked; a long one is cut, and whole when pointed at.
+function cell(column, text) {
+  const made = element("td", text);
+  if (column && text) made.dataset.title = column;
+  if (column === "host") made.title = text;
+  return made;
+}
+
 export function showNodes({ nodes, loops }) {
   const table = at("nodes");
   const head = element("tr");
@@ -145,7 +153,7 @@ export function showNodes({ nodes, loops }) {
         blank(node.cpu_seconds, duration), blank(node.memory_bytes, size), blank(node.peak_memory_bytes, size),
         blank(perSecond(node), count), blank(node.wait, share), blank(node.gap_open, count), doing(node),
       ];
-      row.append(...cells.map((text) => element("td", text)));
+      row.append(...cells.map((text, at) => cell(columns[at], text)));
       return row;
     }),
   );
