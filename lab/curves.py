@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..pipeline.report.curves import with_breaks
 from ..pipeline.report.placement import Point
 
 POINTS = 120
@@ -21,11 +22,12 @@ def from_start(curve: Sequence[Point]) -> list[Point]:
 
 
 def mean_curve(curves: Sequence[Sequence[Point]]) -> tuple[Floats, Floats]:
-    """Average curves where all are defined, with linear interpolation.
+    """Average curves over the part that all have, with linear interpolation.
 
-    Returns x and y, both empty if the curves do not overlap.
+    A curve does not count in its pauses; y is NaN where all pause. Returns x and y, both empty if the curves
+    do not overlap.
     """
-    known = [np.asarray(curve, dtype=np.float64) for curve in curves if curve]
+    known = [np.asarray(with_breaks(curve), dtype=np.float64) for curve in curves if curve]
     nothing = np.empty(0)
     if not known:
         return nothing, nothing
@@ -34,4 +36,6 @@ def mean_curve(curves: Sequence[Sequence[Point]]) -> tuple[Floats, Floats]:
     if low > high:
         return nothing, nothing
     grid = np.linspace(low, high, POINTS) if high > low else np.array([low])
-    return grid, np.mean([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in known], axis=0)
+    values = np.array([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in known])
+    counts = (~np.isnan(values)).sum(axis=0)
+    return grid, np.where(counts > 0, np.nansum(values, axis=0) / np.maximum(counts, 1), np.nan)

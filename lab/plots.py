@@ -13,6 +13,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from ..pipeline.report.curves import legend_below
 from ..pipeline.report.model import Report
 from ..pipeline.report.placement import Point
 from .curves import from_start, mean_curve
@@ -190,12 +191,8 @@ def finish(figure: Figure, axes: Axes, missing: str, *, legend: bool = True) -> 
         axes.text(0.5, 0.5, missing, ha="center", va="center", transform=axes.transAxes, color=INK)
         return figure
     if legend:
-        texts = figure.legend(
-            loc="outside lower center", ncols=3, fontsize="small", frameon=False
-        ).get_texts()
-        for text in texts:
-            # A "$" in a name would otherwise start a formula.
-            text.set_parse_math(False)
+        handles, labels = axes.get_legend_handles_labels()
+        for text in legend_below(axes, handles, labels).get_texts():
             text.set_color(INK)
     return figure
 

@@ -125,6 +125,8 @@ def draw_sweep(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    from ...pipeline.report.curves import legend_below
+
     figure = Figure(figsize=(10.0, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
@@ -142,6 +144,7 @@ def draw_sweep(
         for trainers, steps, gap in (measured or {}).get(label, ()):
             left.plot([trainers], [steps], "o", color=line.get_color())
             right.plot([trainers], [gap], "o", color=line.get_color())
-    right.legend(*left.get_legend_handles_labels(), fontsize=8, title="dots: measured" if measured else None)
+    handles, labels = left.get_legend_handles_labels()
+    legend_below(left, handles, labels, title="dots: measured" if measured else None)
     with atomic_file(path) as file:
         figure.savefig(file, format="png", dpi=110)

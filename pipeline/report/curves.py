@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 # Not pyplot, which keeps global state and is bound to one thread.
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.ticker import EngFormatter
 
 from ..atomic_file import atomic_file
@@ -19,6 +23,7 @@ from .placement import Point
 _INCHES: Final = (8.0, 4.5)
 _DOTS_PER_INCH: Final = 110
 _LEGEND_ENTRIES: Final = 12
+_LEGEND_COLUMNS: Final = 4
 _MARKED_POINTS: Final = 40
 # The first tenth of a curve; how many times the span of the others is far above them; how many others say
 # where a curve is.
@@ -26,6 +31,8 @@ _EARLY: Final = 0.1
 _FAR: Final = 3.0
 _ENOUGH: Final = 8
 _MARGIN: Final = 0.05
+# How many times the usual step between two points is a pause.
+_PAUSE: Final = 3.0
 
 
 def draw_curves(report: Report, directory: Path) -> list[Path]:
@@ -98,6 +105,32 @@ def readable_top(points: Sequence[Point], others: Sequence[float] = ()) -> float
     return most + span if highest > most + _FAR * span else highest
 
 
+def with_breaks(points: Sequence[Point]) -> list[Point]:
+    """Return the points with a NaN after each place where there is none for long: a pause.
+
+    Long is much longer than most steps between two points. The page does the same, watch/page/charts.js.
+    """
+    steps = [after - before for (before, _), (after, _) in pairwise(points)]
+    usual = sorted(steps)[len(steps) // 4] if steps else 0.0
+    broken: list[Point] = []
+    for at, point in enumerate(points):
+        broken.append(point)
+        if at < len(steps) and steps[at] > _PAUSE * usual > 0:
+            broken.append((point[0] + usual, math.nan))
+    return broken
+
+
+def _alone(points: Sequence[Point]) -> list[int]:
+    """Return the places of points without a neighbour, through which no line goes."""
+    nothing = (math.nan, math.nan)
+    around = zip([nothing, *points], points, [*points[1:], nothing], strict=False)
+    return [
+        at
+        for at, (before, point, after) in enumerate(around)
+        if not math.isnan(point[1]) and math.isnan(before[1]) and math.isnan(after[1])
+    ]
+
+
 def _held_out(report: Report) -> list[float | None]:
     """Return the values of NE in the picture besides those of training."""
     scored = report.validation is not None and report.validation.metric == "ne"
@@ -123,11 +156,37 @@ def _by_trainer(title: str, unit: str, curves: Mapping[str, Sequence[Point]], mi
 def _legend(axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     total = len(labels)
-    title = f"{_LEGEND_ENTRIES} of {total}" if total > _LEGEND_ENTRIES else None
     shown = slice(0, _LEGEND_ENTRIES)
-    legend = axes.legend(handles[shown], labels[shown], loc="best", fontsize="small", title=title)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    title = f"{_LEGEND_ENTRIES} of {total}" if total > _LEGEND_ENTRIES else None
+    legend_below(axes, handles[shown], labels[shown], title=title)
+
+
+def legend_below(
+    axes: Axes, handles: Sequence[Artist], labels: Sequence[str], *, title: str | None = None
+) -> Legend:
+    """Put a legend below the axes, where it covers no curve, in as many columns as are wide enough.
+
+    The layout of the figure must be "constrained".
+    """
+    figure = axes.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    for columns in range(min(_LEGEND_COLUMNS, max(1, len(labels))), 0, -1):
+        legend = figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=columns,
+            fontsize="small",
+            frameon=False,
+            title=title,
+        )
+        for text in legend.get_texts():
+            # A "$" in a name would otherwise start a formula.
+            text.set_parse_math(False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+    return legend
 
 
 def _frame(title: str, x: str, y: str) -> tuple[Figure, Axes]:
@@ -143,11 +202,13 @@ def _frame(title: str, x: str, y: str) -> tuple[Figure, Axes]:
 
 
 def _line(axes: Axes, points: Sequence[Point], label: str) -> None:
-    # A single point has no line; a few are easier to read with marks.
-    marker = "o" if len(points) <= _MARKED_POINTS else ""
-    (line,) = axes.plot([p[0] for p in points], [p[1] for p in points], linewidth=1.4)
-    line.set_marker(marker)
+    drawn = with_breaks(points)
+    (line,) = axes.plot([p[0] for p in drawn], [p[1] for p in drawn], linewidth=1.4)
+    # A few points are easier to read with marks; one without a neighbour has no line.
+    marked = range(len(drawn)) if len(points) <= _MARKED_POINTS else _alone(drawn)
+    line.set_marker("o" if marked else "")
     line.set_markersize(3)
+    line.set_markevery(list(marked))
     # matplotlib leaves labels that start with "_" out of the legend.
     line.set_label(label.lstrip("_"))
 

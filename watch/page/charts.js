@@ -47,7 +47,7 @@ function begun(points) {
 export function withBreaks(points) {
   const steps = points.slice(1).map(([x], at) => x - points[at][0]);
   const usual = [...steps].sort((a, b) => a - b)[Math.floor(steps.length / 4)];
-  return points.flatMap((point, at) => (steps[at] > PAUSE * usual ? [point, [point[0] + usual, null]] : [point]));
+  return points.flatMap((point, at) => (usual > 0 && steps[at] > PAUSE * usual ? [point, [point[0] + usual, null]] : [point]));
 }
 
 // Places of points that have no neighbour, through which no line goes.

@@ -24,3 +24,14 @@ def test_curves_that_never_meet_have_no_mean() -> None:
 def test_curves_begin_together() -> None:
     assert from_start([(3.0, 1.0), (5.0, 2.0)]) == [(0.0, 1.0), (2.0, 2.0)]
     assert from_start([]) == []
+
+
+def test_a_curve_does_not_count_in_its_pause() -> None:
+    early, late = [(float(at), 2.0) for at in range(11)], [(float(at), 4.0) for at in range(40, 51)]
+    grid, alone = mean_curve([[*early, *late]])
+    assert np.isnan(alone[(grid > 11) & (grid < 40)]).all(), "no line across a pause"
+    assert (alone[grid <= 10] == 2.0).all()
+    steady = [(float(at), 6.0) for at in range(51)]
+    grid, both = mean_curve([[*early, *late], steady])
+    assert (both[(grid > 11) & (grid < 40)] == 6.0).all()
+    assert (both[grid <= 10] == 4.0).all()

@@ -29,7 +29,10 @@ class Element {
   }
 }
 const made = new Map();
-const find = (id) => made.get(id) ?? made.set(id, Object.assign(new Element(id), { clientWidth: 400 })).get(id);
+const find = (id) => {
+  if (!made.has(id)) made.set(id, Object.assign(new Element(id), { clientWidth: 400 }));
+  return made.get(id);
+};
 find("nodes").tHead = new Element("thead");
 find("nodes").tBodies = [new Element("tbody")];
 const body = new Element("body");
@@ -201,7 +204,8 @@ def test_each_cell_of_the_processes_names_its_column(tmp_path: Path) -> None:
     cells = on_page(
         tmp_path,
         f"""figures.showNodes({{ nodes: [{json.dumps(node)}], loops: null }});
-        return find("nodes").tBodies[0].children[0].children.map((one) => [one.dataset.title, one.textContent]);""",
+        const [row] = find("nodes").tBodies[0].children;
+        return row.children.map((one) => [one.dataset.title, one.textContent]);""",
     )
     named = {title: text for title, text in cells if title}
     assert named == {"node": "trainer-0", "host": "a", "pid": "7", "CPU": "50%", "gap": "3"}
