@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,17 +14,16 @@ import pyarrow as pa
 from ..config.kafka import KafkaSection
 from ..errors import DataError
 from ..types import Uint8Array
+from .gunzip import Gunzip
 from .hashing import PADDING_BYTES
 from .kafka_client import PLAINTEXT
-from .paths import EmptyFile, is_url, open_raw, read_errors, suffix_of
+from .paths import EmptyFile, open_raw, read_errors, suffix_of
 from .span import Span
 from .topic import open_offsets
 
 BLOCK_BYTES = 1 << 19
 MAX_LINE_BYTES = 1 << 20
 _NEWLINE = 10
-# Checksum and size at the end of a gzip file.
-_TRAILER_BYTES = 8
 
 Compression = Literal["gzip", "zstd"]
 Encoding = Literal["utf-8", "latin-1", "cp1252"]
@@ -295,34 +292,11 @@ def _open_span(span: Span, kafka: KafkaSection = PLAINTEXT) -> Iterator[_Readabl
             yield _ByteRange(file, span)
         elif compression is None:
             yield file
-        elif compression == "gzip" and not is_url(span.path) and _is_padded(file):
-            with gzip.GzipFile(fileobj=file) as padded:
-                yield _Unpadded(padded)
+        elif compression == "gzip":
+            yield Gunzip(file)
         else:
             with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression) as stream:
                 yield stream
-
-
-def _is_padded(file: Any) -> bool:
-    """Return whether zeros follow a file's last checksum, as tapes and blocks leave them."""
-    size = file.seek(0, 2)
-    file.seek(max(0, size - _TRAILER_BYTES))
-    padded: bool = size > _TRAILER_BYTES and file.read(_TRAILER_BYTES) == bytes(_TRAILER_BYTES)
-    file.seek(0)
-    return padded
-
-
-class _Unpadded:
-    """Read a padded gzip file, which Arrow refuses; errors are OSError."""
-
-    def __init__(self, stream: gzip.GzipFile) -> None:
-        self._stream = stream
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        try:
-            return self._stream.readinto(buffer)
-        except (EOFError, zlib.error) as error:
-            raise OSError(str(error)) from error
 
 
 def _lines_before(span: Span) -> int:

@@ -168,17 +168,6 @@ def test_what_spark_leaves_beside_the_data(
             JobInput(alone).plan(alone.data.path)
 
 
-@pytest.mark.parametrize("padding", [0, 8, 512, 100_000])
-def test_gzip_of_several_members_and_with_padding(tmp_path: Path, padding: int) -> None:
-    columns = {"y": "label", "x": "categorical"}
-    members = [gzip.compress(b"y,x\n" + b"1,a\n" * 100), gzip.compress(b"0,b\n" * 100_000)]
-    (tmp_path / "log.csv.gz").write_bytes(b"".join(members) + bytes(padding))
-    assert len(read_all(schema_job(tmp_path / "log.csv.gz", columns=columns))) == 100_100
-    (tmp_path / "cut.csv.gz").write_bytes(b"".join(members)[:-20] + bytes(padding))
-    with pytest.raises(DataError, match=r"cut\.csv\.gz: (cannot be read|has a line of more)"):
-        read_all(schema_job(tmp_path / "cut.csv.gz", columns=columns))
-
-
 def test_the_remedy_fits_the_type(tmp_path: Path) -> None:
     columns = {"y": "label", "x": "categorical", "tags": "multi_hot"}
     uuids = pa.array([bytes(16)], pa.binary(16))
