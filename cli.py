@@ -175,7 +175,7 @@ def run(
 
     given = (*overrides, *network_overrides(network), *web_override(web))
     run_and_exit(
-        lambda: job_of(job_file, given, torch=True, trust=trust),
+        lambda: job_of(job_file, given, trust=trust),
         "run",
         quiet=quiet,
         supervised=supervised,
@@ -218,9 +218,7 @@ def profile(
     from .commands.profile import run_profile
 
     given = (*overrides, *network_overrides(network), *web_override(web))
-    run_profile(
-        lambda: job_of(job_file, given, torch=True, trust=trust), seconds, quiet=quiet, supervised=supervised
-    )
+    run_profile(lambda: job_of(job_file, given, trust=trust), seconds, quiet=quiet, supervised=supervised)
 
 
 COMMANDS = (

@@ -89,7 +89,7 @@ def chaos(
 
     if out.exists() and any(out.iterdir()):
         raise JobFileError("is not empty", where=f"--out {out}", remedy="give another folder")
-    job = with_sync_nodes(load_job(str(job_file), overrides), may_import=False)
+    job = with_sync_nodes(load_job(str(job_file), overrides), may_import=True)
     require_fixed_input(job)
     if not job.checkpoint.model_fields_set:
         overrides = (*overrides, "checkpoint.every_seconds=5")

@@ -97,7 +97,7 @@ def coordinator(
         "supervisor": supervisor_file.read_text(encoding="ascii") if supervisor_file else "",
     }
     overrides = (*overrides, *web_override(web))
-    settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=False, **more)
+    settings = _settings(job_file, overrides, bind, advertise, token, supervised, **more)
     if restartable and recover is None:
         settings = replace(settings, recover=_begun_run(settings.job))
     if not supervised and (missing := left_out(settings.job, metrics_port=metrics_port)):
@@ -163,9 +163,8 @@ def _role_command(
 
         if device is not None:
             overrides = (*overrides, f'trainer.device="{device}"')
-        torch = name in ("trainer", "sync")
         more: dict[str, Any] = {"join": join, "metrics_port": metrics_port, "trust": trust}
-        settings = _settings(job_file, overrides, bind, advertise, token, supervised, torch=torch, **more)
+        settings = _settings(job_file, overrides, bind, advertise, token, supervised, **more)
         code, why = run_node(name, settings)
         print_exit(code, why, name)
         _exit(int(code), exit_zero_on)
@@ -189,14 +188,13 @@ def _settings(
     token: str | None,
     supervised: bool,
     *,
-    torch: bool,
     trust: bool,
     **more: Any,
 ) -> NodeSettings:
     from ..nodes.runtime.settings import NodeSettings
     from ..pipeline.errors import JobFileError
 
-    job = job_of(job_file, overrides, torch=torch, resolved=supervised, trust=trust)
+    job = job_of(job_file, overrides, may_import=False, resolved=supervised, trust=trust)
     if job.network.slow is not None and not supervised:
         raise JobFileError(
             "network.delay and network.bandwidth need a supervisor: run, profile or compare",

@@ -52,7 +52,7 @@ def plan(
     from ..lab.capacity.render import print_plan
 
     found = plan_job(
-        job_of(job_file, overrides, torch=False),
+        job_of(job_file, overrides),
         profile,
         machines=machines,
         target=target,

@@ -175,7 +175,7 @@ def kubernetes(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
     from ..deployment.kubernetes import kubernetes_manifests
     from ..deployment.yaml_text import yaml_text
 
-    job = job_of(job_file, overrides, torch=True)
+    job = job_of(job_file, overrides)
     manifests = kubernetes_manifests(job, _options(job, **given), _dense_parameters(job))
     _say_that_no_gpu_is_asked_for(job)
     click.echo(yaml_text(manifests), nl=False)
@@ -197,7 +197,7 @@ def rayjob(job_file: str, overrides: tuple[str, ...], **given: Any) -> None:
     from ..deployment.kuberay import ray_job_manifests
     from ..deployment.yaml_text import yaml_text
 
-    job = job_of(job_file, overrides, torch=True)
+    job = job_of(job_file, overrides)
     manifests = ray_job_manifests(job, _options(job, **given), _dense_parameters(job))
     _say_that_no_gpu_is_asked_for(job)
     click.echo(yaml_text(manifests), nl=False)
@@ -231,7 +231,7 @@ def slurm(
     """
     from ..deployment.slurm import SlurmOptions, slurm_script
 
-    job = job_of(job_file, overrides, torch=True)
+    job = job_of(job_file, overrides, may_import=False)
     _say_that_no_gpu_is_asked_for(job)
     options = SlurmOptions(
         name=name or job.run.name,

@@ -62,7 +62,7 @@ def simulate(
     from ..lab.virtual.plan import parse_trainers
 
     counts = parse_trainers(trainers, most=10_000)
-    given, run = settings_of(job_of(job_file, overrides, torch=False), profile)
+    given, run = settings_of(job_of(job_file, overrides), profile)
     try:
         given |= {"link_bytes_per_second": parse_bandwidth(bandwidth), "delay_seconds": parse_delay(delay)}
     except ValueError as error:

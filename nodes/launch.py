@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,9 +11,9 @@ from ..pipeline.codecs.formats import make_codec
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ..pipeline.jobfile.named_code import code_of, note_named_code
-from ..pipeline.text.format import duration
-from ..sync_algos.catalog.built_in import NEEDS_CENTER
-from .runtime.process import PROBE, importing_torch, log_to_stderr, python
+from ..sync_algos.catalog.names import NEEDS_CENTER, require_known
+from ..sync_algos.options import AlgorithmError
+from .runtime.process import importing_torch, log_to_stderr
 from .runtime.role import Role
 from .runtime.settings import NodeSettings
 
@@ -30,7 +28,7 @@ def check_sync(job: Job) -> None:
 
     Raises JobFileError for what cannot work.
     """
-    from ..sync_algos.catalog.registry import AlgorithmError, make_algorithm
+    from ..sync_algos.catalog.registry import make_algorithm
     from ..sync_algos.easgd import EASGD
 
     try:
@@ -128,6 +126,12 @@ def _make_role(name: str, job: Job) -> Role:
 
     check_sync(job)
     algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
+    if job.sync_nodes and not algorithm.needs_center:
+        raise JobFileError(
+            f"{job.sync_nodes} given; {job.sync.algorithm} keeps no center",
+            where="sync.nodes",
+            remedy="give 0",
+        )
     if name == "sync":
         from .sync.role import SyncRole
 
@@ -168,52 +172,30 @@ def print_exit(code: ExitCode, text: str, name: str) -> None:
         print(f"shadowsync {name}: {text}", file=sys.stderr, flush=True)
 
 
-PROBE_SECONDS = 60.0
-
-
 def with_sync_nodes(job: Job, *, may_import: bool) -> Job:
     """Return the job with `sync.nodes` at 0 if its algorithm keeps no center.
 
-    Raises JobFileError for an algorithm that cannot be used. Every node does this when it reads a job file,
-    so that all have the same job. What a built-in algorithm needs is known. Another algorithm is imported
-    here if `may_import` (the import brings torch), else in a child process.
+    What a built-in algorithm needs is known. Another one is imported here if `may_import`, which brings
+    torch. A node that reads the job file by itself may not: coordinator and readers never import torch, and
+    all nodes must find the same job. Then the file says it, and trainers and sync nodes check it
+    (`make_role`). Raises JobFileError for an algorithm that cannot be used.
     """
-    needs = NEEDS_CENTER.get(job.sync.algorithm)
-    if needs is None:
-        needs = (
-            _import_needs_center(job.sync.algorithm)
-            if may_import
-            else _probe_needs_center(job.sync.algorithm)
-        )
-    if needs or job.sync.nodes == 0:
-        return job
-    return job.model_copy(update={"sync": job.sync.model_copy(update={"nodes": 0})})
-
-
-def _import_needs_center(name: str) -> bool:
-    from ..sync_algos.catalog.registry import AlgorithmError, find_algorithm
-
+    name = job.sync.algorithm
     try:
-        return find_algorithm(name).needs_center
+        require_known(name)
+        needs = NEEDS_CENTER.get(name)
+        if needs is None and may_import:
+            from ..sync_algos.catalog.registry import find_algorithm
+
+            needs = find_algorithm(name).needs_center
     except AlgorithmError as error:
         raise JobFileError(str(error)) from error
-
-
-def _probe_needs_center(name: str) -> bool:
-    command = python(PROBE, name)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS)
-        verdict = json.loads(done.stdout.rstrip("\n").rpartition("\n")[2])
-    except subprocess.TimeoutExpired as error:
+    if needs is None and "nodes" not in job.sync.model_fields_set:
         raise JobFileError(
-            f"{name!r} could not be imported in {duration(PROBE_SECONDS)}", where="sync.algorithm"
-        ) from error
-    except ValueError as error:
-        last = done.stderr.rstrip("\n").rpartition("\n")[2]
-        raise JobFileError(
-            f"{name!r} ended the process that imported it ({last or f'exit code {done.returncode}'})",
-            where="sync.algorithm",
-        ) from error
-    if "error" in verdict:
-        raise JobFileError(str(verdict["error"]))
-    return bool(verdict["needs_center"])
+            f"not given; a node that is started by itself does not import {name}",
+            where="sync.nodes",
+            remedy="give the number of sync nodes, 0 for an algorithm without a center",
+        )
+    if needs is not False or job.sync.nodes == 0:
+        return job
+    return job.model_copy(update={"sync": job.sync.model_copy(update={"nodes": 0})})

@@ -59,14 +59,19 @@ def supervised_option(command: F) -> F:
 
 
 def job_of(
-    job_file: str, overrides: tuple[str, ...], *, torch: bool, resolved: bool = False, trust: bool = True
+    job_file: str,
+    overrides: tuple[str, ...],
+    *,
+    may_import: bool = True,
+    resolved: bool = False,
+    trust: bool = True,
 ) -> Job:
     """Load the job from TOML, or from the JSON of a resolved one.
 
     A run folder has such JSON in job.json; a supervisor gives its nodes a file of any name, and says that it
-    is `resolved`. `torch` says whether this process has torch anyway, and may import an algorithm. Without
-    `trust` the job in a run folder may name only code that this user has named on this machine. Raises
-    JobFileError for overrides of JSON, and for code that is not trusted.
+    is `resolved`. `may_import` is for `with_sync_nodes`. Without `trust` the job in a run folder may name
+    only code that this user has named on this machine. Raises JobFileError for overrides of JSON, and for
+    code that is not trusted.
     """
     from ...nodes.launch import with_sync_nodes
     from ...pipeline.errors import JobFileError
@@ -74,7 +79,7 @@ def job_of(
     from ...pipeline.jobfile.named_code import code_of, is_in_run_folder, require_trusted
 
     if not resolved and not job_file.endswith(".json"):
-        return with_sync_nodes(load_job(job_file, overrides), may_import=torch)
+        return with_sync_nodes(load_job(job_file, overrides), may_import=may_import)
     if overrides:
         raise JobFileError("--set cannot change a resolved job", where=job_file, remedy="give the TOML file")
     job = load_resolved(job_file)

@@ -161,13 +161,12 @@ def log_to_folder(folder: str | Path, name: str) -> None:
 CLI = "shadowsync.cli"
 FORK_SERVER = "shadowsync.nodes.supervisor.fork_server"
 JOB_CHECK = "shadowsync.nodes.supervisor.job_check"
-PROBE = "shadowsync.sync_algos.catalog.probe"
 RELAY = "shadowsync.nodes.supervisor.network.relay"
 SCORING = "shadowsync.nodes.coordinator.validation.process"
 VIRTUAL_RUN = "shadowsync.lab.virtual.one_run"
 WORKER = "shadowsync.nodes.worker.process_child"
 
-ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, PROBE, RELAY, SCORING, VIRTUAL_RUN, WORKER)
+ENTRY_POINTS = (CLI, FORK_SERVER, JOB_CHECK, RELAY, SCORING, VIRTUAL_RUN, WORKER)
 
 
 def interpreter() -> list[str]:

@@ -190,7 +190,8 @@ class SyncSection(Section):
     )
     nodes: Annotated[int, Field(ge=0)] = Field(
         default=1,
-        description="Number of sync nodes, for an algorithm with a center; others have none and ignore this.",
+        description="Number of sync nodes, for an algorithm with a center; others have none and ignore this."
+        " To start nodes one by one with an algorithm of your own, give it: 0 without a center.",
     )
     chunk_bytes: Annotated[int, Field(ge=1 << 12, le=64 << 20)] = Field(
         default=1 << 20, description="Size of the chunks in which parameters are sent."

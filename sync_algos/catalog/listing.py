@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from ..base import Algorithm, ModelOrigin
 from ..options import AlgorithmError, option_types
-from .plugins import entry_points
+from .names import entry_points
 from .registry import ALGORITHMS, all_algorithms
 
 WIDTH = 18

@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
-from importlib import metadata
 from types import ModuleType
 from typing import Any
 
 from ...class_loader import NoSuchFile, load_module
 from ..base import Algorithm
 from ..options import AlgorithmError, option_types
-
-GROUP = "shadowsync.sync_algos"
-KEY = "sync.algorithm"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The class that an installed package offers under a name."""
-
-    value: str
-    package: str
-
-    def __str__(self) -> str:
-        return f"{self.package} ({self.value})"
-
-
-def entry_points() -> dict[str, list[Entry]]:
-    """Return the entry points of installed packages, by name.
-
-    Imports none of them.
-    """
-    found: dict[str, list[Entry]] = {}
-    for point in metadata.entry_points(group=GROUP):
-        package = point.dist.name if point.dist is not None else "a package"
-        entry = Entry(point.value, package)
-        if entry not in found.setdefault(point.name, []):
-            found[point.name].append(entry)
-    return found
+from .names import KEY, Entry
 
 
 def load_entry_point(name: str, entry: Entry) -> type[Algorithm]:

@@ -1,12 +1,11 @@
 """Algorithms by name, and making one from a job's settings.
 
-A name is one of three: a name in the table below; an entry point of an installed package (see `plugins`); or
+A name is one of three: a name in the table below; an entry point of an installed package (see `names`); or
 a class given outright, "package.module:Class" or "/folder/my_algo.py:Class".
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +22,8 @@ from ..ma import MA
 from ..none import NoSync
 from ..options import AlgorithmError, make_options
 from ..tree import Tree
-from .plugins import check_class, entry_points, load_class, load_entry_point
+from .names import entry_points, require_known
+from .plugins import check_class, load_class, load_entry_point
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     cls.name: cls
@@ -40,20 +40,8 @@ def find_algorithm(name: str) -> type[Algorithm]:
     """
     if ":" in name:
         return check_class(name, load_class(name))
-    installed = entry_points()
-    found = installed.get(name, [])
-    makers = [*(["shadowsync itself"] if name in ALGORITHMS else []), *map(str, found)]
-    if len(makers) > 1:
-        taken = f"{name!r} is the name of several algorithms, of {' and '.join(makers)}; remove a package"
-        raise AlgorithmError("sync.algorithm", taken)
-    if name in ALGORITHMS:
-        return ALGORITHMS[name]
-    if found:
-        return load_entry_point(name, found[0])
-    there = {*ALGORITHMS, *installed}
-    close = difflib.get_close_matches(name, there, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(sorted(there))}"
-    raise AlgorithmError("sync.algorithm", f"{name!r} is not an algorithm; {hint}")
+    require_known(name)
+    return ALGORITHMS[name] if name in ALGORITHMS else load_entry_point(name, entry_points()[name][0])
 
 
 def all_algorithms() -> dict[str, type[Algorithm] | AlgorithmError]:

@@ -109,6 +109,7 @@ def _check_installed(folder: Path) -> None:
         "'fedadagrad' is not an algorithm; give one of bmuf"
         in _run([sys.executable, "-c", script], folder).stderr
     )
-    asked = [sys.executable, "-m", "shadowsync.sync_algos.catalog.probe", "fedadagrad"]
-    response = _run(["env", "PYTHONPATH=plugins", *asked], folder).stdout
-    assert response.strip() == '{"needs_center": false}'
+    known = "import sys; from shadowsync.sync_algos.catalog.names import require_known as known; "
+    known += "known('fedadagrad'); print('torch' in sys.modules)"
+    response = _run(["env", "PYTHONPATH=plugins", sys.executable, "-c", known], folder).stdout
+    assert response.strip() == "False"

@@ -14,7 +14,7 @@ from shadowsync.pipeline.jobfile.ineffective import (
     ineffective_keys,
     job_warnings,
 )
-from shadowsync.sync_algos.catalog.built_in import NEEDS_CENTER
+from shadowsync.sync_algos.catalog.names import NEEDS_CENTER
 
 Load = Callable[..., Job]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from shadowsync.sync_algos.catalog.plugins import entry_points
+from shadowsync.sync_algos.catalog.names import entry_points
 from shadowsync.sync_algos.catalog.registry import ALGORITHMS, AlgorithmError, all_algorithms, find_algorithm
 from shadowsync.sync_algos.ma import MA
 from shadowsync.tests.support.plug_in import GOOD, refusal

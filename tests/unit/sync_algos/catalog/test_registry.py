@@ -14,7 +14,7 @@ from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import JobFileError
 from shadowsync.sync_algos.base import Algorithm, ModelOrigin
 from shadowsync.sync_algos.catalog import registry
-from shadowsync.sync_algos.catalog.built_in import NEEDS_CENTER
+from shadowsync.sync_algos.catalog.names import NEEDS_CENTER
 from shadowsync.sync_algos.catalog.registry import ALGORITHMS, AlgorithmError, find_algorithm, make_algorithm
 from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.sync_algos.easgd_symmetric import SymmetricEASGD
@@ -190,6 +190,7 @@ def test_options_of_an_outsider_may_fail_otherwise(
         Options = Period
 
     monkeypatch.setitem(ALGORITHMS, "outsider", Outsider)
+    monkeypatch.setitem(NEEDS_CENTER, "outsider", False)
     assert refusal("outsider", period=0, needed="x") == "sync.options: there is: no such period"
     assert refusal("outsider") == "sync.options.needed: is missing; give it a value"
     assert make_algorithm("outsider", {"needed": "y"}).describe() == {"period": 4, "needed": "y"}

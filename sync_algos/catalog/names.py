@@ -1,0 +1,70 @@
+"""Names of algorithms, built in and installed, without importing torch."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib import metadata
+
+from ..options import AlgorithmError
+
+GROUP = "shadowsync.sync_algos"
+KEY = "sync.algorithm"
+
+NEEDS_CENTER = {
+    "bmuf": False,
+    "diloco": False,
+    "downpour": True,
+    "ds_sync": False,
+    "easgd": True,
+    "easgd_symmetric": True,
+    "gaia": False,
+    "gossip": False,
+    "ma": False,
+    "none": False,
+    "tree": False,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The class that an installed package offers under a name."""
+
+    value: str
+    package: str
+
+    def __str__(self) -> str:
+        return f"{self.package} ({self.value})"
+
+
+def entry_points() -> dict[str, list[Entry]]:
+    """Return the entry points of installed packages, by name.
+
+    Imports none of them.
+    """
+    found: dict[str, list[Entry]] = {}
+    for point in metadata.entry_points(group=GROUP):
+        package = point.dist.name if point.dist is not None else "a package"
+        entry = Entry(point.value, package)
+        if entry not in found.setdefault(point.name, []):
+            found[point.name].append(entry)
+    return found
+
+
+def require_known(name: str) -> None:
+    """Check that a name is that of one algorithm; a class given outright is not looked at.
+
+    Raises AlgorithmError, with the names that exist.
+    """
+    if ":" in name:
+        return
+    installed = entry_points()
+    makers = [*(["shadowsync itself"] if name in NEEDS_CENTER else []), *map(str, installed.get(name, []))]
+    if len(makers) > 1:
+        taken = f"{name!r} is the name of several algorithms, of {' and '.join(makers)}; remove a package"
+        raise AlgorithmError(KEY, taken)
+    if not makers:
+        there = {*NEEDS_CENTER, *installed}
+        close = difflib.get_close_matches(name, there, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"give one of {', '.join(sorted(there))}"
+        raise AlgorithmError(KEY, f"{name!r} is not an algorithm; {hint}")
