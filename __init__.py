@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .pipeline.saved_model.model import SavedModel, load
     from .pipeline.wire.frames import PROTOCOL_VERSION
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported when they are first used: the command line's --help, and nodes that know no torch, import this too.
 _PLACES = {

@@ -31,7 +31,7 @@ class LabelFigures(ComparisonPart):
 
 
 UNKNOWN: Final = LabelFigures(ne=None, auc=None, ne_progressive=None)
-"""Stands for the figures of a label that a comparison of an earlier version lacks."""
+"""Stands for the figures of a label that a run lacks."""
 
 
 class Figures(ComparisonPart):

@@ -136,7 +136,6 @@ def profiled(sections: Sections, seconds: float) -> tuple[Profile, Demands]:
 
 def predicted(profile: Profile, demands: Demands, sections: Sections) -> float:
     """Return the examples/s that a profile predicts of a setting on this machine."""
-    assert profile.measured.basis is not None
     with on_cores(sections) as (job_file, cores):
         job = job_of(job_file)
     layout = Layout(
@@ -289,7 +288,6 @@ def predict_again(results: Mapping[str, Any]) -> None:
     compared = []
     for key, changes in (("profile", {}), ("other_profile", OTHER_MODEL)):
         profile = Profile.of(ProfileMeasurements.model_validate(results[key]), [], None)
-        assert profile.measured.basis is not None
         demands = demands_of(profile, profile.measured.basis, key)
         guesses = {
             name: predicted(profile, demands, merged(base, HELD_OUT[name], changes))

@@ -88,16 +88,9 @@ class Demands:
 def require_same_model(job: Job, profile: Profile, where: str) -> PlanBasis:
     """Return the basis of a profile of this job's model and costs.
 
-    Raises JobFileError for a profile of another model or other settings, DataError for one that lacks what a
-    plan needs.
+    Raises JobFileError for a profile of another model or other settings.
     """
     basis = profile.measured.basis
-    if basis is None:
-        raise DataError(
-            "the profile is of an earlier version of shadowsync, and lacks what a plan needs",
-            where=where,
-            remedy=_PROFILE_AGAIN,
-        )
     if basis.model_digest != model_digest(job):
         raise JobFileError(
             f"the profile is of another model (digest {basis.model_digest[:12]}, the job's is"

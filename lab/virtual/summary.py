@@ -65,7 +65,7 @@ def _row(plan: VirtualPlan, results: Mapping[str, VirtualResult], label: str, tr
     found = list(by_seed.values())
     of_one = [run for run in plan.runs if run.label == REFERENCE and run.name in results]
     alone = {run.seed: results[run.name] for run in of_one} if label != REFERENCE else {}
-    # Results of an earlier version have none.
+    # Those that all runs have.
     every = [*found, *alone.values()]
     names = [name for name in (found[0].labels if found else ()) if all(name in one.labels for one in every)]
     return VirtualRow(

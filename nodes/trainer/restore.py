@@ -145,9 +145,6 @@ def _warm_start(context: TrainerContext, saved: SavedTrainers) -> Restored:
 
 def _copy_optimizer(context: TrainerContext, saved: SavedTrainers, index: int) -> None:
     state = saved.optimizer(index)
-    if MISSED in context.optimizer.state:
-        # A checkpoint of an earlier version has no such counts.
-        context.optimizer.state[MISSED].zero_()
     for name, values in state.items():
         if name not in context.optimizer.state:
             raise saved.error(f"its optimizer has the state {name!r}, which trainer.optimizer does not have")

@@ -20,10 +20,8 @@ from .files import FileEntry
 from .stored_files import StoredFiles
 
 FORMAT_VERSION: Final = 3
-# In format 2 embedding nodes wrote all their rows each time, which the reader of format 3 can read.
-_OLDEST_FORMAT_VERSION: Final = 2
 MANIFEST_NAME: Final = "manifest.json"
-# The key of a manifest's `ledger`; earlier versions wrote none.
+# The key of a manifest's `ledger`.
 COMPLETE: Final = "complete"
 Which: TypeAlias = Literal["auto", "last", "best"]
 _FOLDERS: Final[dict[str, str]] = {"last": "checkpoint", "best": "best"}
@@ -52,7 +50,7 @@ class CheckpointManifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    format_version: Annotated[int, Field(ge=1, le=FORMAT_VERSION)] = FORMAT_VERSION
+    format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)] = FORMAT_VERSION
     created_at: str
     run: str
     job: dict[str, Any]
@@ -283,7 +281,7 @@ def _unreadable(error: Exception, where: str) -> CheckpointError:
 
 
 def parse_manifest(content: bytes, where: str) -> CheckpointManifest:
-    """Parse what `manifest_content` returned, also of an earlier version.
+    """Parse what `manifest_content` returned.
 
     `where` is its place, for errors. Raises CheckpointError for one that was altered or has another format.
     """
@@ -294,18 +292,11 @@ def parse_manifest(content: bytes, where: str) -> CheckpointManifest:
     if not isinstance(body, dict):
         raise CheckpointError("the manifest is not a JSON object", where=where, remedy=_REMEDY)
     version = body.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
+    if isinstance(version, int) and version != FORMAT_VERSION:
         raise CheckpointError(
-            f"the checkpoint has format {version}, this program knows formats up to {FORMAT_VERSION}",
+            f"the checkpoint has format {version}, this program reads format {FORMAT_VERSION}",
             where=where,
-            remedy="use a newer shadowsync",
-        )
-    if isinstance(version, int) and version < _OLDEST_FORMAT_VERSION:
-        raise CheckpointError(
-            f"the checkpoint has format {version}, this program reads formats"
-            f" {_OLDEST_FORMAT_VERSION} to {FORMAT_VERSION}",
-            where=where,
-            remedy="train again, or use the shadowsync that wrote it",
+            remedy="use the shadowsync that wrote it, or train again",
         )
     if body.pop("sha256", None) != _digest(body):
         raise CheckpointError("the manifest was altered", where=where, remedy=_REMEDY)

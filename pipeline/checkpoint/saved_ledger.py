@@ -124,8 +124,7 @@ class SavedLedger:
             raise CheckpointError("the checkpoint has no ledger", where=str(directory), remedy=_REMEDY)
         reader = TensorReader(directory, files)
         complete, partial = reader.read("complete"), reader.read("partial")
-        # Checkpoints of earlier versions have no such tensor.
-        left_out = reader.read("left_out") if "left_out" in reader.names else partial[:0]
+        left_out = reader.read("left_out")
         seed = reader.metadata[files[0].name].get("seed", "")
         columns = [values.shape[1:] for values in (complete, partial, left_out)]
         if columns != [(5,), (4,), (4,)] or not seed.isdecimal():

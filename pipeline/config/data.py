@@ -52,9 +52,9 @@ class SplitSection(BaseModel):
         description="What a row is drawn by, with seed and its place in the file, here and for"
         ' data.negative_share. "path": the path of the file below the folder that the patterns of data.path'
         " share, up to their first wildcard, so the draw is the same wherever that folder is; of a topic its"
-        ' name and the number of the partition. "name": the name without any folder, as in runs of earlier'
-        " versions, which keep it when they are resumed: files of one name in several folders are then drawn"
-        " alike.",
+        ' name and the number of the partition. "name": the name without any folder, as in runs whose job has'
+        " no such key, which keep it when they are resumed: files of one name in several folders are then"
+        " drawn alike.",
     )
 
     @model_validator(mode="after")

@@ -31,18 +31,13 @@ from .patterns import expand_by_files, expand_patterns
 PATHS = ("path", "validation_path", "eval_path")
 """Keys of `[data]` that name files."""
 
-REMOVED_KEYS = {
-    "trainer.cache_rows": "was removed in 0.2: delete the key",
-    "trainer.cache_staleness": "was removed in 0.2 with trainer.cache_rows: delete the key",
-    "network.emulation": "was removed in 0.2, since only the relay emulates a slow network: delete the key",
-}
-"""Keys of earlier versions, and what to do about each.
+REMOVED_KEYS: dict[str, str] = {}
+"""Keys that are gone but that run folders and checkpoints still have, and what to do about each.
 
-A job file with such a key is refused, whatever its value; it is dropped from a job that an earlier version
-wrote to a run folder or a checkpoint."""
+A job file with such a key is refused, whatever its value; a saved job is read without it."""
 
 EARLIER_VALUES: Final[Mapping[str, Any]] = {"data.split.draw_by": "name"}
-"""What saved jobs without these keys meant, where it is not the default: their version had no such key."""
+"""What saved jobs without these keys mean, where it is not the default: they were made before the key was."""
 
 
 def load_job(path: str | Path, overrides: Iterable[str] = ()) -> Job:
@@ -108,7 +103,7 @@ def load_resolved(path: str | Path) -> Job:
 
 
 def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
-    """Validate the job of a run folder or checkpoint, also of an earlier version.
+    """Validate the job of a run folder or checkpoint.
 
     Raises:
         JobFileError: see `validate_job`.
@@ -117,10 +112,7 @@ def validate_saved_job(tree: dict[str, Any], *, where: str) -> Job:
 
 
 def with_present_keys(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a saved job with the keys of this version.
-
-    Those that were removed are not in it, and `EARLIER_VALUES` fills in what its version did.
-    """
+    """Copy a saved job without `REMOVED_KEYS`, and with `EARLIER_VALUES` where it has none."""
     tree = copy.deepcopy(dict(saved))
     for key, value in EARLIER_VALUES.items():
         *sections, name = key.split(".")

@@ -27,7 +27,7 @@ class NodeMeasurements(ResultModel):
         locked_share: share of wake-ups, 12 a second, that waited for the interpreter lock.
         threads: threads by name; empty if the system does not report them.
         counts: growth of each count of the node.
-        memory_bytes: resident memory at the end; 0 in profiles of earlier versions.
+        memory_bytes: resident memory at the end.
     """
 
     name: str
@@ -58,7 +58,7 @@ class ProfileMeasurements(ResultModel):
         workers, worker_kind, batch: the job's settings for each trainer.
         sync: the algorithm and its mode, in words.
         prepared: whether readers read a folder that `shadowsync prepare` wrote.
-        basis: what `shadowsync plan` needs besides; None in profiles of earlier versions.
+        basis: what `shadowsync plan` needs besides.
     """
 
     run: str
@@ -68,7 +68,7 @@ class ProfileMeasurements(ResultModel):
     batch: Annotated[int, Field(ge=1)]
     sync: str
     prepared: bool = False
-    basis: PlanBasis | None = None
+    basis: PlanBasis
     nodes: list[NodeMeasurements]
 
     def of(self, role: str) -> list[NodeMeasurements]:

@@ -27,15 +27,13 @@ from ..data.prepared.manifest import MANIFEST_NAME, DataRole, PreparationSetting
 from ..errors import DataError
 
 PROGRESS_NAME: Final = "progress.safetensors"
-# The form of the counts changed with version 0.2.
 _KEY: Final = "shadowsync.progress.2"
 
 STATISTICS_JSON: Final = "statistics.json"
 STATISTICS_MARKDOWN: Final = "statistics.md"
-# Preparations of version 0.1 wrote profile.json, profile.md and pictures.
 _PART_NAME: Final = re.compile(r"(train|validation|test)-\d+\.parquet")
 _OWNED_NAME: Final = re.compile(
-    rf"({_PART_NAME.pattern}|statistics\.(json|md)|profile[a-z_-]*\.(json|md|png)|{re.escape(MANIFEST_NAME)}"
+    rf"({_PART_NAME.pattern}|statistics\.(json|md)|{re.escape(MANIFEST_NAME)}"
     rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
 )
 

@@ -19,7 +19,6 @@ from ..data.prepared.manifest import (
     DataRole,
     PreparedManifest,
     PreparedPart,
-    version_of,
 )
 from ..errors import DataError
 from .folder import SavedProgress, clear_unfinished
@@ -196,7 +195,6 @@ class PreparationRun:
                     remedy="change the columns in [data] to fit the files",
                 )
         manifest = PreparedManifest(
-            version=version_of(self._columns),
             order_digest=self._digest,
             order=progress.order,
             columns=self._columns,

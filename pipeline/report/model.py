@@ -211,13 +211,12 @@ class EmulatedNetwork(ResultModel):
     """A slow network that was emulated.
 
     Attributes:
-        means: how it was emulated; "tc" in reports of earlier versions only.
         delay_seconds: delay of one way.
         bytes_per_second: limit of each listening node, in each direction.
-        relay_cpu_seconds, relay_bytes: cost of the relay; None with "tc".
+        relay_cpu_seconds, relay_bytes: cost of the relay; None if it died.
     """
 
-    means: Literal["relay", "tc"]
+    means: Literal["relay"]
     delay_seconds: NonNegativeFloat
     bytes_per_second: NonNegativeFloat | None
     links: Literal["sync", "all"]
@@ -231,10 +230,6 @@ class Hardware(ResultModel):
     cpu_model: str | None
     cores: Annotated[int, Field(ge=1)] | None
     memory_bytes: Annotated[int, Field(ge=1)] | None
-
-
-REMOVED_FIELDS = ("row_cache",)
-"""Fields of reports of earlier versions, which are read without them."""
 
 
 class Report(ResultModel):
@@ -300,10 +295,7 @@ class Report(ResultModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def eval_best(self) -> Evaluation | None:
-        """`eval`, if the best model is not the last.
-
-        For scripts that read reports of earlier versions.
-        """
+        """`eval`, if the best model is not the last."""
         return self.eval if self.eval_last is not None else None
 
     @property
@@ -324,15 +316,10 @@ class Report(ResultModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_earlier_versions(cls, body: Any) -> Any:
+    def _without_computed(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        kept = {name: value for name, value in body.items() if name not in REMOVED_FIELDS}
-        best = kept.pop("eval_best", None)
-        if best is not None and "eval_last" not in kept:
-            # Of an earlier version, whose `eval` was the last model's.
-            kept |= {"eval": best, "eval_last": kept.get("eval")}
-        return kept
+        return {name: value for name, value in body.items() if name != "eval_best"}
 
     @model_validator(mode="after")
     def _known_outcome(self) -> Self:

@@ -73,7 +73,7 @@ class Train(ResultModel):
         progressive: quality on the job's progressive part.
         rows_warmup_examples: see `Job`.
         dense_updates: number of dense updates by trainer, with `trainer.balance`.
-        hours: the hours in which something was trained; reports of earlier versions lack them.
+        hours: the hours in which something was trained.
     """
 
     ne_progressive: NonNegativeFloat | None
@@ -97,7 +97,7 @@ class LabelQuality(ResultModel):
 
     `ne`, `auc`, `calibration`, `pr_auc` and `lift` are None if all labels are the same. `auc_error` bounds
     the error of `auc`, which comes from its histogram. `pr_auc`, `lift`, `calibration_error` and
-    `calibration_curve` are those of `pipeline.metrics.ranking`; reports of earlier versions lack them.
+    `calibration_curve` are those of `pipeline.metrics.ranking`.
     """
 
     ne: NonNegativeFloat | None
@@ -136,8 +136,7 @@ class Validation(ResultModel):
         waited_seconds: time for which training waited for validations.
         best: the metric's best value; None if no checkpoint could be scored.
         best_examples: number of trained examples at the best checkpoint.
-        best_metrics: all metrics of the best checkpoint, by name, those of a further label as "ne/LABEL";
-            reports of earlier versions lack them.
+        best_metrics: all metrics of the best checkpoint, by name, those of a further label as "ne/LABEL".
         folder: where the best checkpoint is, in the run's folder.
         best_is_last: whether the last checkpoint is the best one.
     """

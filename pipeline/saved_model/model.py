@@ -47,13 +47,10 @@ def load_dense(folder: Place, manifest: CheckpointManifest, job: Job) -> nn.Modu
     module = build_model(job)
     reader = TensorReader(folder, [entry for entry in manifest.files if entry.role == "dense"])
     parameters, constants = dict(module.named_parameters()), dict(constant_tensors(module))
-    saved = set(reader.names)
-    # A checkpoint of an earlier version has no buffers.
-    _check_names(folder, saved - (constants.keys() - parameters.keys()), parameters.keys())
+    wanted = {**parameters, **constants}
+    _check_names(folder, set(reader.names), wanted.keys())
     with torch.no_grad():
-        for name, parameter in {**parameters, **constants}.items():
-            if name not in saved:
-                continue
+        for name, parameter in wanted.items():
             if reader.shape(name) != tuple(parameter.shape):
                 raise CheckpointError(
                     f"{name} has shape {list(reader.shape(name))}, but {list(parameter.shape)} in the model",

@@ -66,7 +66,7 @@ def rules(**changed: Any) -> JobRules:
     return JobRules(**(standard | changed))
 
 
-def profile_of(job: Job, *, with_basis: bool = True) -> Profile:
+def profile_of(job: Job) -> Profile:
     """A profile of a job: in ten seconds two workers of a trainer trained 400,000 examples."""
     counts = {
         "trained_examples": 400_000.0,
@@ -97,7 +97,7 @@ def profile_of(job: Job, *, with_basis: bool = True) -> Profile:
         worker_kind="thread",
         batch=job.trainer.batch,
         sync="easgd, shadow",
-        basis=PlanBasis.of(job, int(16 * GIB)) if with_basis else None,
+        basis=PlanBasis.of(job, int(16 * GIB)),
         nodes=nodes,
     )
     return Profile.of(measured, [], None)

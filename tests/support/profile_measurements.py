@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shadowsync.pipeline.performance.measurements import NodeMeasurements, ProfileMeasurements, ThreadTime
+from shadowsync.pipeline.performance.plan_basis import PlanBasis
 
 SECONDS = 10.0
 # Of two workers in ten seconds: 18 s of steps, all on a core.
@@ -62,6 +63,9 @@ def measured(
         worker_kind=worker_kind,  # type: ignore[arg-type]
         batch=512,
         sync="easgd, shadow",
+        basis=PlanBasis(
+            model_digest="", settings={}, rows_bytes=0, embedding_threads=1, machine_memory_bytes=0
+        ),
         nodes=[
             node("trainer", COMPUTING | dict(trainer or {}), **dict(trainer_more or {})),
             reader or node("reader", {"parse_seconds": 1.0, "wait_for_credit_seconds": 9.0}),

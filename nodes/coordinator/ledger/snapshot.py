@@ -14,7 +14,7 @@ from typing import Final
 from .records import BOOKED_KINDS, Snapshot, SnapshotDamagedError
 
 BOOKED: Final = f"({', '.join(map(repr, BOOKED_KINDS))})"
-# Made with the first snapshot, also in the file of an earlier version.
+# Made with the first snapshot.
 _TABLES: Final = (
     "CREATE TABLE IF NOT EXISTS snapshot (last_change INTEGER PRIMARY KEY, checksum INTEGER, body BLOB)",
     "CREATE TABLE IF NOT EXISTS snapshot_spans (place INTEGER PRIMARY KEY, checksum INTEGER, body BLOB)",

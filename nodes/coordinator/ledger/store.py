@@ -177,7 +177,7 @@ class LedgerStore:
     def entries(self, after: int = 0) -> Iterator[JournalEntry]:
         """Return the changes of the job's state after one of them, in order.
 
-        A file of an earlier version has none.
+        A file without a journal, of a coordinator that died as it began, has none.
         """
         if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone():
             return

@@ -45,8 +45,7 @@ class JobBegan:
 
     Attributes:
         unix_seconds: when, by the wall clock.
-        kernel: the running kernel (`running_kernel`), whose monotonic clock said `monotonic_seconds` then;
-            empty in a ledger of an earlier version.
+        kernel: the running kernel (`running_kernel`), whose monotonic clock said `monotonic_seconds` then.
     """
 
     unix_seconds: Seconds

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -28,8 +27,7 @@ from ..span import SpanKind
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT_VERSION: Final = 3
-"""The latest version, of folders with keys; others have the version that earlier readers know."""
-_WEIGHTS_VERSION: Final = 2
+"""Of the folders that are written; those of 1 and 2, which have no keys or weights, are read too."""
 KEY_TYPES: Final = ("uint64", "list<uint64>")
 """The types of columns that have keys of growing tables, and not rows."""
 HASH_NAME: Final = "splitmix64 of 8-byte words, multiply-shift"
@@ -132,13 +130,6 @@ class PreparedColumn(FrozenModel):
         return self.stored in KEY_TYPES
 
 
-def version_of(columns: Sequence[PreparedColumn]) -> int:
-    """Return the version of a folder with these columns."""
-    if any(column.has_keys for column in columns):
-        return FORMAT_VERSION
-    return _WEIGHTS_VERSION if any(column.kind == "item_weights" for column in columns) else 1
-
-
 class PreparedPart(FrozenModel):
     """One Parquet file of a prepared folder.
 
@@ -179,7 +170,7 @@ class PreparedManifest(FrozenModel):
     """
 
     format: Literal["shadowsync-prepared"] = "shadowsync-prepared"
-    version: Annotated[int, Field(ge=1)] = 1
+    version: Annotated[int, Field(ge=1)] = FORMAT_VERSION
     order_digest: str
     order: PreparationSettings
     columns: tuple[PreparedColumn, ...]

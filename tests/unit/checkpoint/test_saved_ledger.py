@@ -39,14 +39,6 @@ def test_what_it_counts() -> None:
     assert (BAD.batches, LEDGER.has(0, 1, 1), BAD.has(0, 1, 1), BAD.has(0, 0, 2)) == (5, True, False, False)
 
 
-def test_one_of_before_batches_were_left_out_has_none(tmp_path: Path) -> None:
-    tensors = {"complete": np.array([[0, 1, 3, 300, 2]]), "partial": np.zeros((0, 4), np.int64)}
-    read = SavedLedger.read(
-        tmp_path, write_tensors(tmp_path, "ledger", tensors, {"role": "ledger", "seed": "7"})
-    )
-    assert read == SavedLedger(7, {(0, 1): SavedSpan(3, 300, 2)})
-
-
 @given(
     st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 3)), st.sets(st.integers(0, 12), min_size=1))
 )
@@ -76,8 +68,9 @@ def test_whole_spans_are_ranges_too() -> None:
 def test_what_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has no ledger"):
         SavedLedger.read(tmp_path, [])
-    for complete, partial in (((1, 4), (1, 4)), ((1, 5), (1, 5))):
-        tensors = {"complete": np.zeros(complete, np.int64), "partial": np.zeros(partial, np.int64)}
+    for shapes in (((1, 4), (1, 4), (0, 4)), ((1, 5), (1, 5), (0, 4)), ((1, 5), (1, 4), (0, 5))):
+        names = ("complete", "partial", "left_out")
+        tensors = {name: np.zeros(shape, np.int64) for name, shape in zip(names, shapes, strict=True)}
         entries = write_tensors(tmp_path, "ledger", tensors, {"role": "ledger", "seed": "1"})
         with pytest.raises(CheckpointError, match="the ledger cannot be read"):
             SavedLedger.read(tmp_path, entries)

@@ -164,10 +164,11 @@ def test_resolved_job_is_the_same_job(load: Load, tmp_path: Path) -> None:
     assert isinstance(again.model.options["x"], float)
 
 
-@pytest.mark.parametrize("key", REMOVED_KEYS)
-def test_a_key_of_an_earlier_version_is_refused_and_a_saved_job_read_without_it(
-    load: Load, write_job: Write, tmp_path: Path, key: str
+@pytest.mark.parametrize("key", [*REMOVED_KEYS, "trainer.planted"])
+def test_a_key_that_is_gone_is_refused_and_a_saved_job_read_without_it(
+    load: Load, write_job: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
+    monkeypatch.setitem(REMOVED_KEYS, "trainer.planted", "was only planted: delete the key")
     section, _, name = key.partition(".")
     refused = f"{key}: {REMOVED_KEYS[key]}"
     with pytest.raises(JobFileError) as caught:

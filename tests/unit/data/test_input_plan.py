@@ -299,7 +299,7 @@ def test_bad_rows_after_the_last_good_one_are_in_one_span(tmp_path: Path) -> Non
     rows = 400
     write_lines(path, *(f"1,{'u' * 160},{at},{at}" for at in range(rows)), *[BAD] * 9_000, header="y,x,t,w")
     job = _job(path, shuffle_window=0, split={"progressive": 0.001}, span_bytes=1 << 16, max_bad_rows=9_000)
-    # As a run of an earlier version: a new one is refused for a part without rows.
+    # As a resumed run: a new one is refused for a part without rows.
     job = job.model_copy(update={"start": StartSection(checkpoint="/run", resume=True)})
     plan = plan_input(job)
     assert plan.progressive == frozenset()

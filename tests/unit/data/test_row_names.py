@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import fsspec
 import numpy as np
 import pytest
 from shadowsync.nodes.coordinator.checkpoint.resume import _require_same_draws, _require_same_job
-from shadowsync.nodes.supervisor.run import resumed_job
 from shadowsync.pipeline.config.data import SplitSection
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.bad_rows import BadRows
@@ -24,7 +24,6 @@ from shadowsync.pipeline.input.plan import plan_input
 from shadowsync.pipeline.input.sample import sample_batches
 from shadowsync.pipeline.jobfile.load import job_of_tree, load_resolved, validate_saved_job
 from shadowsync.pipeline.prepare.preparation import prepare_folder
-from shadowsync.tests.support.before import put_there
 from shadowsync.tests.support.schemas import schema_job, write_lines
 
 COLUMNS = {"y": "label", "x": "categorical", "w": "weight"}
@@ -197,14 +196,15 @@ def test_an_empty_part_by_time_is_refused(tmp_path: Path, split: dict[str, Any],
         plan_input(schema_job(path, columns=columns, order="time", split={"by": "time", **split}))
 
 
-def test_a_run_of_an_earlier_version_keeps_its_draws(tmp_path: Path) -> None:
-    place = put_there(tmp_path / "old")
-    assert resumed_job(str(place / "run"), [], "last").data.split.draw_by == "name"
-    assert load_resolved(place / "run" / "job.json").data.split.draw_by == "name"
-    present = job_of(str(place / "train.csv"))
-    saved = validate_saved_job(present.model_dump(mode="json", by_alias=True), where="here")
-    assert saved.data.split.draw_by == "path"
-    # As an earlier version drew them.
+def test_a_run_from_before_the_key_keeps_its_draws(tmp_path: Path) -> None:
+    tree = job_of(str(tmp_path / "train.csv")).model_dump(mode="json", by_alias=True)
+    assert validate_saved_job(tree, where="here").data.split.draw_by == "path"
+    del tree["data"]["split"]["draw_by"]
+    assert validate_saved_job(tree, where="here").data.split.draw_by == "name"
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(tree), encoding="utf-8")
+    assert load_resolved(file).data.split.draw_by == "name"
+    # As they were drawn.
     split = SplitSection(by="fraction", test=0.5, seed=3, draw_by="name")
     drawn = drawn_rows(Span(0, "/d/x=1/p.csv", "bytes", 7, 99, "test"), "p.csv", 0, 12, split)
     assert np.flatnonzero(drawn).tolist() == [0, 2, 3, 4, 6, 8, 11]

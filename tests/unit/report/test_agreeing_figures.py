@@ -42,7 +42,7 @@ def test_cpu_of_the_nodes_and_the_coordinator(full_report: Report) -> None:
     assert "| CPU seconds per million examples, all nodes and the coordinator |" in text
     assert "| coordinator | coordinator | 2.5 s |" in text
     assert "coordinator" in on_terminal(report)
-    # A report of an earlier version does not know it.
+    # A report that does not know it.
     assert "| coordinator | coordinator |" not in render_markdown(full_report)
 
 

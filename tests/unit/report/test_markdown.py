@@ -99,7 +99,7 @@ def test_tables_are_whole(full_report: Report) -> None:
 
 def test_ranking_and_calibration_of_the_last_and_of_the_best(full_report: Report) -> None:
     assert full_report.eval is not None
-    assert "PR-AUC" not in render_markdown(full_report), "a report of before has none"
+    assert "PR-AUC" not in render_markdown(full_report), "not measured"
     curve = [CalibrationPart(examples=50_000.0, predicted=0.0123, rate=rate) for rate in (0.0171, 0.0319)]
     figures = {"pr_auc": 0.1234, "lift": 3.4567, "calibration_error": 0.0078, "calibration_curve": curve}
     last = full_report.eval.model_copy(update=figures)

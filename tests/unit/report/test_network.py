@@ -20,8 +20,8 @@ RELAY = EmulatedNetwork(
     relay_cpu_seconds=1.25,
     relay_bytes=3 << 20,
 )
-TC = EmulatedNetwork(
-    means="tc",
+SILENT = EmulatedNetwork(
+    means="relay",
     delay_seconds=0.0,
     bytes_per_second=None,
     links="all",
@@ -44,7 +44,7 @@ def _printed(report: Report) -> str:
             "Emulated network, by relay: a delay of 50 ms one way and 100 Mbit/s for each node that listens, "
             "each way, on the links of synchronization. The relay took 1.25 s of CPU for 3.15 MB.",
         ),
-        (TC, "Emulated network, by tc: no delay, on all links."),
+        (SILENT, "Emulated network, by relay: no delay, on all links."),
     ],
 )
 def test_it_is_told(full_report: Report, network: EmulatedNetwork, said: str) -> None:

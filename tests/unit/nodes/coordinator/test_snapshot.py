@@ -118,7 +118,7 @@ def test_it_and_the_changes_after_it_give_what_the_whole_journal_gives(
 def test_a_takeover_of_many_changes_leaves_one(
     tmp_path_factory: pytest.TempPathFactory, seed: int, steps: list[str]
 ) -> None:
-    """So the next takeover does not read them again; in the file of an earlier version, too."""
+    """So the next takeover does not read them again."""
 
     async def work(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
