@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from ...pipeline.errors import ExitCode
 from ...pipeline.report.model import Report
-from ...pipeline.report.run_folder import resume_hint
+from ...pipeline.report.run_folder import keep_report, resume_hint
 from ...pipeline.report.write import absent_pictures, read_report, rewrite_texts
 from ..runtime.process import exit_status_text
 from .launcher import RunningNode
@@ -57,6 +57,7 @@ def _completed(
     if changes:
         report = report.model_copy(update=changes)
         rewrite_texts(folder, report)
+        keep_report(folder)
     return report
 
 

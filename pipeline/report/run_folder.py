@@ -6,16 +6,20 @@ Imports no torch, because the coordinator needs `resume_hint` too.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Final
 
 from ..atomic_file import atomic_file, unwritable
+from ..checkpoint.run_checkpoints import StoredCheckpoints
 from ..checkpoint.saved import open_saved, storage_of
 from ..checkpoint.storage import CheckpointStorage
 from ..checkpoint.store.contract import StorageError
 from ..errors import JobFileError, ShadowSyncError
 from ..text.format import is_unicode
+
+log = logging.getLogger(__name__)
 
 LATEST: Final = "latest"
 ADDRESS_FILE: Final = "coordinator.json"
@@ -101,6 +105,18 @@ def shown(path: Path) -> str:
     except (ValueError, FileNotFoundError):
         # It is not below it, or that was removed.
         return str(path)
+
+
+def keep_report(run_folder: Path) -> None:
+    """Copy the report to the storage of a run's checkpoints, if it has one; failures are logged."""
+    if not (storage := storage_of(run_folder)):
+        return
+    try:
+        stored = StoredCheckpoints(CheckpointStorage.open(storage, _STORAGE_SECONDS))
+    except ShadowSyncError as error:
+        log.warning("the report is not in the storage: %s", error)
+        return
+    stored.keep_report(run_folder)
 
 
 def resume_hint(run_folder: Path, storage: str = "", *, supervised: bool = True) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import cast
 
@@ -70,6 +71,19 @@ def test_a_job_that_its_relay_stopped_says_so_everywhere(
         return
     assert (code, report.outcome) == (ExitCode.STOPPED_BY_DEATH, f"stopped: {RELAY_DIED}")
     assert text == f"{RELAY_DIED}; continue from its last checkpoint with `shadowsync resume {tmp_path}`"
+
+
+def test_the_copy_of_the_report_in_a_storage_says_the_same(full_report: Report, tmp_path: Path) -> None:
+    run, storage = tmp_path / "run", tmp_path / "storage"
+    run.mkdir()
+    (run / "job.json").write_text(json.dumps({"run": {"storage": f"file://{storage}"}}))
+    changes = {"exit_code": int(ExitCode.INTERRUPTED), "outcome": "interrupted"}
+    (run / JSON_NAME).write_text(full_report.model_copy(update=changes).model_dump_json())
+    code, _, report = _exit(run, ExitCode.INTERRUPTED, DeadRelay())
+    assert report == read_report(storage / "run" / JSON_NAME)
+    assert report is not None
+    assert report.exit_code == code == ExitCode.STOPPED_BY_DEATH
+    assert RELAY_DIED in (storage / "run" / "report.md").read_text("utf-8")
 
 
 def test_a_job_that_had_ended_before_its_relay_did_ends_as_it_says(
