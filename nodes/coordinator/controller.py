@@ -170,6 +170,8 @@ class JobController:
         manager = self._checkpoints = CheckpointManager(self._server, self._model, self._validation_spans)
         if self._state.training_ended is None:
             await self._follow_training(manager)
+        elif self._server.settings.profile_seconds is not None:
+            self._outcome.note("the coordinator that died had the profile, so there is none")
         self._outcome.trained(self._state.divergence.points, self._state.training_ended or "")
         state = self._state
         in_vain = state.ledger.complete and not state.ledger.examples_so_far

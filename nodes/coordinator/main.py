@@ -20,7 +20,7 @@ from ...pipeline.checkpoint.store.contract import StorageError
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.data.span import Span
-from ...pipeline.errors import DataError, ExitCode, JobFileError
+from ...pipeline.errors import DataError, ExitCode, JobFileError, ResourceError
 from ...pipeline.input.plan import InputPlan, KnownInput, plan_input
 from ...pipeline.jobfile.ineffective import job_warnings
 from ...pipeline.jobfile.named_code import code_of, note_named_code
@@ -151,16 +151,31 @@ async def run_coordinator(
         if state.conclusion is not None:
             return await _finish(controller, server, state.conclusion, took_over=True)
         outcome = await controller.run()
+        unwritten = await _write_profile(state.folder, outcome)
         totals = await store.run(LedgerStore.totals)
         conclusion = await _conclusion(server, totals, outcome, plan)
         ended = await _finish(controller, server, conclusion, took_over=False)
-        if outcome.profile is not None:
-            await asyncio.to_thread(write_profile, state.folder, *outcome.profile)
+        if unwritten is not None:
+            raise unwritten
         return ended
     finally:
         await server.close()
         await watching.close()
         await store.close()
+
+
+async def _write_profile(folder: Path, outcome: Outcome) -> ResourceError | None:
+    """Write the profile, if there is one; return why it could not be written.
+
+    Before the end is decided, since a coordinator that takes over then has nothing to write it from.
+    """
+    try:
+        if outcome.profile is not None:
+            await asyncio.to_thread(write_profile, folder, *outcome.profile)
+    except ResourceError as error:
+        # First the nodes are told to end.
+        return error
+    return None
 
 
 def _spans_in_journal(job: Job, takeover: Takeover | None) -> bool:

@@ -70,6 +70,7 @@ class Worker(Service):
         self._launched: deque[tuple[InFlightBatch, Step]] = deque()
         self._drain_until: Mapping[str, int] | None = None
         self._drain_reply: Callable[[DrainResult], object] | None = None
+        self._discarded_examples = 0
         self._is_leaving = False
         self._settling: list[tuple[str, Callable[[], object]]] = []
         self._unconfirmed = UnconfirmedBatches()
@@ -367,10 +368,12 @@ class Worker(Service):
         self._unconfirmed.look()
         if self._drain_reply is not None and self._is_drained():
             untrained = [batch for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training]
+            # A coordinator that takes over at the end asks again.
+            in_flight = self._discarded_examples + sum(len(batch.delivery.labels) for batch in untrained)
             # While its trainer leaves, keep them open: the whole job may still end first.
             if not self._is_leaving:
+                self._discarded_examples = in_flight
                 self._discard(untrained)
-            in_flight = sum(len(batch.delivery.labels) for batch in untrained)
             self._drain_reply(DrainResult(in_flight, self._progressive_sums))
             self._drain_reply = None
 
@@ -390,11 +393,8 @@ class Worker(Service):
                 reply()
 
     def _is_drained(self) -> bool:
-        assert self._drain_until is not None
-        arrived = all(
-            reader.is_lost or reader.received >= self._drain_until.get(name, 0)
-            for name, reader in self._readers.items()
-        )
+        last = self._drain_until or {}
+        arrived = all(one.is_lost or one.received >= last.get(name, 0) for name, one in self._readers.items())
         waiting = sum(1 for batch in (*self._batches, *self._inbox, *self._stranded) if batch.training)
         unconfirmed = sum(reader.unfinished for reader in self._readers.values()) - waiting
         return arrived and self._shards.pending_pushes == 0 and unconfirmed <= 0

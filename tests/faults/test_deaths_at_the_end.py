@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from shadowsync.nodes.coordinator import main
 from shadowsync.nodes.coordinator.checkpoint.manager import CheckpointManager
 from shadowsync.nodes.coordinator.controller import JobController
 from shadowsync.nodes.coordinator.evaluation import Evaluator
@@ -17,7 +21,9 @@ from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.job import JobState
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import CheckpointError, ExitCode
+from shadowsync.pipeline.performance.document import read_profile
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
+from shadowsync.tests.support.in_process_node import InProcessCoordinator
 from shadowsync.tests.support.processes import until, wait_until
 from shadowsync.tests.support.resumed import folder_of, going_on
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
@@ -237,6 +243,37 @@ def test_the_coordinator_when_the_end_is_decided(
     assert ("`shadowsync resume " in own.coordinator.text()) == stopped
     if not stopped:
         ends_agree(in_process, own, CHANGES)
+
+
+@pytest.mark.parametrize("decided", [True, pytest.param(False, marks=pytest.mark.matrix)])
+def test_the_coordinator_of_a_profile(
+    in_process: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch, *, decided: bool
+) -> None:
+    """Once the end is decided the profile is there; before, the next coordinator says that it is lost."""
+    make = InProcessCluster._make_coordinator
+
+    def profiling(self: InProcessCluster, recover: Path | None) -> InProcessCoordinator:
+        node = make(self, recover)
+        node.settings = dataclasses.replace(node.settings, profile_seconds=0.5)
+        return node
+
+    monkeypatch.setattr(InProcessCluster, "_make_coordinator", profiling)
+    if not decided:
+        monkeypatch.setattr(JobState, "conclude", lambda *_: None)
+        monkeypatch.setattr(main, "_write_profile", AsyncMock(return_value=None))
+    own = in_process(CHANGES | {"data": CHANGES["data"] | {"epochs": 10_000}})
+    _end_and_take_over(own, monkeypatch, told=decided)
+    own.wait(SECONDS)
+    report, wrote = own.run.report, own.run.folder / "profile.json"
+    assert report.outcome.startswith("finished early: profiled for 500 ms")
+    # Also if the trainers are asked a second time what they still had.
+    assert report.ledger.adds_up, report.ledger.identities
+    if decided:
+        assert read_profile(wrote).measured.seconds > 0
+    else:
+        assert not wrote.exists()
+        lost = "the coordinator that died had the profile, so there is none"
+        assert lost in [event.what for event in report.events]
 
 
 def test_without_the_decision_the_next_one_waits_for_nodes_that_are_gone(
