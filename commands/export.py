@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from .options.beside_training import yield_to_training
+from .options.beside_training import keep_to_one_core
 from .options.checkpoint_option import checkpoint_option, run_argument, trust_option
 from .options.values import OutPath
 
@@ -57,7 +57,7 @@ def export(
     only the rows that changed; `shadowsync merge` applies increments to a whole export. The exports that an
     increment builds upon must lie beside EXPORT.
     """
-    yield_to_training(run)
+    keep_to_one_core(run)
     from ..pipeline.errors import JobFileError
     from ..pipeline.saved_model.export import export_model
     from ..pipeline.saved_model.model import SavedModel

@@ -5,24 +5,52 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Final
 
 import click
+
+_THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
+"""What torch, PyArrow and polars take the number of their threads from, as they are imported."""
 
 
 def yield_to_training(run: str) -> None:
     """Lower this process's priority if the job of RUN may train here; say so.
 
-    RUN is the folder of a run, or of a checkpoint in it; a URL says nothing of this machine. Call it on the
-    main thread, before others are started. `run.background_priority` = "normal" leaves it as it is.
+    For work that grows with what the user gives. RUN is the folder of a run, or of a checkpoint in it; a URL
+    says nothing of this machine. Call it on the main thread, before others are started.
+    `run.background_priority` = "normal" leaves it as it is.
     """
     from ...pipeline.performance.priority import BACKGROUND_NICE, lower_process
 
-    folder = next((one for one in (Path(run), Path(run).parent) if _trains(one)), None)
+    folder = _training_run(run)
     if folder is None or not hasattr(os, "nice"):
         return
     lower_process()
     said = f"{folder} has not ended: this command yields to its training (nice {BACKGROUND_NICE})"
     click.echo(said, err=True)
+
+
+def keep_to_one_core(run: str) -> None:
+    """Keep this process to one thread that computes if the job of RUN may train here; say so.
+
+    For an export, which somebody waits for, and whose work is bounded by the model: a lower priority would
+    starve it on a busy machine. Numbers of threads that the user set stay. RUN as in `yield_to_training`;
+    call it before torch is imported.
+    """
+    folder = _training_run(run)
+    if folder is None:
+        return
+    for name in _THREADS:
+        os.environ.setdefault(name, "1")
+    said = (
+        f"{folder} has not ended: this command takes one core at most; under `nice` it yields to the training"
+    )
+    click.echo(said, err=True)
+
+
+def _training_run(run: str) -> Path | None:
+    """Return the folder of the run if it trains and wants others to yield."""
+    return next((one for one in (Path(run), Path(run).parent) if _trains(one)), None)
 
 
 def _trains(folder: Path) -> bool:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from shadowsync.cli import main as cli
 from shadowsync.commands.options.beside_training import yield_to_training
+from shadowsync.pipeline.errors import JobFileError
 from shadowsync.pipeline.performance import priority
+from shadowsync.pipeline.saved_model.model import SavedModel
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
 @pytest.fixture
@@ -59,3 +66,42 @@ def test_others_do_not(
         place = "s3://bucket/run"
     yield_to_training(place)
     assert (lowered, capsys.readouterr().err) == ([], "")
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "yields"),
+    [
+        ("export", ["--out", "served"], False),
+        ("eval", ["--data", "a.csv"], True),
+        ("predict", ["--data", "a.csv", "--out", "b.csv"], True),
+    ],
+)
+@pytest.mark.parametrize("trains", [True, False])
+def test_an_export_keeps_its_priority_and_takes_one_core(
+    run: Path,
+    lowered: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    more: list[str],
+    yields: bool,
+    trains: bool,
+) -> None:
+    """Somebody waits for it, and the model bounds its work; the others score as much as they are given."""
+    if not trains:
+        (run / "report.json").write_text("{}")
+    for name in THREADS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(THREADS[-1], "3")
+    found: list[list[str | None]] = []
+
+    def opened(*_: object, **__: object) -> None:
+        found.append([os.environ.get(name) for name in THREADS])
+        raise JobFileError("far enough", remedy="look at what it found")
+
+    monkeypatch.setattr(SavedModel, "open", opened)
+    monkeypatch.chdir(run)
+    done = CliRunner().invoke(cli, [command, str(run), *more])
+    assert "far enough" in done.output
+    assert lowered == ([True] if yields and trains else [])
+    one_core = trains and not yields
+    assert found == [["1", "1", "3"] if one_core else [None, None, "3"]], "what a user set stays"
