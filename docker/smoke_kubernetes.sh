@@ -1,7 +1,7 @@
 #!/bin/sh
 # Do the pods of `shadowsync render kubernetes` run a job, and go on when one of them is killed? Plays them with podman,
-# without a cluster: kills a trainer and then the coordinator, and starts the pod of the same index again, as its Job
-# would. Removes all that it has made.
+# without a cluster, and runs their probes: kills a trainer, an embedding node and then the coordinator, and starts
+# the pod of the same index again 30 s later, as its Job would. Removes all that it has made.
 #
 #   IMAGE=shadowsync CONTROL_IMAGE=shadowsync-control SHADOWSYNC=.venv/bin/shadowsync docker/smoke_kubernetes.sh
 #
@@ -29,7 +29,7 @@ fail() {
 }
 clean() {
   for pod in $(podman pod ps -q --filter "name=$NAME"); do podman pod rm -f "$pod" >/dev/null 2>&1 || true; done
-  podman volume rm -f "$NAME-data" "$NAME-runs" key >/dev/null 2>&1 || true
+  podman volume rm -f "$NAME-data" "$NAME-runs" "$NAME-job" key >/dev/null 2>&1 || true
   podman network rm "$NAME" >/dev/null 2>&1 || true
   rm -rf "$FOLDER"
 }
@@ -46,10 +46,10 @@ cp "$FOLDER/job.key" "$(mounted key)/"
 "$SHADOWSYNC" generate "$(mounted "$NAME-data")" --examples 100000 --eval-examples 10000 >/dev/null
 chown -R 10001:10001 "$(mounted key)" "$(mounted "$NAME-data")" "$(mounted "$NAME-runs")"
 sed 's#\.\./demo-data/#/data/#' examples/demo.toml >"$FOLDER/job.toml"
-# Pods of one machine start one after the other, and the job is to last until both have been killed.
+# The job is to last until all three have been killed.
 "$SHADOWSYNC" render kubernetes "$FOLDER/job.toml" --name "$NAME" --image "localhost/$IMAGE" \
   --control-image "localhost/$CONTROL_IMAGE" --runs-claim "$NAME-runs" --data-claim "$NAME-data" \
-  --set run.start_timeout_seconds=300 --set data.epochs=30 >"$FOLDER/job.yaml"
+  --set data.epochs=30 >"$FOLDER/job.yaml"
 PODS=$("$PYTHON" docker/pods_of_jobset.py "$FOLDER/job.yaml" "$FOLDER")
 podman network create "$NAME" >/dev/null
 
@@ -59,9 +59,20 @@ play() {
   podman kube play --network "$NETWORK" "$FOLDER/$1.yaml" >/dev/null 2>&1 || fail "$1 could not be started"
 }
 kill_and_play() {
+  say "kills $1 after $(trained) examples, and starts it again 30 s later"
   podman kill -s KILL "$1-$2" >/dev/null || fail "$1 could not be killed"
   podman pod rm -f "$1" >/dev/null 2>&1
+  sleep 30
   play "$1"
+  passes_probes "$1" "$2"
+}
+passes_probes() {
+  until podman exec "$1-$2" sh -c "$(cat "$FOLDER/$1.probes")" 2>/dev/null; do
+    [ "$(date +%s)" -lt "$DEADLINE" ] || fail "$1 does not pass its probes"
+    sleep 0.5
+  done
+  # A folder that its user may write to.
+  ! podman exec "$1-$2" touch /opt/matplotlib/mark 2>/dev/null || fail "the root of $1 can be written to"
 }
 trained() {
   podman exec "$COORDINATOR-coordinator" shadowsync health --json 2>/dev/null | sed -n 's/.*"trained": \([0-9]*\).*/\1/p'
@@ -73,21 +84,23 @@ reach() {
   done
 }
 
+role_of() { echo "${1#"$NAME"-}" | cut -d- -f1; }
+
 for pod in $PODS; do play "$pod"; done
+for pod in $PODS; do passes_probes "$pod" "$(role_of "$pod")"; done
 reach 50000
-say "kills a trainer's pod after $(trained) examples, and starts it again"
 kill_and_play "$NAME-trainer-0-1" trainer
 reach 100000
-say "kills the coordinator's pod after $(trained) examples, and starts it again"
+kill_and_play "$NAME-embedding-0-0" embedding
+reach 200000
 kill_and_play "$COORDINATOR" coordinator
 for pod in $PODS; do
-  role=${pod#"$NAME"-}
-  role=${role%%-*}
+  role=$(role_of "$pod")
   CODE=$(timeout $((DEADLINE - $(date +%s))) podman wait "$pod-$role") || fail "$pod has not ended in time"
   [ "$CODE" = 0 ] || fail "$pod ended with exit code $CODE"
 done
-LOG=$(podman logs "$COORDINATOR-coordinator" 2>&1)
+LOG=$(podman logs "$COORDINATOR-coordinator" 2>&1; cat "$(mounted "$NAME-runs")/latest/report.md")
 for text in "The ledger adds up" "another one took over" "finished although a node died"; do
-  case $LOG in *"$text"*) ;; *) fail "the coordinator's log does not say: $text" ;; esac
+  case $LOG in *"$text"*) ;; *) fail "log and report of the coordinator do not say: $text" ;; esac
 done
-say "OK: a trainer's and the coordinator's pod were killed and came back, every pod ended with 0, the ledger adds up"
+say "OK: pods of three roles were killed and came back after 30 s, every pod ended with 0, the ledger adds up"
