@@ -62,10 +62,14 @@ class Constants:
 
     def attach(self, module: nn.Module) -> None:
         """Make the constants of a copy of the module views of these."""
-        parameters = dict(module.named_parameters())
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        views: dict[int, torch.Tensor] = {}
         for name, view in self.named().items():
             if name in parameters:
                 parameters[name].data = view
             else:
-                owner, _, key = name.rpartition(".")
-                module.get_submodule(owner)._buffers[key] = view
+                views[id(buffers[name])] = view
+        for part in module.modules():
+            # A buffer may have several names.
+            for key, own in part._buffers.items():
+                part._buffers[key] = views.get(id(own), own)

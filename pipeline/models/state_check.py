@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,11 @@ def check_stateless(job: Job, module: nn.Module) -> None:
 
     Raises JobFileError, with the name of what changes: a buffer of the state dict; another attribute that
     changes with each call; or, without a name, whatever makes the same inputs give other logits than before.
+    Also with the name of what is tied to a trained parameter by its memory alone.
     """
     if job.model.name in MODELS:
         return
+    _check_memory(job, module)
     _check_drawn(job, module)
     with own_random_numbers(_SEED):
         inputs = _usable(module, [_random_inputs(job, seed) for seed in (1, 2)], zero_inputs(job))
@@ -45,6 +48,52 @@ def check_stateless(job: Job, module: nn.Module) -> None:
         _check_buffers(job, run, inputs)
         _check_attributes(job, run, inputs[0])
         _check_logits(job, run, inputs)
+
+
+def _check_memory(job: Job, module: nn.Module) -> None:
+    """Check that nothing else has its values where a trained parameter has its own.
+
+    Trained parameters get memory of the replica, so what is tied by memory alone would not follow them.
+    """
+    trained = {name: own for name, own in module.named_parameters() if own.requires_grad}
+    others = [*module.named_parameters(), *module.named_buffers(), *_attribute_tensors(module)]
+    for of, parameter in trained.items():
+        for name, other in others:
+            if other is not parameter and _overlap(other, parameter):
+                what = f"{name} has its values in the memory of the parameter {of}, and would not follow it"
+                remedy = (
+                    "tie them as one parameter (self.b.weight = self.a.weight, not its .data), or take the"
+                    " view in forward"
+                )
+                raise JobFileError(f"{job.model.name}: {what}", where=_WHERE, remedy=remedy)
+
+
+def _attribute_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for at, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name not in _OF_TORCH:
+                yield from ((f"{at}.{name}" if at else name, one) for one in _tensors(value))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple | deque):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(one)
+
+
+def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
+    (start, stop), (begin, end) = _extent(first), _extent(second)
+    return start < end and begin < stop
+
+
+def _extent(own: torch.Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first and last byte; equal ones if it has no memory."""
+    if own.layout != torch.strided or own.is_meta or not own.numel():
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(own.shape, own.stride(), strict=True))
+    return own.data_ptr(), own.data_ptr() + (last + 1) * own.element_size()
 
 
 def _check_drawn(job: Job, module: nn.Module) -> None:

@@ -149,9 +149,28 @@ class Drawn(Base):
         self.register_buffer("order", torch.from_numpy(order))
 
 
+class TiedByMemory(Base):
+    def prepare(self) -> None:
+        self.up, self.down = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.down.weight.data = self.up.weight.data
+
+
+class BufferView(Base):
+    def prepare(self) -> None:
+        self.register_buffer("row", self.layer.weight.detach()[2])
+
+
+class Views(Base):
+    def prepare(self) -> None:
+        self.views: Any = {"of": [self.last.weight.detach()]}
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
+        (TiedByMemory, r"down\.weight has its values in the memory of the parameter up\.weight"),
+        (BufferView, r"row has its values in the memory of the parameter layer\.weight"),
+        (Views, r"views has its values in the memory of the parameter last\.weight"),
         (BatchNorm, r"buffer norm\.running_mean .*LayerNorm"),
         (InstanceNorm, r"buffer norm\.running_mean .*LayerNorm"),
         (RunningMean, "buffer mean changes"),
@@ -188,6 +207,23 @@ class Constant(Base):
     def change(self, x: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.dropout(x)) + self.get_buffer("drawn") * self.get_buffer("table")
         return x[:, self.get_buffer("permuted")]
+
+
+class Tied(Base):
+    """One parameter under several names, parameters that are parts of one tensor, and two names of a buffer."""
+
+    def prepare(self) -> None:
+        self.up, self.down = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.down.weight = self.up.weight
+        self.listed = [self.up.weight]
+        self.first, self.second = (nn.Parameter(part) for part in torch.zeros(12).chunk(2))
+        self.register_buffer("drawn", torch.randn(6))
+        self.register_buffer("again", self.drawn)
+        self.copied = self.up.weight.detach().clone()
+
+    def change(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.down(self.up(x)) @ self.listed[0] + self.first * self.second
+        return x + self.get_buffer("drawn") - self.get_buffer("again")
 
 
 class Cached(Base):
@@ -236,7 +272,7 @@ class Picky(Base):
         return super().forward(dense, embeddings)
 
 
-FINE: list[type[Base]] = [Base, Constant, Cached, Noisy, Clamped, Picky]
+FINE: list[type[Base]] = [Base, Constant, Tied, Cached, Noisy, Clamped, Picky]
 
 
 @pytest.mark.parametrize("model", FINE, ids=lambda model: model.__name__)
