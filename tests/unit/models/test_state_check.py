@@ -210,7 +210,7 @@ class Constant(Base):
 
 
 class Tied(Base):
-    """One parameter under several names, parameters that are parts of one tensor, and two names of a buffer."""
+    """A parameter and a buffer of several names, and parameters that are parts of one tensor."""
 
     def prepare(self) -> None:
         self.up, self.down = nn.Linear(6, 6), nn.Linear(6, 6)
@@ -218,7 +218,7 @@ class Tied(Base):
         self.listed = [self.up.weight]
         self.first, self.second = (nn.Parameter(part) for part in torch.zeros(12).chunk(2))
         self.register_buffer("drawn", torch.randn(6))
-        self.register_buffer("again", self.drawn)
+        self.register_buffer("again", self.get_buffer("drawn"))
         self.copied = self.up.weight.detach().clone()
 
     def change(self, x: torch.Tensor) -> torch.Tensor:
