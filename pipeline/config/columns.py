@@ -268,6 +268,15 @@ def _check_format(name: str, column: ColumnSection) -> None:
         raise ValueError(f"{where}: {column.format!r} has {week}; weeks are not read, give a month and a day")
     if not any(year in column.format for year in ("%Y", "%y", "%D", "%F", "%s")):
         raise ValueError(f"{where}: {column.format!r} has no year; write it as in %Y-%m-%d %H:%M")
+    # With %H Arrow reads %p and ignores it.
+    if ("%p" in column.format) != ("%I" in column.format):
+        raise ValueError(
+            f"{where}: {column.format!r} given; %p and %I go together, as in %I:%M %p, or use %H"
+        )
+    if "%f" in column.format:
+        raise ValueError(
+            f"{where}: {column.format!r} has %f; fractions of seconds are read in ISO 8601, without format"
+        )
 
 
 def check_columns(columns: Mapping[str, ColumnSection], *, header: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -19,6 +20,11 @@ _FORMATS: Final[dict[int, tuple[str, ...]]] = {
     12: ("%Y%m%d%H%M", "%y%m%d%H%M%S"),
     14: ("%Y%m%d%H%M%S",),
 }
+_FEW: Final[dict[int, tuple[str, ...]]] = {6: ("%Y%m", "%y%m%d"), 7: ("%Y%j",)}
+_CLOCK_TIMES: Final = 20
+"""Of so many numbers of a count, over more than an hour, one is no time of day."""
+_HOUR: Final = 1_00_00
+
 _WIDTHS: Final = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2, "j": 3}
 
 
@@ -42,6 +48,26 @@ def formats_of_digits(value: float | str) -> tuple[str, ...]:
     if found and number < _YEAR_10000:
         found.append("s")
     return tuple(found)
+
+
+def formats_of_few_digits(numbers: Sequence[float]) -> tuple[str, ...]:
+    """Return the formats of different numbers that all have the 6 or 7 digits of a date, and "s".
+
+    There is none unless all have. Of times without a date, such as 235959, it is "s" only, and from so many
+    on that a count would have others among them.
+    """
+    if not numbers or not all(number.is_integer() and number >= 0 for number in numbers):
+        return ()
+    digits = [str(int(number)) for number in numbers]
+    widths = {len(one) for one in digits}
+    found = [form for form in _FEW.get(min(widths), ()) if all(_reads(one, form) for one in digits)]
+    spread = len(numbers) >= _CLOCK_TIMES and max(numbers) - min(numbers) > _HOUR
+    clock = spread and all(map(_is_clock, map(int, numbers)))
+    return (*found, "s") if found or clock else ()
+
+
+def _is_clock(number: int) -> bool:
+    return number < 240_000 and number // 100 % 100 < 60 and number % 100 < 60
 
 
 def may_be_seconds(number: float) -> bool:

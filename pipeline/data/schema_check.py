@@ -21,6 +21,7 @@ from .paths import EmptyFile
 from .record_schema import ColumnFault, RecordSchema
 from .span import Span
 from .text import LineBlock, first_line, line_blocks, without_first_line
+from .times import formats_of_all
 
 PEEK_BYTES = 1 << 16
 PEEK_ROWS = 1000
@@ -113,6 +114,25 @@ def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSche
                 f"column {fault.name}: {_samples(fault, columns)} are {fault.wanted}",
                 where=path,
                 remedy=f"{fault.remedy}; or {_REMEDY}" if fault.remedy else _REMEDY,
+            )
+
+    _check_times(path, columns, schema)
+
+
+def _check_times(path: str, columns: Mapping[str, pa.Array], schema: RecordSchema) -> None:
+    """Raise DataError for numbers that may be seconds each, and look like dates all together."""
+    for name, section in schema.data.columns.items():
+        if not section.has_times or section.format:
+            continue
+        source = schema.source_of(name)
+        if formats := formats_of_all(columns[source]):
+            texts = [f'"{one}"' for one in formats]
+            some = _samples(ColumnFault(name, source, "", np.ones(len(columns[source]), np.bool_)), columns)
+            raise DataError(
+                f"column {name}: {some} are not clearly seconds",
+                where=path,
+                remedy=f"state the format of the times: {name} = {{ ..., format = {' or '.join(texts)} }}; a"
+                " time of day needs its date",
             )
 
 

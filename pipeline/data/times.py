@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..config.columns import TIME_UNITS
-from ..config.date_digits import SMALL, SURELY_SECONDS, digits_width, formats_of_digits, may_be_seconds
+from ..config.date_digits import (
+    SMALL,
+    SURELY_SECONDS,
+    digits_width,
+    formats_of_digits,
+    formats_of_few_digits,
+    may_be_seconds,
+)
 from ..types import Float64Array, Mask
 from .fields import is_number, is_text, null_mask, parse_number_column
 from .time_parts import out_of_years
@@ -22,7 +29,7 @@ from .time_parts import out_of_years
 _TICKS: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """Ticks of each unit in a second."""
 
-_UTC: Final = r"(?i)(^|[^a-z])(utc|gmt|z)([^a-z]|$)"
+_UTC: Final = r"(?i)(^|[^a-z])(utc|gmt|z)([^a-z+-]|$)"
 # A later day of a short month is read as one of the first days of the next.
 _AFTER_SHORT_MONTHS: Final = (3, 5, 7, 10, 12)
 _LATE: Final = r"29|30|31|36|60|61"
@@ -60,6 +67,17 @@ def formats_of(value: pa.Scalar) -> tuple[str, ...]:
     if isinstance(found, str):
         return formats_of_digits(found) if found.isascii() and found.isdigit() else _of_number(found)
     return _of_number(found)
+
+
+def formats_of_all(column: pa.Array) -> tuple[str, ...]:
+    """Return the formats of a column's first values, if all of them look like dates of few digits.
+
+    One such number is seconds, since a log may count them from 0; a whole column of them is not clear.
+    """
+    if not (is_text(column.type) or is_number(column.type)):
+        return ()
+    values = _numbers(column)
+    return formats_of_few_digits(np.unique(values[~np.isnan(values)]).tolist())
 
 
 def _of_number(value: object) -> tuple[str, ...]:
@@ -134,7 +152,10 @@ def _is_carried(texts: pa.Array, times: pa.Array, time_format: str) -> Mask:
     mask: Mask = np.zeros(len(texts), np.bool_)
     if len(at):
         rows = pa.array(at)
-        written = pc.strftime(times.take(rows).cast(pa.timestamp("s"), safe=False), format=time_format)
+        # A %Z can be written of a zone only.
+        zone = "UTC" if "%Z" in time_format else None
+        moments = times.take(rows).cast(pa.timestamp("s", zone), safe=False)
+        written = pc.strftime(moments, format=time_format)
         given = texts.take(rows).cast(pa.large_binary()).to_pylist()
         again = written.cast(pa.binary()).to_pylist()
         mask[at] = [_digits(one) != _digits(other) for one, other in zip(given, again, strict=True)]

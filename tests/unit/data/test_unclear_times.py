@@ -199,6 +199,64 @@ def test_a_split_by_time_asks_for_a_clear_moment(tmp_path: Path) -> None:
     assert schema_job(path, columns=columns, order="time", split={"by": "time", "test_from": "20240102"})
 
 
+@pytest.mark.parametrize("carrier", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("values", "formats"),
+    [
+        ([202401, 202402, 202312], '"%Y%m" or "s"'),
+        ([240131, 231201, 990101], '"%y%m%d" or "s"'),
+        ([2024001, 2024366, 2023365], '"%Y%j" or "s"'),
+        ([hour * 10_000 + 5912 for hour in range(24)], '"s"'),
+        # Counts from 0, and what no calendar has.
+        (range(300), ""),
+        (range(202_400, 202_460), ""),
+        ([202401, 202413], ""),
+        ([2024001, 2024367], ""),
+        ([0, 3600, 7200, 86_400], ""),
+    ],
+)
+def test_a_column_of_few_digits_that_are_all_dates(
+    tmp_path: Path, carrier: str, values: list[int], formats: str
+) -> None:
+    path = tmp_path / f"log.{carrier}"
+    if carrier == "csv":
+        write_lines(path, *(f"{n % 2},{value}" for n, value in enumerate(values)), header="y,t")
+    else:
+        pq.write_table(pa.table({"y": [n % 2 for n in range(len(values))], "t": list(values)}), path)
+
+    def plan(**options: str) -> None:
+        job = schema_job(path, carrier, COLUMNS | {"day": {**COLUMNS["day"], **options}})  # type: ignore[dict-item]
+        JobInput(job).plan(job.data.path)
+
+    if formats:
+        with pytest.raises(DataError, match=f"column day: .* not clearly seconds.*format = {formats}"):
+            plan()
+    else:
+        plan()
+    plan(format="s")
+
+
+@pytest.mark.parametrize(
+    ("time_format", "why"),
+    [
+        ("%Y-%m-%d %H:%M %p", "%p and %I go together"),
+        ("%Y-%m-%d %I:%M", "%p and %I go together"),
+        ("%Y-%m-%d %H:%M:%S.%f", "has %f; fractions of seconds are read in ISO 8601"),
+    ],
+)
+def test_formats_that_would_be_read_in_part_are_refused(tmp_path: Path, time_format: str, why: str) -> None:
+    with pytest.raises(JobFileError, match=why):
+        schema_job(tmp_path / "x", columns=COLUMNS | {"t": {"kind": "timestamp", "format": time_format}})
+    schema_job(tmp_path / "x", columns=COLUMNS | {"t": {"kind": "timestamp", "format": "%Y-%m-%d %I:%M %p"}})
+
+
+def test_a_zone_with_an_offset_is_not_utc() -> None:
+    texts = ["GMT+2", "UTC-03:30", "UTC+1", "UTC", "(UTC)", "Z"]
+    found = times([f"2024-01-02 00:30 {zone}" for zone in texts], "%Y-%m-%d %H:%M %Z")
+    assert [not math.isnan(one) for one in found] == [False, False, False, True, True, True]
+    assert found[3] == at(2024, 1, 2, 0, 30)
+
+
 def test_weeks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match="has %U; weeks are not read"):
         schema_job(tmp_path / "x", columns=COLUMNS | {"t": {"kind": "timestamp", "format": "%Y %U"}})
