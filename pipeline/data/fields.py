@@ -177,7 +177,7 @@ class TextRules:
             column = column.cast(pa.large_binary()).view(pa.large_string())
         if self.strip:
             column = pc.ascii_trim_whitespace(column)
-        gone = pc.is_in(column, value_set=pa.array(self.missing, column.type))
+        gone = pc.is_in(column, value_set=pa.array(_texts_of(self), column.type))
         return _with_nulls(column, gone.to_numpy(zero_copy_only=False)) if gone.true_count else column
 
     def number(self, text: str) -> float:
@@ -187,8 +187,8 @@ class TextRules:
     def _without_missing(self, column: pa.Array) -> pa.Array:
         if not is_number(column.type) or not (gone := _numbers_of(self)):
             return column
-        values = to_float64(column, missing=np.nan)
-        return pc.if_else(pa.array(np.isin(values, gone)), pa.scalar(None, column.type), column)
+        found = np.isin(to_float64(column, missing=np.nan), _as_carried(gone, column.type))
+        return pc.if_else(pa.array(found), pa.scalar(None, column.type), column)
 
     def numbers(self, column: pa.Array) -> Float64Array:
         """Return the numbers of a cleaned column; see `parse_number_column`."""
@@ -196,6 +196,22 @@ class TextRules:
             # A point would be read as a decimal one, and may have separated thousands.
             column = pc.replace_substring(pc.replace_substring(column, ".", "?"), ",", ".")
         return parse_number_column(column)
+
+
+@lru_cache
+def _texts_of(rules: TextRules) -> tuple[str, ...]:
+    """Return the missing texts, with those that a float or an integer of the same value has."""
+    numbers = _numbers_of(rules)
+    texts = [str(number) for number in numbers]
+    texts += [str(int(number)) for number in numbers if number.is_integer()]
+    return (*rules.missing, *(text.replace(".", rules.decimal) for text in texts))
+
+
+def _as_carried(numbers: Sequence[float], kind: pa.DataType) -> list[float]:
+    """Return the numbers as a column of this type has them: 0.1 in 32 bits is another than in 64."""
+    if not pa.types.is_floating(kind):
+        return list(numbers)
+    return pa.array(numbers, pa.float64()).cast(kind, safe=False).cast(pa.float64()).to_pylist()  # type: ignore[no-any-return]
 
 
 @lru_cache
@@ -279,7 +295,7 @@ def compared(column: pa.Array, values: Sequence[Any], rules: TextRules) -> tuple
             lower = pc.utf8_lower(column)
             for word, number in words.items():
                 seen[_true(pc.equal(lower, word))] = number
-        found |= np.isin(seen, numbers)
+        found |= np.isin(seen, _as_carried(numbers, column.type))
         possible |= ~np.isnan(seen)
     there = ~null_mask(column)
     return found & there, possible & there

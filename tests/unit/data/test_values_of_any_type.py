@@ -126,3 +126,30 @@ def test_categories_of_polars_are_texts(kind: Any) -> None:
     assert TextRules(("NA",)).clean(chunk).to_pylist() == ["a", None, None, "b"]
     texts = TextRules(("NA",)).clean(pa.array(["a", None, "NA", "b"]))
     np.testing.assert_array_equal(hash_ids(chunk.slice(3), 1), hash_ids(texts.slice(3), 1))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float16(), pa.float32(), pa.float64(), pa.string(), pa.decimal128(4, 1)], ids=str
+)
+@pytest.mark.parametrize("value", [0.1, "0.1"])
+def test_a_fraction_is_the_same_in_fewer_bits(tmp_path: Path, value: float | str, kind: pa.DataType) -> None:
+    texts = ["0.1", "0.2", "0.1"]
+    made = [np.float16(text) for text in texts] if kind == pa.float16() else [float(text) for text in texts]
+    column = (
+        pa.array(texts).cast(kind) if kind in (pa.string(), pa.decimal128(4, 1)) else pa.array(made, kind)
+    )
+    assert labels(tmp_path, [value], column) == [1, 0, 1]
+    assert TextRules(missing=("", "0.1")).clean(column).is_null().to_pylist() == [True, False, True]
+
+
+def test_a_missing_number_has_the_texts_of_floats_and_integers() -> None:
+    """Pandas writes integers with a gap as -999.0."""
+    texts = pa.array(["-999.0", "-999", "-999.5", "-99", "7"])
+    for missing in ("-999", "-999.0"):
+        assert (
+            TextRules(missing=("", missing)).clean(texts).is_null().to_pylist() == [True, True] + [False] * 3
+        )
+    commas = pa.array(["-999,0", "-999.0"])
+    found = TextRules(missing=("", "-999"), decimal=",").clean(commas)
+    assert found.is_null().to_pylist() == [True, False]
+    assert not TextRules(missing=("", "NA")).clean(texts).null_count
