@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,11 +20,10 @@ from ...pipeline.checkpoint.files import FileEntry, write_tensors
 from ...pipeline.checkpoint.manifest import has_checkpoint
 from ...pipeline.checkpoint.reader import TensorReader
 from ...pipeline.errors import CheckpointError, ShadowSyncError
-from ...pipeline.models.flat import FlatLayout
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.loops import ParameterShape
 from ...pipeline.wire.control.orders import ReadReplica
-from .state import HubState
+from .state import HubState, elements_of, places_of
 
 FOLDER: Final = "checkpoint"
 TABLES: Final = "tables"
@@ -122,7 +120,7 @@ class HubCheckpoints:
     def _write(self, layout: Sequence[ParameterShape], values: Float32Array, content: dict[str, Any]) -> None:
         folder = self._state.folder / FOLDER
         folder.mkdir(exist_ok=True)
-        tensors = {one.name: values[place].reshape(one.shape) for one, place in _places(layout)}
+        tensors = {one.name: values[place].reshape(one.shape) for one, place in places_of(layout)}
         before = [int(path.name[6:12]) for path in folder.glob("model-[0-9]*.safetensors")]
         # Files of the checkpoint before stay until the manifest names the new ones.
         stem = f"model-{max(before, default=0) + 1:06d}"
@@ -168,8 +166,8 @@ class SavedModel:
                 remedy="give the folder of a hub that was started with --checkpoint-every",
             ) from error
         reader = TensorReader(path.parent, files)
-        places = _places(layout)
-        values = np.zeros(_rounded(places[-1][1].stop), dtype=np.float32)
+        places = places_of(layout)
+        values = np.zeros(elements_of(layout), dtype=np.float32)
         for one, place in places:
             values[place] = np.asarray(reader.read(one.name), dtype=np.float32).reshape(-1)
         return cls(layout, values, content["state"])
@@ -183,17 +181,3 @@ def saved_model_of(folder: Path) -> SavedModel | None:
     if not (folder / FOLDER / MANIFEST).exists() and has_checkpoint(folder / TABLES):
         return None
     return SavedModel.read(folder)
-
-
-def _places(layout: Sequence[ParameterShape]) -> list[tuple[ParameterShape, slice]]:
-    """Return where each parameter is in the flat buffer of a loop."""
-    found, at = [], 0
-    for one in layout:
-        stop = at + math.prod(one.shape)
-        found.append((one, slice(at, stop)))
-        at = _rounded(stop)
-    return found
-
-
-def _rounded(elements: int) -> int:
-    return -(-elements // FlatLayout.ALIGNMENT) * FlatLayout.ALIGNMENT

@@ -54,7 +54,7 @@ from .admission import REQUEST_SECONDS, HubAdmission
 from .attendance import Attendance
 from .ending import HubEnd
 from .ledger import ENDED, HubLedger
-from .members import CLIENT, COUNTED, EMBEDDING, LOOP_NAME, SYNC
+from .members import CLIENT, COUNTED, EMBEDDING, LOOP, LOOP_NAME, SYNC
 from .state import HubState
 from .status import hub_status
 from .tables import HubTables
@@ -291,7 +291,7 @@ class HubServer(ControlServer):
         # Before it trains: another hub has to know it.
         await self.save()
         self.spawn(self._admission.admit(member))
-        if self._sampling is None and request.facts.dense_elements:
+        if self._sampling is None and member.info.role == LOOP and request.facts.dense_elements:
             sampler = ReplicaSampler(self, self.state)
             self._sampling = self.spawn(sampler.run(request.facts.dense_elements))
         return Done()

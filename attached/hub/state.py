@@ -5,10 +5,11 @@ Imports no torch.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ...nodes.coordinator.control.sync_control import SyncControl, control_of
 from ...nodes.coordinator.state.membership import Member
@@ -36,6 +37,8 @@ from .members import CLIENT, LOOP, SYNC, HubMembers
 from .samples import SampleStream
 
 MAX_STREAMS = 64
+# As in `pipeline/models/flat.py:FlatLayout`, which imports torch.
+ALIGNMENT: Final = 16
 # A count of a heartbeat: examples of this stream that the loop has trained.
 FINISHED_PREFIX = "finished/"
 # A count of a module: backward passes whose gradients it has sent.
@@ -163,7 +166,14 @@ class HubState:
             )
 
     def get_ready(self, member: Member, facts: NodeFacts) -> None:
-        """Record that a member can meet the others."""
+        """Record that a member can meet the others.
+
+        Raises ClusterError for another number of elements than its parameters have.
+        """
+        if member.info.role == LOOP and self._layout is not None:
+            wanted = elements_of(self._layout)
+            if facts.dense_elements != wanted:
+                raise ClusterError(f"{facts.dense_elements} elements; the parameters have {wanted}")
         member.get_ready(facts)
         if member.info.role == LOOP and self.control is None:
             # It acts once there are two loops.
@@ -319,6 +329,24 @@ class HubState:
             self.lost_passes.get(member.info.name, 0),
             "" if member.left else member.lost_because,
         )
+
+
+def places_of(layout: Sequence[ParameterShape]) -> list[tuple[ParameterShape, slice]]:
+    """Return where each parameter is in the flat buffer of a loop."""
+    found, at = [], 0
+    for one in layout:
+        found.append((one, slice(at, at + math.prod(one.shape))))
+        at = _aligned(found[-1][1].stop)
+    return found
+
+
+def elements_of(layout: Sequence[ParameterShape]) -> int:
+    """Return the elements of the flat buffer of a loop."""
+    return _aligned(places_of(layout)[-1][1].stop) if layout else 0
+
+
+def _aligned(elements: int) -> int:
+    return -(-elements // ALIGNMENT) * ALIGNMENT
 
 
 def first_difference(own: tuple[ParameterShape, ...], others: tuple[ParameterShape, ...]) -> str:

@@ -25,7 +25,7 @@ from ...pipeline.wire.keys.arrivals import Arrivals
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
 from ...pipeline.wire.messages import Failure, Heartbeat, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
-from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
+from ...pipeline.wire.rpc_channel import ConnectionLost, ImpossibleReply, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.sockets import bind, configure_socket, send_now
 from ...pipeline.wire.tasks import TaskSet
@@ -38,6 +38,7 @@ from .state.membership import Member
 
 # Of one node: what it sends while the loop does other work.
 HELD_BYTES: Final = 64 << 20
+IMPOSSIBLE: Final = "sent what cannot be"
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,10 @@ class ControlServer(JobWaits, ABC):
     @abstractmethod
     def beat(self, identity: bytes, token: str, message: Heartbeat) -> None:
         """Take the heartbeat of a node, and reply to it."""
+
+    @abstractmethod
+    def mark_dead(self, token: str, why: str) -> None:
+        """Mark a node as dead: end its session and tell the others."""
 
     @abstractmethod
     def count_refused(self, token: str) -> None:
@@ -149,7 +154,10 @@ class ControlServer(JobWaits, ABC):
                 self._context.term()
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """Send one node a request; return None if it is lost or refuses."""
+        """Send one node a request; return None if it is lost, refuses, or answers what cannot be.
+
+        The latter counts as its death.
+        """
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
             return None
@@ -159,6 +167,7 @@ class ControlServer(JobWaits, ABC):
         except (ConnectionLost, RemoteError) as error:
             what = _without_token(error, session)
             log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, what)
+            self._end_liar(member, error)
             if isinstance(error, RemoteError):
                 self.unmet[member.info.name] = error
             return None
@@ -174,9 +183,14 @@ class ControlServer(JobWaits, ABC):
         try:
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
+            self._end_liar(member, error)
             unmet = ClusterError(f"{member.info.name}: {_without_token(error, session)}")
             unmet.exit_code = error.exit_code if isinstance(error, RemoteError) else unmet.exit_code
             raise unmet from error
+
+    def _end_liar(self, member: Member, error: ShadowSyncError) -> None:
+        if isinstance(error, ImpossibleReply):
+            self.mark_dead(member.info.token, f"{IMPOSSIBLE}: {error.what}")
 
     async def call_all(
         self, members: Iterable[Member], request: Request[ReplyType], seconds: float

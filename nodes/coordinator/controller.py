@@ -14,7 +14,7 @@ from ...pipeline.report.write import load_pictures
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.orders import Begin, ConnectPeers, Drain, Finish, SyncReplaced
 from .checkpoint.manager import CheckpointManager
-from .evaluation import Evaluator, sum_scores
+from .evaluation import Evaluator, read_scores, sum_scores
 from .input_follower import InputFollower
 from .ledger.store import LedgerStore
 from .monitoring.profiler import Profiler
@@ -369,8 +369,10 @@ class JobController:
         patience = HURRIED_TRAINER_SECONDS if hurry else patience
         drain = Drain(sequences, hurry=hurry)
         trainers = await self._server.call_all(members.alive("trainer"), drain, patience)
+        scores = read_scores(self._server, {name: one.progressive for name, one in trainers.items()})
+        trainers = {name: reply for name, reply in trainers.items() if name in scores}
         replies = {name: reply.counts | {"in_flight": reply.in_flight} for name, reply in trainers.items()}
-        progressive = sum_scores(reply.progressive for reply in trainers.values())
+        progressive = sum_scores(scores.values())
         unstopped = [name for name, reply in trainers.items() if not reply.stopped]
         outcome.trainers_drained(self._state.left_counts | replies, progressive, unstopped)
         left_out = {*await store.run(LedgerStore.returned_and_left_out), *self._state.ledger.left_out_again()}

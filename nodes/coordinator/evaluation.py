@@ -6,7 +6,7 @@ In progressive validation, batches are scored before their training step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...pipeline.data.bad_rows import own_bad_rows
@@ -17,6 +17,7 @@ from ...pipeline.report.quality import Progressive, ProgressiveLabel
 from ...pipeline.wire.control.orders import Evaluate, EvaluateReply, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
+from .control_server import IMPOSSIBLE
 from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.membership import Member
 from .state.outcome import FinalModel, Outcome, Score, Stop
@@ -89,9 +90,10 @@ class Evaluator:
             if self._state.stop is not None:
                 # Only a part of the files was scored, which is not their score.
                 return None
-            results = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
+            replies = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
+            results = read_scores(self._server, {name: reply.sums for name, reply in replies.items()})
             if delivered is not None and len(results) == len(trainers):
-                total = sum_scores(reply.sums for reply in results.values())
+                total = sum_scores(results.values())
                 _check_all_are_scored(total, delivered.examples)
                 return PassScores(total, delivered.bad_rows)
             left = [trainer for trainer in trainers if trainer.alive]
@@ -148,11 +150,32 @@ def _check_all_are_scored(sums: QualitySums, delivered: int) -> None:
 MODEL = "the trainers' replicas, each before its step"
 
 
-def sum_scores(parts: Iterable[bytes]) -> QualitySums:
-    """Sum the float64 scores that trainers sent; see `QualitySums`."""
+def read_scores(server: CoordinatorServer, parts: Mapping[str, bytes]) -> dict[str, QualitySums]:
+    """Read the float64 scores that trainers sent, by name; see `QualitySums`.
+
+    A trainer whose scores cannot be is declared dead, and missing in the result.
+    """
+    found: dict[str, QualitySums] = {}
+    further = len(server.state.job.data.label_names) - 1
+    for trainer in server.state.members.everyone("trainer"):
+        if (part := parts.get(trainer.info.name)) is None:
+            continue
+        try:
+            sums = QualitySums.from_bytes(part)
+            if sums.examples and len(sums.others) != further:
+                raise ValueError(f"sums of {len(sums.others) + 1} labels; the job has {further + 1}")
+        except ValueError as error:
+            server.mark_dead(trainer.info.token, f"{IMPOSSIBLE}: its scores: {error}")
+        else:
+            found[trainer.info.name] = sums
+    return found
+
+
+def sum_scores(parts: Iterable[QualitySums]) -> QualitySums:
+    """Sum scores of one job."""
     total = QualitySums()
     for part in parts:
-        total.merge(QualitySums.from_bytes(part))
+        total.merge(part)
     return total
 
 

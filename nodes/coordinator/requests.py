@@ -140,7 +140,10 @@ class RequestHandler:
             await self._server.notify()
             return reply
         except ValueError as error:
-            raise ProtocolError(f"{verb}: {error}") from error
+            refusal = ProtocolError(f"{verb}: {error}")
+            # It costs the sender, not the job: others do its work.
+            refusal.exit_code = ExitCode.STOPPED_BY_DEATH
+            raise refusal from error
 
     def _require(self, token: str, request: Request[Any]) -> Member:
         """Return the living member; count what others would change."""
@@ -285,7 +288,8 @@ class RequestHandler:
         return Done()
 
     async def _failed(self, member: Member, request: NodeFailed) -> Done:
-        self._state.reader_failed(request.bad_rows)
+        if member.info.role == "reader":
+            self._state.reader_failed(request.bad_rows)
         if request.exit_code is ExitCode.OK:
             raise ProtocolError("a failure needs an exit code other than 0")
         # A node that stopped because a part of it died, or that failed to join, is only dead itself; other

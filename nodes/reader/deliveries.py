@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from ...pipeline.data.batch import Batch
 from ...pipeline.types import BatchId
 from ...pipeline.wire.messages import Credit, CreditNoted, Delivery
 from ...pipeline.wire.retransmission import DELIVERY
 from .waiting_batches import TRAINING, WaitingBatches
+
+# The largest `trainer.credit`.
+MOST_CREDIT: Final = 1024
 
 
 @dataclass(slots=True)
@@ -56,10 +60,12 @@ class DeliveryState:
     Args:
         retain_bytes: `data.retain_bytes`.
         consecutive: `trainer.consecutive_batches`.
+        window: `trainer.credit`: most batches that a worker may ask for beyond those that it was sent.
     """
 
-    def __init__(self, retain_bytes: int, consecutive: int = 1) -> None:
+    def __init__(self, retain_bytes: int, consecutive: int = 1, window: int = MOST_CREDIT) -> None:
         self._retain_bytes = retain_bytes
+        self._window = window
         self._waiting = WaitingBatches(consecutive)
         self._workers: OrderedDict[bytes, _WorkerState] = OrderedDict()
         self._lost_tokens: set[str] = set()
@@ -130,7 +136,7 @@ class DeliveryState:
             return None
         worker = self._workers.setdefault(identity, _WorkerState())
         is_repeat, worker.credit = worker.credit == credit, credit
-        worker.limit = max(worker.limit, credit.limit)
+        worker.limit = max(worker.limit, min(credit.limit, worker.sent + self._window))
         worker.received = max(worker.received, min(credit.received, worker.sent))
         worker.done = max(worker.done, min(credit.done, worker.sent))
         while worker.unfinished and next(iter(worker.unfinished)) <= worker.done:

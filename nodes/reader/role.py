@@ -71,7 +71,8 @@ class ReaderRole(Role):
         assert self._listener is not None
         self._node = node
         self._parser = Parser(self._job, self._wake_sender, node.fail)
-        state = DeliveryState(self._job.data.retain_bytes, self._job.trainer.consecutive_batches)
+        trainer = self._job.trainer
+        state = DeliveryState(self._job.data.retain_bytes, trainer.consecutive_batches, trainer.credit)
         self._sender = Sender(self._listener, self._parser.out, state, self._on_totals)
         self._tasks.start(self._sender.serve())
         self._tasks.start(self._sender.look_for_overdue())

@@ -12,9 +12,8 @@ import queue
 import time
 from collections.abc import Callable
 
-from ...pipeline.errors import ExitCode
 from ...pipeline.wire.control.messages import LeftOutBatch, TrainedBatch, TrainedBatches
-from ...pipeline.wire.rpc_channel import RemoteError, RpcChannel
+from ...pipeline.wire.rpc_channel import RpcChannel
 from ...pipeline.wire.worker_messages import BatchAck
 
 CHECK_SECONDS = 0.05
@@ -79,12 +78,7 @@ class AckSender:
                 tuple(LeftOutBatch(r.id, r.examples, r.left_out) for r in records if r.left_out),
                 self._synced_iterations(),
             )
-            try:
-                await self._coordinator.call(request, timeout_seconds=self._patience_seconds)
-            except RemoteError as error:
-                # It costs this trainer, not the job: others train its batches.
-                error.exit_code = ExitCode.STOPPED_BY_DEATH
-                raise
+            await self._coordinator.call(request, timeout_seconds=self._patience_seconds)
             for record in records:
                 if record.left_out:
                     self.left_out_examples += record.examples

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ..codecs.formats import Payload
 from ..types import Float32Array
+from .field_checks import Count
 from .schema import Message, tensor
 
 
@@ -18,10 +19,10 @@ class CenterSeed(Message):
     """
 
     KIND: ClassVar[str] = "center_seed"
-    request: int
-    slice_start: int
-    slice_stop: int
-    start: int
+    request: Count
+    slice_start: Count
+    slice_stop: Count
+    start: Count
     values: Float32Array = tensor("float32", 1)
 
 
@@ -35,10 +36,10 @@ class CenterExchange(Message):
     """
 
     KIND: ClassVar[str] = "center_exchange"
-    request: int
-    start: int
-    elements: int
-    reference: int
+    request: Count
+    start: Count
+    elements: Count
+    reference: Count
     payload: Payload = tensor("uint8", 1)
 
 
@@ -52,7 +53,7 @@ class CenterNamedExchange(CenterExchange):
 
     KIND: ClassVar[str] = "center_named_exchange"
     codec: str = ""
-    replied: int = 0
+    replied: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ class CenterRead(Message):
     """A request for the center's current values of the elements `start` to `stop`."""
 
     KIND: ClassVar[str] = "center_read"
-    request: int
-    start: int
-    stop: int
+    request: Count
+    start: Count
+    stop: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ class CenterValues(Message):
     """
 
     KIND: ClassVar[str] = "center_values"
-    request: int
-    start: int
-    elements: int
+    request: Count
+    start: Count
+    elements: Count
     coded: bool
     payload: Payload = tensor("uint8", 1)

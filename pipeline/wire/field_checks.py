@@ -22,6 +22,8 @@ from ..types import BatchId
 
 MAX_TEXT_CHARACTERS: Final = 65_536
 MAX_INTEGER: Final = 2**63 - 1
+# Sums of as many counts as a job has nodes stay integers of 64 bits.
+MOST_COUNT: Final = 2**53
 MAX_ITEMS: Final = 4096
 MAX_KEYS: Final = 4096
 # For tables without a declared form: a plan of all tables, or a status with its curves.
@@ -50,10 +52,16 @@ class Items:
 
 
 Count = Annotated[int, Bounds(0)]
-Seconds = Annotated[float, Bounds(0.0, math.inf)]
+# Sums over many messages of these stay integers of 64 bits, and finite.
+MOST_EXAMPLES: Final = 1 << 44
+Examples = Annotated[int, Bounds(0, MOST_EXAMPLES)]
+MOST_SECONDS: Final = 1e12
+Factor = Annotated[float, Bounds(0.0, MOST_EXAMPLES)]
+Seconds = Annotated[float, Bounds(0.0, MOST_SECONDS)]
+Size = Annotated[float, Bounds(0.0, math.inf)]
 Real = Annotated[float, Bounds(-math.inf, math.inf)]
 Counts: TypeAlias = dict[str, int | float]
-"""A node's measurements so far by name, numbers from 0 to `MAX_INTEGER`."""
+"""A node's measurements so far by name, numbers from 0 to `MOST_COUNT`."""
 
 
 def check_of(hint: Any) -> Check:
@@ -211,8 +219,8 @@ def _count(value: Any) -> int | float:
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError(f"a finite number is expected, not {_shown(value)}")
     number: int | float = value
-    if not 0 <= number <= MAX_INTEGER:
-        raise ValueError(f"a finite number from 0 to {MAX_INTEGER} is expected, not {_shown(value)}")
+    if not 0 <= number <= MOST_COUNT:
+        raise ValueError(f"a finite number from 0 to {MOST_COUNT} is expected, not {_shown(value)}")
     return number
 
 

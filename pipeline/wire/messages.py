@@ -19,7 +19,7 @@ from .center_messages import (
     CenterSeed,
     CenterValues,
 )
-from .field_checks import Counts
+from .field_checks import Count, Counts, Factor
 from .peer_messages import (
     PeerChunk,
     PeerEnded,
@@ -45,7 +45,7 @@ class RequestMessage(Message):
     """
 
     KIND: ClassVar[str] = "request"
-    number: int
+    number: Count
     verb: str
     body: list[Any]
 
@@ -58,7 +58,7 @@ class ReplyMessage(Message):
     """
 
     KIND: ClassVar[str] = "reply"
-    number: int
+    number: Count
     ok: bool
     body: list[Any]
 
@@ -83,7 +83,7 @@ class HeartbeatReply(Message):
     """
 
     KIND: ClassVar[str] = "heartbeat_reply"
-    examples: int
+    examples: Count
     declared_dead: str
 
 
@@ -104,9 +104,9 @@ class Credit(Message):
     """
 
     KIND: ClassVar[str] = "credit"
-    limit: int
-    received: int
-    done: int
+    limit: Count
+    received: Count
+    done: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class CreditNoted(Message):
     """
 
     KIND: ClassVar[str] = "credit_noted"
-    sent: int
+    sent: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class Delivery(Message):
     """
 
     KIND: ClassVar[str] = "delivery"
-    sequence: int
-    pass_number: int
+    sequence: Count
+    pass_number: Count
     id: BatchId
     labels: Float32Array = tensor("float32", 1)
     dense: Float32Array = tensor("float32", 2)
@@ -184,13 +184,13 @@ class Lookup(Message):
     """
 
     KIND: ClassVar[str] = "lookup"
-    request: int
+    request: Count
     rows: Int32Array = tensor("int32", 1)
-    counts: tuple[int, ...] = ()
+    counts: tuple[Count, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
-    segment: int = 0
-    offset: int = 0
-    floats: int = 0
+    segment: Count = 0
+    offset: Count = 0
+    floats: Count = 0
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
@@ -204,8 +204,8 @@ class Vectors(Message):
     """
 
     KIND: ClassVar[str] = "vectors"
-    request: int
-    version: int
+    request: Count
+    version: Count
     values: Float32Array = tensor("float32", 1, optional=True)
     shared: bool = False
 
@@ -226,17 +226,17 @@ class Push(Message):
     """
 
     KIND: ClassVar[str] = "push"
-    request: int
+    request: Count
     id: BatchId
-    version: int
+    version: Count
     rows: Int32Array = tensor("int32", 1)
     gradients: Float32Array = tensor("float32", 1)
-    lr_scale: float = 1.0
-    counts: tuple[int, ...] = ()
+    lr_scale: Factor = 1.0
+    counts: tuple[Count, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
-    segment: int = 0
-    offset: int = 0
-    floats: int = 0
+    segment: Count = 0
+    offset: Count = 0
+    floats: Count = 0
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
@@ -253,10 +253,10 @@ class Attach(Message):
     """
 
     KIND: ClassVar[str] = "attach"
-    segment: int
-    pid: int
-    descriptor: int
-    size_bytes: int
+    segment: Count
+    pid: Count
+    descriptor: Count
+    size_bytes: Count
     boot: str
     token: str
 
@@ -266,7 +266,7 @@ class Attached(Message):
     """The reply to `Attach`: whether the node uses the memory, or `why` not."""
 
     KIND: ClassVar[str] = "attached"
-    segment: int
+    segment: Count
     shared: bool
     why: str
 
@@ -276,9 +276,9 @@ class CodedVectors(Message):
     """`Vectors` with `elements` values, encoded with the job's codec for vectors."""
 
     KIND: ClassVar[str] = "coded_vectors"
-    request: int
-    version: int
-    elements: int
+    request: Count
+    version: Count
+    elements: Count
     payload: Payload = tensor("uint8", 1)
 
 
@@ -287,13 +287,13 @@ class CodedPush(Message):
     """`Push` with gradients encoded with the job's codec for gradients."""
 
     KIND: ClassVar[str] = "coded_push"
-    request: int
+    request: Count
     id: BatchId
-    version: int
+    version: Count
     rows: Int32Array = tensor("int32", 1)
     payload: Payload = tensor("uint8", 1)
-    lr_scale: float = 1.0
-    counts: tuple[int, ...] = ()
+    lr_scale: Factor = 1.0
+    counts: tuple[Count, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
@@ -306,7 +306,7 @@ class Pushed(Message):
     """
 
     KIND: ClassVar[str] = "pushed"
-    request: int
+    request: Count
     repeated: bool
 
 
@@ -321,7 +321,7 @@ class Failure(Message):
     """
 
     KIND: ClassVar[str] = "failure"
-    request: int
+    request: Count
     what: str
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from ..codecs.formats import Payload
 from ..types import Float32Array, Int32Array
+from .field_checks import Count, Factor
 from .schema import Message, tensor
 
 
@@ -22,9 +23,9 @@ class PeerReady(Message):
     """
 
     KIND: ClassVar[str] = "peer_ready"
-    generation: int
-    number: int
-    version: int
+    generation: Count
+    number: Count
+    version: Count
     no_reply: bool = False
 
 
@@ -36,8 +37,8 @@ class PeerWait(Message):
     """
 
     KIND: ClassVar[str] = "peer_wait"
-    generation: int
-    number: int
+    generation: Count
+    number: Count
     blocked_by: Int32Array = tensor("int32", 1)
 
 
@@ -50,12 +51,12 @@ class PeerChunk(Message):
     """
 
     KIND: ClassVar[str] = "peer_chunk"
-    generation: int
-    number: int
-    position: int
-    elements: int
-    weight: float
-    base: int
+    generation: Count
+    number: Count
+    position: Count
+    elements: Count
+    weight: Factor
+    base: Count
     payload: Payload = tensor("uint8", 1)
 
 
@@ -64,11 +65,11 @@ class PeerResult(Message):
     """A reduced chunk."""
 
     KIND: ClassVar[str] = "peer_result"
-    generation: int
-    number: int
-    position: int
-    elements: int
-    base: int
+    generation: Count
+    number: Count
+    position: Count
+    elements: Count
+    base: Count
     payload: Payload = tensor("uint8", 1)
 
 
@@ -77,8 +78,8 @@ class PeerRequest(Message):
     """A request for missing chunks and results, by their positions, int32 each."""
 
     KIND: ClassVar[str] = "peer_request"
-    generation: int
-    number: int
+    generation: Count
+    number: Count
     chunks: Int32Array = tensor("int32", 1)
     results: Int32Array = tensor("int32", 1)
 
@@ -91,8 +92,8 @@ class PeerResolve(Message):
     """
 
     KIND: ClassVar[str] = "peer_resolve"
-    generation: int
-    number: int
+    generation: Count
+    number: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ class PeerVerdict(Message):
     """
 
     KIND: ClassVar[str] = "peer_verdict"
-    generation: int
-    number: int
+    generation: Count
+    number: Count
     completed: bool
     reduced: bool
 
@@ -114,7 +115,7 @@ class PeerEnded(Message):
     """Notice that the sender takes part in no further round of this generation."""
 
     KIND: ClassVar[str] = "peer_ended"
-    generation: int
+    generation: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,9 @@ class PeerStateRequest(Message):
     """A request for the chunks from `position` on of the algorithm's state of `version`."""
 
     KIND: ClassVar[str] = "peer_state_request"
-    generation: int
-    version: int
-    position: int
+    generation: Count
+    version: Count
+    position: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,8 @@ class PeerState(Message):
     """
 
     KIND: ClassVar[str] = "peer_state"
-    generation: int
-    version: int
-    position: int
+    generation: Count
+    version: Count
+    position: Count
     name: str
     values: Float32Array = tensor("float32", 1)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
-from ..errors import ProtocolError, ShadowSyncError
+from ..errors import ExitCode, ProtocolError, ShadowSyncError
 from ..text.format import duration
 from .control.base import ErrorReply, Reply, ReplyType, Request, VerbTable, decode_error, encode_body
 from .control.verbs import CONTROL_VERBS
@@ -36,6 +36,10 @@ class RemoteError(ShadowSyncError):
 
     The exception has the text and the exit code of that error.
     """
+
+
+class ImpossibleReply(RemoteError):
+    """The other side answered a request with something that cannot be."""
 
 
 class ConnectionLost(ShadowSyncError):
@@ -74,7 +78,7 @@ class RpcChannel:
         self._refused = refused or self._log_refused
         self._verbs = verbs
         self._next_number = first_number
-        self._waiting: dict[int, tuple[str, asyncio.Future[Reply]]] = {}
+        self._waiting: dict[int, tuple[Request[Any], asyncio.Future[Reply]]] = {}
         self._working: set[int] = set()
         self._reply_messages = OrderedDict(
             (number, ReplyMessage(number=number, ok=True, body=encode_body(reply)))
@@ -87,7 +91,8 @@ class RpcChannel:
         """Send a request until it is answered; return the reply.
 
         Raises:
-            RemoteError: the other side answered with an error.
+            RemoteError: the other side answered with an error, or with something that cannot be; the latter
+                is an ImpossibleReply.
             ConnectionLost: the other side left, or did not answer within the timeout.
         """
         if self._closed:
@@ -96,7 +101,7 @@ class RpcChannel:
         verb = self._verbs.name_of(request)
         message = RequestMessage(number=number, verb=verb, body=encode_body(request))
         replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = verb, replied
+        self._waiting[number] = request, replied
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         try:
             while True:
@@ -129,17 +134,26 @@ class RpcChannel:
             self._refused(f"a {message.KIND} on the control link")
 
     def _receive_reply(self, reply_message: ReplyMessage) -> None:
-        verb, future = self._waiting.get(reply_message.number, ("", None))
-        if future is None or future.done():
+        request, future = self._waiting.get(reply_message.number, (None, None))
+        if request is None or future is None or future.done():
             return
+        verb = self._verbs.name_of(request)
         try:
-            if reply_message.ok:
-                future.set_result(self._verbs.decode_reply(verb, reply_message.body))
-            else:
+            if not reply_message.ok:
                 future.set_exception(_remote_error(decode_error(reply_message.body)))
+                return
+            reply = self._verbs.decode_reply(verb, reply_message.body)
+            request.require(reply)
         except ProtocolError as error:
-            self._refused(str(error))
-            future.set_exception(RemoteError(error.what, where=self.peer))
+            self._refuse_reply(future, error.what)
+        except ValueError as error:
+            self._refuse_reply(future, f"the reply to {verb}: {error}")
+        else:
+            future.set_result(reply)
+
+    def _refuse_reply(self, future: asyncio.Future[Reply], why: str) -> None:
+        self._refused(why)
+        future.set_exception(ImpossibleReply(why, where=self.peer))
 
     def _receive_request(self, message: RequestMessage) -> None:
         if message.number in self._working:
@@ -155,6 +169,8 @@ class RpcChannel:
             request = self._verbs.decode_request(message.verb, message.body)
         except ProtocolError as error:
             self._refused(str(error))
+            # It costs the sender, and nobody else.
+            error.exit_code = ExitCode.STOPPED_BY_DEATH
             reply_message = _error_reply(message.number, error)
         else:
             reply_message = await self._handled(message, request)

@@ -16,7 +16,7 @@ from ..types import MAX_LABELS, BatchId, Float32Array
 from .control.base import MAX_BATCHES, NamedRecords, Values
 from .control.orders import MAX_SPANS, MemberInfo
 from .control.profile import ProcessTrace
-from .field_checks import Count, Counts, Items, Real, Seconds, values_of
+from .field_checks import Count, Counts, Items, Seconds, Size, values_of
 from .messages import Delivery, WorkerMessage
 
 # --- from the trainer
@@ -33,7 +33,7 @@ class ConnectMembers:
 class BeginTraining:
     """Start of training."""
 
-    progressive: Annotated[tuple[tuple[int, int], ...], Items(MAX_SPANS)] = ()
+    progressive: Annotated[tuple[tuple[Count, Count], ...], Items(MAX_SPANS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +179,13 @@ class BatchAck:
     sequence: Count
     id: BatchId
     examples: Count
-    loss_sum: Real
-    positives: Real
-    weight: Real
-    finished_at: Real
+    loss_sum: Size
+    positives: Size
+    weight: Size
+    finished_at: Size
     left_out: str = ""
     replay: bool = False
-    others: Annotated[tuple[tuple[Real, Real], ...], Items(MAX_LABELS)] = ()
+    others: Annotated[tuple[tuple[Size, Size], ...], Items(MAX_LABELS)] = ()
 
     @classmethod
     def of(cls, worker: int, reader: str, delivery: Delivery, losses: Sequence[float]) -> BatchAck:
@@ -244,10 +244,10 @@ class WorkerHeartbeat:
 
     metrics: Counts
     process: Counts
-    threads: dict[str, tuple[Real, Real]]
+    threads: dict[str, tuple[Seconds, Seconds]]
     sent_bytes: Count = 0
     received_bytes: Count = 0
-    connections: dict[str, int] = field(default_factory=dict)
+    connections: dict[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

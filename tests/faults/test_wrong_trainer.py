@@ -1,4 +1,4 @@
-"""A trainer that says or pushes what cannot be: it costs that trainer, and not the job."""
+"""A trainer or reader that says what cannot be, or pushes it: that costs the node, and not the job."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from shadowsync.nodes.trainer.acknowledgements import AckSender
+from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.types import BatchId
+from shadowsync.pipeline.wire.control.base import Reply, Request
+from shadowsync.pipeline.wire.control.messages import SpanRead
+from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums
 from shadowsync.pipeline.wire.messages import Push
+from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.node_faults import Fault, is_here, once
 from shadowsync.tests.support.resumed import ClusterMaker
@@ -45,6 +51,74 @@ def acknowledged(**values: Any) -> Fault:
         patch.setattr(AckSender, "put", wrong)
 
     return plant
+
+
+def replied(kind: type[Reply], **values: Any) -> Fault:
+    """trainer-1 replies with other values."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        handle = TrainerRole.handle
+
+        async def wrong(self: TrainerRole, request: Request[Any]) -> Reply:
+            reply = await handle(self, request)
+            is_due = isinstance(reply, kind) and is_here("trainer-1")
+            return dataclasses.replace(reply, **values) if is_due else reply  # type: ignore[type-var]
+
+        patch.setattr(TrainerRole, "handle", wrong)
+
+    return plant
+
+
+def a_span_of_too_many(patch: pytest.MonkeyPatch) -> None:
+    """reader-1 says that a span has more batches than examples."""
+    call, due = RpcChannel.call, once("a span of too many batches", 1)
+
+    async def wrong(self: RpcChannel, request: Any, *, timeout_seconds: float) -> Any:
+        if isinstance(request, SpanRead) and is_here("reader-1") and due():
+            request = dataclasses.replace(request, batches=request.examples + 1)
+        return await call(self, request, timeout_seconds=timeout_seconds)
+
+    patch.setattr(RpcChannel, "call", wrong)
+
+
+NO_SCORES = np.full(7, np.nan).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (replied(DrainReply, progressive=NO_SCORES), "its scores: quality sums hold a number that is"),
+        (replied(EvalSums, sums=NO_SCORES), "its scores: quality sums hold a number that is"),
+        pytest.param(replied(EvalSums, sums=b"x"), "its scores: ", marks=pytest.mark.matrix),
+        pytest.param(
+            replied(DrainReply, applied_of=(BatchId(0, 0, 9, 9),)),
+            "not asked for",
+            marks=pytest.mark.matrix,
+        ),
+    ],
+    ids=["drain", "eval", "bytes", "applied"],
+)
+def test_a_reply_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fault: Fault, why: str) -> None:
+    own = in_process(faults=(fault,)).start()
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    said = [event.what for event in report.events if event.node == "trainer-1"]
+    assert said
+    assert said[0].startswith("sent what cannot be: ")
+    assert why in said[0]
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+    assert report.eval is not None
+
+
+def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> None:
+    own = in_process({"data": {"readers": 2}}, faults=(a_span_of_too_many,)).start()
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    said = [event.what for event in report.events if event.node == "reader-1"]
+    assert "batches of at most" in said[0]
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
 
 
 @pytest.mark.parametrize(

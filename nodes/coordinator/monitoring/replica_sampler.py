@@ -7,11 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ....pipeline.wire.control.orders import SampleReplica, SetSync
+from ....pipeline.types import is_finite
+from ....pipeline.wire.control.orders import FLOAT_BYTES, SampleReplica, SetSync
 from ..control.divergence import SAMPLED_ELEMENTS, Divergence
 from ..control.sync_control import ReplicaPoint, SyncControl
 from ..control.sync_law import SyncSettings
-from ..control_server import ControlServer
+from ..control_server import IMPOSSIBLE, ControlServer
 from ..state.membership import Member
 from ..state.progress import DivergenceCurve
 
@@ -82,7 +83,7 @@ class ReplicaSampler:
                 # Another trainer may join.
                 point_due = max(point_due, self._state.seconds() + IDLE_SECONDS)
                 continue
-            replicas = await self._sample(stride)
+            replicas = await self._sample(stride, dense_elements)
             now = self._state.seconds()
             if now >= point_due:
                 point_due = now + curve.period_seconds
@@ -91,16 +92,25 @@ class ReplicaSampler:
                 control.add(now, replicas)
                 await self._order(control.settings)
 
-    async def _sample(self, stride: int) -> dict[str, ReplicaPoint]:
-        """Return the replicas by trainer; none unless all replied."""
+    async def _sample(self, stride: int, elements: int) -> dict[str, ReplicaPoint]:
+        """Return the replicas by trainer; none unless all replied with finite values."""
         trainers = self._state.members.alive("trainer")
         replies = await self._server.call_all(trainers, SampleReplica(stride), REQUEST_SECONDS)
+        wanted = FLOAT_BYTES * len(range(0, elements, stride))
+        for trainer in trainers:
+            reply = replies.get(trainer.info.name)
+            if reply is not None and len(reply.values) != wanted:
+                del replies[trainer.info.name]
+                why = f"{IMPOSSIBLE}: a sample of {len(reply.values)} bytes instead of {wanted}"
+                self._server.mark_dead(trainer.info.token, why)
         if len(replies) < max(2, len(trainers)):
             return {}
-        return {
+        points = {
             name: ReplicaPoint(np.frombuffer(one.values, dtype=np.float32), one.iterations, one.rounds)
             for name, one in replies.items()
         }
+        # A model that has diverged is told by its losses.
+        return points if all(is_finite(point.values) for point in points.values()) else {}
 
     def _add_point(self, replicas: dict[str, ReplicaPoint]) -> None:
         sums = Divergence(len(replicas))

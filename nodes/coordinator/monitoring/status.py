@@ -162,7 +162,7 @@ def _progress(state: JobState) -> Progress:
 def sync_figures(state: ShownState, trainers: list[str], now: float) -> SyncFigures:
     """Return the figures of synchronization; `trainers` are the names of the living."""
     counts = [member.metrics for member in state.members.alive("trainer")]
-    some = [count for count in counts if count.get("rounds")]
+    means = [count.get("gap_sum", 0) / count["rounds"] for count in counts if count.get("rounds")]
     # Includes dead nodes: their work counts.
     everyone = state.members.everyone("trainer")
     gaps = [int(count["gap_open"]) for count in counts if "gap_open" in count]
@@ -170,7 +170,7 @@ def sync_figures(state: ShownState, trainers: list[str], now: float) -> SyncFigu
         rounds=_sum(everyone, "rounds"),
         incomplete_rounds=_sum(everyone, "incomplete_rounds"),
         gap_open=max(gaps, default=None),
-        gap_mean=sum(count["gap_sum"] / count["rounds"] for count in some) / len(some) if some else None,
+        gap_mean=sum(means) / len(means) if means else None,
         sent_bytes_per_second=state.rates.total(trainers, "sync_sent_bytes", now),
         received_bytes_per_second=state.rates.total(trainers, "sync_received_bytes", now),
         divergence=state.divergence.points[-1][1] if state.divergence.points else None,

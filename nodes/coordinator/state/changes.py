@@ -28,7 +28,7 @@ from ....pipeline.wire.control.messages import (
     TrainedBatches,
 )
 from ....pipeline.wire.control.orders import GroupView
-from ....pipeline.wire.field_checks import Count, Counts, Items, Real, Seconds
+from ....pipeline.wire.field_checks import MOST_EXAMPLES, Count, Counts, Items, Real, Seconds
 from ..ledger.records import LedgerTables
 from .job import JobState
 from .outcome import Conclusion, Scored, Stop
@@ -242,15 +242,35 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
     if read.replay:
         state.ledger.replay_read(state.members.require(token).info.name, read.epoch, read.span)
         return Effect(Done())
+    most = state.job.trainer.batch
+    fits = read.batches <= read.examples <= read.batches * most
+    if not fits or read.examples > _most_rows(state, read.span):
+        raise ValueError(
+            f"span {read.span} with {read.examples} examples in {read.batches} batches of at most {most}"
+        )
     counts = {"batches": read.batches, "examples": read.examples, "bad_rows": read.bad_rows}
     state.ledger.span_read(read.epoch, read.span, **counts, dropped_negatives=read.dropped_negatives)
     state.input.size.span_read(read.span, read.examples, read.bad_rows)
     return Effect(Done(), lambda tables: tables.span_read(read.epoch, read.span, **counts))
 
 
+def _most_rows(state: JobState, number: int) -> int:
+    """Return how many rows a span has at most; of some kinds its size says nothing.
+
+    Raises ValueError for a span that there is not.
+    """
+    try:
+        span = state.ledger.queue[number]
+    except KeyError:
+        raise ValueError(f"there is no span {number}") from None
+    return span.stop - span.start if span.kind in ("bytes", "offsets", "sorted") else MOST_EXAMPLES
+
+
 def _require_batch(state: JobState, batch: BatchId, examples: int) -> None:
     """Raise ValueError for a batch that no reader can have cut."""
     state.ledger.require_batch(batch, examples)
+    if batch.number >= _most_rows(state, batch.span):
+        raise ValueError(f"batch {tuple(batch)} is not in its span")
     if examples > (most := state.job.trainer.batch):
         raise ValueError(f"batch {tuple(batch)} with {examples} examples; a batch has at most {most}")
 

@@ -274,9 +274,8 @@ class JobState:
         balanced = self.phase is JobPhase.TRAINING and self.ledger.owed.is_settled
         if self.balancer is None or not balanced or "micro_batches" not in metrics:
             return None
-        counts = UpdateCounts(
-            now, int(metrics["iterations"]), int(metrics["dense_updates"]), float(metrics["micro_batches"])
-        )
+        batches, updates = int(metrics.get("iterations", 0)), int(metrics.get("dense_updates", 0))
+        counts = UpdateCounts(now, batches, updates, max(1.0, float(metrics["micro_batches"])))
         return self.balancer.record_heartbeat(name, counts)
 
     def acknowledge(
@@ -296,7 +295,8 @@ class JobState:
             # The loss of a batch that the model has seen before says nothing new.
             if not row.repeated:
                 sums = batch.loss_sum, batch.positives, batch.weight, batch.others
-                self.training_metrics.trained(name, now - batch.age_seconds, batch.examples, *sums)
+                trained_at = max(0.0, now - batch.age_seconds)
+                self.training_metrics.trained(name, trained_at, batch.examples, *sums)
         self._synced_iterations[member.info.token] = synced_iterations
         return rows
 

@@ -34,6 +34,9 @@ class Request(Generic[ReplyType]):
 
     __slots__ = ()
 
+    def require(self, reply: ReplyType) -> None:
+        """Raise ValueError for a reply that this request cannot have."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Done(Reply):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from ..field_checks import Bounds, Count, Items, Real
+from ..field_checks import MOST_EXAMPLES, Bounds, Count, Examples, Items, Size
 from .base import Done, Reply, Request
 
 MAX_PARAMETERS = 1 << 16
@@ -110,7 +110,7 @@ class LoopsReply(Reply):
     """All loops and modules that were ever there, and the streams of samples."""
 
     loops: Annotated[tuple[LoopRecord, ...], Items(MAX_LOOPS)]
-    divergence: Real | None = None
+    divergence: Size | None = None
     samples: tuple[SamplesRecord, ...] = ()
     modules: Annotated[tuple[ModuleRecord, ...], Items(MAX_LOOPS)] = ()
 
@@ -130,13 +130,13 @@ class TakeSamples(Request["SamplesReply"]):
     """
 
     stream: str
-    size: Annotated[int, Bounds(1)]
-    span: Annotated[int, Bounds(1)]
+    size: Annotated[int, Bounds(1, MOST_EXAMPLES)]
+    span: Annotated[int, Bounds(1, MOST_EXAMPLES)]
     seed: Count | None
     epochs: Count
     epoch: Count | None
-    finished: Count
-    received: Count | None = None
+    finished: Examples
+    received: Examples | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +158,4 @@ class EndSamples(Request[Done]):
     """A loop ends its pass; what it has not trained is given out again."""
 
     stream: str
-    finished: Count
+    finished: Examples

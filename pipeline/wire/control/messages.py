@@ -8,18 +8,16 @@ from typing import Annotated, Any, Final, TypeAlias
 from ...data.span import Span
 from ...errors import ExitCode
 from ...types import MAX_LABELS, BatchId
-from ..field_checks import Bounds, Count, Items, Real, Seconds
+from ..field_checks import Bounds, Count, Examples, Items, Seconds
 from .base import MAX_BATCHES, Done, Reply, Request
 
 BatchIds: TypeAlias = Annotated[tuple[BatchId, ...], Items(MAX_BATCHES)]
 
 
-# Sums over many messages of these stay integers of 64 bits, finite numbers, and times of a job.
-MOST_EXAMPLES: Final = 1 << 44
+# Sums over many messages of these stay finite.
 MOST_SUM: Final = 1e48
-MOST_SECONDS: Final = 1e9
-Examples = Annotated[int, Bounds(0, MOST_EXAMPLES)]
 Sum = Annotated[float, Bounds(0.0, MOST_SUM)]
+Rate = Annotated[float, Bounds(0.0, 1.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class HelloReply(Reply):
     folder: str
     plan: dict[str, Any]
     late: bool = False
-    label_rates: Annotated[tuple[Annotated[float, Bounds(0, 1)], ...], Items(MAX_LABELS)] = ()
+    label_rates: Annotated[tuple[Rate, ...], Items(MAX_LABELS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,7 @@ class NodeFacts:
 
     rows: Count = 0
     plan_digest: str = ""
-    pieces: tuple[tuple[int, int, int], ...] = ()
+    pieces: tuple[tuple[Count, Count, Count], ...] = ()
     dense_elements: Count = 0
     precision: str = ""
     weights_digest: str = ""
@@ -90,7 +88,7 @@ class NodeFacts:
     recenters: bool = False
     optimizer_state: Annotated[tuple[tuple[str, Count], ...], Items(MAX_BATCHES)] = ()
     needs_peers: bool = False
-    elastic: tuple[Real, Real] | None = None
+    elastic: tuple[Rate, Rate] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,7 @@ class TrainedBatch:
     loss_sum: Sum
     positives: Sum
     weight: Sum
-    age_seconds: Annotated[float, Bounds(0.0, MOST_SECONDS)]
+    age_seconds: Seconds
     others: Annotated[tuple[tuple[Sum, Sum], ...], Items(MAX_LABELS)] = ()
 
 

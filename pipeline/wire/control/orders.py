@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 from ...checkpoint.files import FileEntry
 from ...data.span import Span
 from ...errors import ExitCode
-from ..field_checks import Bounds, Count, Counts, Items, Seconds
+from ..field_checks import MAX_INTEGER, Bounds, Count, Counts, Examples, Items, Seconds
 from .base import Done, Reply, Request, Values
-from .messages import BatchIds
+from .messages import BatchIds, Rate
 
 MAX_FILES = 1 << 16
 MAX_SPANS = 1 << 16
 MAX_RANGES = 1 << 14
 MAX_MICRO_BATCHES = 64
+FLOAT_BYTES = 4
 
 FileEntries: TypeAlias = Annotated[tuple[FileEntry, ...], Items(MAX_FILES)]
 # Ranges of batches: epoch, span, first number, number after the last.
@@ -38,7 +40,7 @@ class GroupView:
     """Members of the trainers' group in one generation."""
 
     generation: Count
-    members: tuple[int, ...]
+    members: tuple[Count, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Begin(Request[Done]):
     """Start of training."""
 
     examples: Count = 0
-    progressive: Annotated[tuple[tuple[int, int], ...], Items(MAX_SPANS)] = ()
+    progressive: Annotated[tuple[tuple[Count, Count], ...], Items(MAX_SPANS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,17 @@ class FindLacking(Request["LackingBatches"]):
     """Find the batches in these ranges that the node lacks."""
 
     ranges: BatchRanges
+
+    def require(self, reply: LackingBatches) -> None:
+        """See `Request`: what a node lacks is among what it was asked for."""
+        if reply.examined > len(self.ranges):
+            raise ValueError(f"{reply.examined} ranges examined of {len(self.ranges)}")
+        asked = sorted(self.ranges[: reply.examined])
+        for found in reply.ranges:
+            place = bisect_right(asked, (*found[:3], MAX_INTEGER)) - 1
+            span, start, stop = found[:2], *found[2:]
+            if place < 0 or asked[place][:2] != span or not start < stop <= asked[place][3]:
+                raise ValueError(f"it lacks batches {start} to {stop} of {span}, which it was not asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +202,11 @@ class Drain(Request["DrainReply"]):
     batches: BatchIds = ()
     leaving: bool = False
 
+    def require(self, reply: DrainReply) -> None:
+        """See `Request`: a node has applied some of the batches that it was asked for."""
+        if others := set(reply.applied_of) - set(self.batches):
+            raise ValueError(f"it applied batch {tuple(min(others))}, which it was not asked for")
+
 
 @dataclass(frozen=True, slots=True)
 class DrainReply(Reply):
@@ -204,8 +222,8 @@ class DrainReply(Reply):
     """
 
     counts: Counts
-    sequences: dict[str, int]
-    in_flight: Count = 0
+    sequences: dict[str, Count]
+    in_flight: Examples = 0
     progressive: Values = b""
     applied_of: BatchIds = ()
     stopped: bool = True
@@ -236,6 +254,12 @@ class ReadReplica(Request["ReplicaValues"]):
     start: Count
     stop: Count
     name: str = ""
+
+    def require(self, reply: ReplicaValues) -> None:
+        """See `Request`: as many elements as were asked for."""
+        wanted = self.stop - self.start
+        if len(reply.values) != FLOAT_BYTES * wanted:
+            raise ValueError(f"{len(reply.values)} bytes for {wanted} elements")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +307,7 @@ class SetSync(Request[Done]):
     """Settings of the synchronization; rate 0 means unchanged."""
 
     gap: Annotated[int, Bounds(1)]
-    elastic_rate: Annotated[float, Bounds(0.0, 1.0)]
+    elastic_rate: Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +381,8 @@ class Evaluate(Request["EvaluateReply"]):
 class EvaluateReply(Reply):
     """All of the pass is scored."""
 
-    examples: Count
-    bad_rows: Count
+    examples: Examples
+    bad_rows: Examples
 
 
 @dataclass(frozen=True, slots=True)

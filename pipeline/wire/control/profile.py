@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..field_checks import Count, Counts, Items, Real, Seconds
+from ..field_checks import Count, Counts, Items, Seconds
 from .base import Reply, Request
 
 MAX_MARKS = 1 << 18
@@ -29,11 +29,11 @@ class MeasureReply(Reply):
         sampled: the counts wakes, locked_wakes and stalled_seconds.
     """
 
-    clock: Real
+    clock: Seconds
     machine: str
     cores: Count
     counts: Counts
-    threads: dict[str, tuple[Real, Real]]
+    threads: dict[str, tuple[Seconds, Seconds]]
     sampled: Counts
 
 
@@ -42,6 +42,13 @@ class Trace(Request["TraceReply"]):
     """A node traces itself for so long."""
 
     seconds: Seconds
+
+    def require(self, reply: TraceReply) -> None:
+        """See `Request`: every mark names an activity and a thread that are there."""
+        for process in reply.processes:
+            for name, thread, *_ in process.marks:
+                if name >= len(process.names) or thread >= len(process.threads):
+                    raise ValueError(f"a mark of activity {name} on thread {thread}, which it does not name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class ProcessTrace:
     pid: Count
     names: tuple[str, ...]
     threads: tuple[str, ...]
-    marks: Annotated[tuple[tuple[int, int, int, int], ...], Items(MAX_MARKS)]
+    marks: Annotated[tuple[tuple[Count, Count, Count, Count], ...], Items(MAX_MARKS)]
 
 
 @dataclass(frozen=True, slots=True)

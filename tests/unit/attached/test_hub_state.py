@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from shadowsync.attached.errors import AttachError
 from shadowsync.attached.hub.ledger import ENDED, LEDGER_FILE, HubLedger
 from shadowsync.attached.hub.state import HubState, first_difference
 from shadowsync.attached.job import loop_job, require_settings
 from shadowsync.nodes.coordinator.state.membership import Member
 from shadowsync.pipeline.errors import ClusterError, JobFileError
+from shadowsync.pipeline.models.flat import FlatLayout
 from shadowsync.pipeline.wire.control.loops import ParameterShape
 from shadowsync.pipeline.wire.control.messages import Hello, NodeFacts
 from shadowsync.pipeline.wire.field_checks import Counts
+from torch import nn
 
 LAYOUT = (ParameterShape("a", (2, 3)), ParameterShape("b", (3,)))
 
@@ -31,7 +34,7 @@ def hello(own: HubState, token: str, role: str = "trainer") -> Member:
 
 def begun(own: HubState, token: str, **facts: Any) -> Member:
     member = hello(own, token)
-    own.get_ready(member, NodeFacts(dense_elements=16, **facts))
+    own.get_ready(member, NodeFacts(dense_elements=32, **facts))
     own.begin(member)
     return member
 
@@ -47,6 +50,22 @@ def test_loops_get_indices_that_nobody_had() -> None:
         hello(own, "2")
     with pytest.raises(ClusterError, match=r"loop-1 was declared dead \(was silent\)"):
         own.members.require("2")
+
+
+def test_a_loop_has_as_many_elements_as_its_parameters() -> None:
+    """Otherwise no checkpoint could be made of what it sends."""
+    own = state()
+    member = hello(own, "1")
+    own.offer(member, LAYOUT)
+    for wrong in (0, 9, 16, 33, 2**62):
+        with pytest.raises(ClusterError, match=f"{wrong} elements; the parameters have 32"):
+            own.get_ready(member, NodeFacts(dense_elements=wrong))
+    assert not member.ready
+    module = nn.Module()
+    for one in LAYOUT:
+        module.register_parameter(one.name, nn.Parameter(torch.zeros(one.shape)))
+    own.get_ready(member, NodeFacts(dense_elements=FlatLayout(module).numel))
+    assert member.ready
 
 
 def test_who_does_not_belong_to_a_hub() -> None:

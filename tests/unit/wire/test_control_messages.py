@@ -37,6 +37,7 @@ from shadowsync.pipeline.wire.field_checks import (
     MAX_KEYS,
     MAX_TABLE_VALUES,
     MAX_TEXT_CHARACTERS,
+    MOST_COUNT,
     Bounds,
     fields_of,
 )
@@ -66,7 +67,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     str: st.text(max_size=8),
     bytes: st.binary(max_size=16),
-    int | float: st.integers(0, MAX_INTEGER) | st.floats(0, MAX_INTEGER / 2),
+    int | float: st.integers(0, MOST_COUNT) | st.floats(0, MOST_COUNT),
     BatchId: BATCH_IDS,
     FileEntry: st.builds(
         FileEntry, st.just("a.bin"), st.integers(0, 9), st.just("0" * 64), st.text(max_size=8)
@@ -82,10 +83,11 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         inner, bound = arguments
-        if isinstance(bound, Bounds) and inner is float and math.isfinite(bound.most):
-            return st.floats(bound.least, bound.most)
+        if isinstance(bound, Bounds) and inner is float:
+            within = (None if math.isinf(limit) else limit for limit in (bound.least, bound.most))
+            return st.floats(*within, allow_nan=False, allow_infinity=False)
         if isinstance(bound, Bounds):
-            return values(inner).filter(lambda value: bound.least <= value <= bound.most)
+            return st.integers(math.ceil(bound.least), math.floor(bound.most))
         return values(inner)
     if origin is typing.Literal:
         return st.sampled_from(arguments)

@@ -15,7 +15,14 @@ from hypothesis.extra.numpy import arrays
 from shadowsync.pipeline.errors import ProtocolError
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire import frames as frames_module
-from shadowsync.pipeline.wire.field_checks import MAX_INTEGER, Counts
+from shadowsync.pipeline.wire.field_checks import (
+    MAX_INTEGER,
+    MOST_COUNT,
+    MOST_EXAMPLES,
+    Count,
+    Counts,
+    Factor,
+)
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import (
     MESSAGES,
@@ -31,6 +38,7 @@ from shadowsync.pipeline.wire.schema import Message, TensorField
 from shadowsync.tests.support.batches import BATCH_IDS
 
 INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
+COUNTS = st.integers(0, MAX_INTEGER)
 BODIES = st.dictionaries(
     st.text(max_size=8),
     st.recursive(
@@ -42,15 +50,15 @@ BODIES = st.dictionaries(
 )
 
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    int: INTEGERS,
+    Count: COUNTS,
+    Factor: st.floats(0, MOST_EXAMPLES),
     bool: st.booleans(),
-    float: st.floats(allow_nan=False),
     str: st.text(max_size=200),
-    tuple[int, ...]: st.lists(INTEGERS, max_size=5).map(tuple),
+    tuple[Count, ...]: st.lists(COUNTS, max_size=5).map(tuple),
     BatchId: BATCH_IDS,
     dict[str, Any]: BODIES,
     list[Any]: BODIES.map(lambda body: list(body.values())),
-    Counts: st.dictionaries(st.text(max_size=8), st.integers(0, MAX_INTEGER) | st.floats(0, MAX_INTEGER / 2)),
+    Counts: st.dictionaries(st.text(max_size=8), st.integers(0, MOST_COUNT) | st.floats(0, MOST_COUNT)),
 }
 
 
@@ -63,7 +71,7 @@ def messages() -> st.SearchStrategy[Message]:
     """Any message of any kind, with whatever its fields may hold."""
     kinds = []
     for schema in MESSAGES.values():
-        hints = typing.get_type_hints(schema.cls)
+        hints = typing.get_type_hints(schema.cls, include_extras=True)
         fields = {name: VALUES[hints[name]] for name, _ in schema.header}
         fields |= {field.name: tensors(field) for field in schema.tensors}
         kinds.append(st.builds(schema.cls, **fields))

@@ -63,6 +63,19 @@ def test_workers_are_served_in_turn() -> None:
     assert numbers(state.deliveries(0.0)) == [(A, 1, 0), (B, 1, 1), (A, 2, 2), (B, 2, 3), (A, 3, 4)]
 
 
+def test_a_credit_beyond_what_a_worker_may_have_gives_no_more_than_that() -> None:
+    """Nobody takes what is of others."""
+    state = DeliveryState(PLENTY, window=2)
+    for number in range(6):
+        state.offer(TRAINING, make_batch(number))
+    state.credit(A, credit(2**62))
+    assert numbers(state.deliveries(0.0)) == [(A, 1, 0), (A, 2, 1)]
+    state.credit(B, credit(2))
+    assert numbers(state.deliveries(0.0)) == [(B, 1, 2), (B, 2, 3)]
+    state.credit(A, credit(3, received=2, done=1))
+    assert numbers(state.deliveries(0.0)) == [(A, 3, 4)]
+
+
 def test_an_older_credit_changes_nothing() -> None:
     state = state_with(*range(6))
     state.credit(A, credit(4))
