@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -96,8 +97,13 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
         CheckpointError: rows were scored, but no logit is finite.
     """
     where = "the columns"
+    schema = input_schema(model.job, model.id_classes)
     try:
-        given = _columns_of(columns, where) if isinstance(columns, list) else columns
+        given: Any = _columns_of(columns, where) if isinstance(columns, list) else columns
+        needed = set(schema.inputs.sources)
+        if hasattr(given, "loc") and needed <= {*given.columns, *given.index.names}:
+            # Of pandas: what is not needed may be there twice, or hold anything.
+            given = given.loc[:, [name in needed for name in given.columns]]
         if isinstance(given, dict):
             given = {name: value_array(own) if isinstance(own, list) else own for name, own in given.items()}
         table = pa.table(given)
@@ -107,7 +113,7 @@ def predict_columns(model: ScoringModel, columns: Any) -> Float32Array:
             where=where,
             remedy="give columns of equal length, each with values of one type",
         ) from error
-    rows = _rows_of_table(table, input_schema(model.job, model.id_classes), where)
+    rows = _rows_of_table(_with_missing(table, schema), schema, where)
     scorer = _Scorer(model)
     scores = probability_of(scorer.logits_of(rows))
     scorer.check()
@@ -126,6 +132,17 @@ def _columns_of(rows: list[Any], where: str) -> dict[str, list[Any]]:
                 raise DataError(f"row {at} has no {name!r}, which others have", where=where, remedy=remedy)
             values.append(row[name])
     return columns
+
+
+def _with_missing(table: pa.Table, schema: InputSchema) -> pa.Table:
+    """Return a table whose columns of ids without any value have no type: pandas makes them float64."""
+    for name, kind in schema.kinds_in_file.items():
+        if kind not in ("categorical", "multi_hot") or table.column_names.count(name) != 1:
+            continue
+        at, column = table.schema.get_field_index(name), table.column(name)
+        if pa.types.is_floating(column.type) and pc.all(pc.is_null(column, nan_is_null=True)).as_py():
+            table = table.set_column(at, name, pa.nulls(len(table)))
+    return table
 
 
 def _rows_of_table(table: pa.Table, schema: InputSchema, where: str) -> InputRows:
