@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class SumModel:
         tree = {"format": "parquet", "path": "x", "columns": COLUMNS}
         self.job = job_of_tree({"data": tree, "model": {"name": "dlrm", "table_rows": 100_000}})
         self.id_classes: Mapping[str, IdClass] = {"user": "text", "tags": "text"}
+        self.folder = Path("x")
 
     def ids_without_row(self, batch: Batch) -> dict[str, tuple[int, int]]:  # noqa: ARG002
         """None: it has no tables."""
