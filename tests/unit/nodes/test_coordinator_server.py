@@ -32,6 +32,7 @@ from shadowsync.pipeline.wire.control.messages import (
     NodeFacts,
     NodeFailed,
     Ready,
+    StatusReply,
 )
 from shadowsync.pipeline.wire.control.orders import Begin, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
@@ -334,6 +335,12 @@ def test_a_silent_node_hears_first_that_it_is_dead(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
+async def _dead(handler: RequestHandler) -> tuple[str, ...]:
+    reply = await handler.handle(SUPERVISOR, GetStatus(), 1)
+    assert isinstance(reply, StatusReply)
+    return reply.dead
+
+
 def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_path: Path) -> None:
     async def work(server: CoordinatorServer, client: Client) -> None:
         del client
@@ -341,11 +348,11 @@ def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_p
         state.start_members()
         state.begin_training({})
         server.mark_dead(TOKEN, "was silent for 15 s")
-        assert (await handler.handle(SUPERVISOR, GetStatus(), 1)).dead == (TOKEN,)
+        assert await _dead(handler) == (TOKEN,)
         await handler.handle(
             "token-new", Hello("trainer", "token-new", state.job.digest, "", 1, "host", TOKEN), 1
         )
-        assert (await handler.handle(SUPERVISOR, GetStatus(), 2)).dead == ()
+        assert await _dead(handler) == ()
         exited = ChildExited(TOKEN, "trainer", "exit code 3", ExitCode.DATA)
         await handler.handle(SUPERVISOR, exited, 3)
         heir = state.members.find("token-new")
