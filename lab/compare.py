@@ -6,10 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ..nodes.runtime.process import files_of
 from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError
 from ..pipeline.jobfile.load import load_resolved
 from ..pipeline.jobfile.named_code import code_of, require_trusted
+from ..pipeline.open_files import require_files
 from ..pipeline.report.run_folder import create_run_folder
 from .markdown import print_table
 from .plan import JOBS, RUNS, check, make_plan
@@ -37,6 +39,7 @@ def resume_comparison(folder: Path, console: Console, print_line: PrintLine, *, 
     for run in comparison.missing():
         job = load_resolved(folder / JOBS / f"{run.name}.json")
         require_trusted(code_of(job), str(folder), trust=trust)
+        require_files(files_of(job))
         directory = job.run.directory
         if Path(directory) != (folder / RUNS).absolute():
             raise JobFileError(

@@ -28,14 +28,15 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def require_files() -> None:
-    """Check that this process may open as many files as ZeroMQ opens at once.
+def require_files(files: int = OF_ZEROMQ) -> None:
+    """Check that this process may open `files` more.
 
-    ZeroMQ aborts the process where it may not. Raises ResourceError.
+    ZeroMQ aborts the process if it cannot open its first ones, and later tries for ever to connect. Raises
+    ResourceError.
     """
     opened: list[int] = []
     try:
-        for _ in range(OF_ZEROMQ):
+        for _ in range(files):
             opened.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         raise files_error() from error

@@ -19,6 +19,7 @@ from ray.util.placement_group import (
 )
 
 from ...pipeline.errors import ClusterError
+from ...pipeline.open_files import require_files
 from ...pipeline.text.format import duration
 from ...pipeline.wire.endpoints import host_of
 from .bundles import Bundle, shortage
@@ -27,6 +28,8 @@ from .submitting import HOW_TO_SUBMIT, given_address
 ANSWER_SECONDS = 5.0
 # From one look at a placement group to the next; Ctrl-C is heeded between them.
 LOOK_SECONDS = 0.5
+# Of a driver: those that it has once it is connected, and as many for its actors. Ray aborts without them.
+FILES = 48
 
 
 @contextmanager
@@ -34,8 +37,9 @@ def connected() -> Iterator[None]:
     """Be a driver of the cluster within a block.
 
     Call it on the main thread before the handlers of signals are set, because Ray sets its own. Raises
-    ClusterError if there is no cluster.
+    ClusterError if there is no cluster, ResourceError if this process may open too few files.
     """
+    require_files(FILES)
     address = given_address()
     _require_answer(address)
     try:

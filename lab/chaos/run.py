@@ -10,9 +10,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
+from ...nodes.runtime.process import files_of
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError, ExitCode
+from ...pipeline.open_files import require_files
 from ...pipeline.text.format import count, counted
 from .faulted_job import FaultedJob, JobRunner
 from .ledger_check import problems_of, recovery_seconds
@@ -102,10 +104,12 @@ def run_chaos(
     """Run all jobs; write the results to chaos.json.
 
     Jobs without faults come in between, so that a drift of the machine affects both kinds alike. `source` is
-    the job's file, and the settings that override it. Raises ClusterError if a clean job does not end well.
+    the job's file, and the settings that override it. Raises ClusterError if a clean job does not end well,
+    ResourceError if its processes may open too few files.
     """
     if why := not_judged(plan.clean_runs):
         print_line(why)
+    require_files(files_of(job))
     nodes = {**job.expected, "coordinator": 1}
     start_seconds = START_TIMEOUTS * job.run.start_timeout_seconds
     runner = JobRunner(source, nodes, directory, plan.hang_seconds, start_seconds)

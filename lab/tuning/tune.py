@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...nodes.runtime.process import files_of
 from ...pipeline.atomic_file import atomic_file
 from ...pipeline.checkpoint.manifest import remove_all
 from ...pipeline.config.job import Job
@@ -17,6 +18,7 @@ from ...pipeline.errors import ExitCode
 from ...pipeline.input.plan import plan_input
 from ...pipeline.jobfile.load import load_resolved
 from ...pipeline.jobfile.named_code import code_in, code_of, require_trusted
+from ...pipeline.open_files import require_files
 from ...pipeline.report.run_folder import create_run_folder
 from ...pipeline.text.format import count, number
 from ...pipeline.text.markdown import markdown_table, plain
@@ -74,6 +76,7 @@ def resume_study(
         record.trials = trials
         write_json(folder / JSON_NAME, record)
     base = load_resolved(folder / BASE_NAME)
+    require_files(files_of(base))
     space = parse_space(record.search)
     study = Study(space, record.rules, folder / JOURNAL)
     tried = [{one.key: value} for one in space for value in one.examples()]

@@ -120,7 +120,7 @@ class ControlServer(JobWaits, ABC):
 
         `bound` is the address of a dead coordinator, where its nodes look for the new one.
         """
-        self._context = self._process.zmq_context()
+        self._context = self._process.zmq_context(self.settings.job)
         self._authenticator = start_authenticator(self._context, self.count_refused_connection)
         self._socket = socket = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         configure_socket(socket)

@@ -75,7 +75,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._former = former
         self._heir: Node | None = None
-        self._context = former._context if former is not None else self._process.zmq_context()
+        self._context = former._context if former else self._process.zmq_context(settings.job)
         self._received_at = self._loop.time()
         self._dead_because = ""
         self._used_before = process_metrics()["cpu_seconds"] if former is not None else 0.0
@@ -339,8 +339,9 @@ class Node:
         code = error.exit_code if isinstance(error, ShadowSyncError) else ExitCode.INTERNAL
         if self._joined:
             with contextlib.suppress(ConnectionLost, RemoteError):
-                what, bad_rows = describe(error)[:MAX_ERROR_CHARACTERS], self._metrics().get("bad_rows", 0)
-                failed = NodeFailed(what, code, int(bad_rows))
+                # Of the role alone: those of the process are read from a file, and too many may be open.
+                bad_rows = int(self.role.metrics().get("bad_rows", 0))
+                failed = NodeFailed(describe(error)[:MAX_ERROR_CHARACTERS], code, bad_rows)
                 await self._channel.call(failed, timeout_seconds=2.0)
 
     def _install_signals(self) -> None:

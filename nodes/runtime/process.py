@@ -26,6 +26,8 @@ from .health import health_path
 if TYPE_CHECKING:
     import zmq
 
+    from ...pipeline.config.job import Job
+
 GRACE_SECONDS = 12.0
 # Of equal warnings, and how many texts are remembered for that.
 REPEAT_SECONDS = 10.0
@@ -261,6 +263,23 @@ def exit_status_text(code: int | None) -> str:
     return f"exit code {code}"
 
 
+def files_of(job: Job) -> int:
+    """Return how many files a process of the job opens at most, beyond those it starts with.
+
+    The largest of supervisor, coordinator, embedding node and trainer; others open fewer. With connections of
+    ZeroMQ come a few descriptors for its threads, the log, and the files that are open for a moment.
+    """
+    nodes, trainer = job.expected, job.trainer
+    trainers, workers = nodes["trainer"], trainer.workers
+    of_worker = 3 + 3 * nodes["embedding"] + 2 * nodes["reader"]
+    return max(
+        10 + 3 * (1 + sum(nodes.values())),
+        20 + sum(nodes.values()),
+        22 + 2 * trainers * workers + 2 * job.embedding.threads,
+        18 + of_worker * workers + 3 * nodes["sync"] + 3 * (trainers - 1),
+    )
+
+
 HEARTBEAT_SECONDS = 0.5
 
 
@@ -276,15 +295,15 @@ class ProcessHooks:
 
     heartbeat_seconds = HEARTBEAT_SECONDS
 
-    def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
+    def zmq_context(self, job: Job) -> zmq.Context[zmq.Socket[bytes]]:
         """Return the context of all of the node's sockets.
 
-        The node terminates it at its end.
+        The node terminates it at its end. Raises ResourceError if the process may open too few files.
         """
         # The relay and processes that check or start others do not need it.
         import zmq
 
-        require_files()
+        require_files(files_of(job))
         return zmq.Context(io_threads=1)
 
     def on_interrupt(

@@ -19,6 +19,7 @@ from uuid import uuid4
 from ...pipeline.config.job import Job
 from ...pipeline.data.kafka_client import require_topics_usable
 from ...pipeline.errors import ClusterError, ExitCode, ProtocolError, ResourceError, ShadowSyncError
+from ...pipeline.open_files import require_files
 from ...pipeline.performance.count_law import CountRules
 from ...pipeline.wire.control.base import Done, Reply, Request
 from ...pipeline.wire.control.messages import ChildExited, ChildExitedReply, GetStatus
@@ -28,7 +29,7 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.rpc_client import open_channel
 from ...pipeline.wire.tasks import background, race
-from ..runtime.process import exit_status_text, exit_when_parent_dies
+from ..runtime.process import exit_status_text, exit_when_parent_dies, files_of
 from ..runtime.role import SILENT_TIMEOUTS
 from ..runtime.settings import metrics_ports
 from .autoscaling import keep_scaled, require_scalable
@@ -121,6 +122,7 @@ class Supervisor:
         if self._supervised:
             exit_when_parent_dies(loop, self.interrupt)
         try:
+            require_files(files_of(self._job))
             self._job_file.write_text(self._job.model_dump_json(), encoding="utf-8")
             await self._check()
             await race(self._launcher.open(self._job), self._stopping.wait())

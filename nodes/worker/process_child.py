@@ -22,6 +22,7 @@ from ...pipeline.data.span import from_runs
 from ...pipeline.embedding.placement.plan import TablePlan
 from ...pipeline.errors import ExitCode, ShadowSyncError, describe
 from ...pipeline.metrics.quality import QualitySums
+from ...pipeline.open_files import require_files
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.sockets import Waker
 from ...pipeline.wire.worker_messages import (
@@ -80,6 +81,7 @@ class WorkerProcessMain:
         torch.set_num_threads(1)
         tune_malloc()
         self._config = config
+        require_files()
         self._zmq_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._channel = open_worker_end(self._zmq_context, config.endpoint)
         memory = SharedMemory.attach(config.descriptor)

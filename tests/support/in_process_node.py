@@ -25,6 +25,7 @@ from shadowsync.nodes.runtime.main_loop import run_pause_aware
 from shadowsync.nodes.runtime.node import Node
 from shadowsync.nodes.runtime.process import JsonLines, ProcessHooks
 from shadowsync.nodes.runtime.settings import NodeSettings
+from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.errors import ExitCode, ShadowSyncError
 from shadowsync.pipeline.report.model import Report
 
@@ -264,7 +265,7 @@ class InProcess(ABC, ProcessHooks):
             self._loop.call_soon_threadsafe(self._task.cancel)
         self.on_killed(self)
 
-    def zmq_context(self) -> zmq.Context[zmq.Socket[bytes]]:
+    def zmq_context(self, job: Job) -> zmq.Context[zmq.Socket[bytes]]:  # noqa: ARG002
         """See `ProcessHooks`."""
         return self._context
 

@@ -1,45 +1,15 @@
-"""Processes that may open few files: a named error, exit code 8, no traceback and no hang."""
+"""The limit of files that a process may have open: raised, and its error known."""
 
 from __future__ import annotations
 
 import errno
 import os
 import resource
-import subprocess
-from pathlib import Path
 
 import pytest
 import zmq
-from shadowsync.nodes.runtime.process import CLI, python
-from shadowsync.pipeline.errors import ClusterError, ExitCode
+from shadowsync.pipeline.errors import ClusterError
 from shadowsync.pipeline.open_files import MOST_NEEDED, raise_limit, too_many_files
-from shadowsync.tests.support.runs import small_job, write_job
-
-TEXT = "too many open files: a process may have"
-
-
-def limited(files: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """What a command says that may open so few files."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-    return subprocess.run(
-        python(CLI, *words), preexec_fn=limit, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-@pytest.mark.parametrize(("files", "trainers"), [(24, 1), (24, 8), (48, 8)])
-def test_a_job_says_that_it_may_open_too_few_files(
-    click_log: Path, tmp_path: Path, files: int, trainers: int
-) -> None:
-    more = {"trainer": {"count": trainers}}
-    job = write_job(tmp_path / "job.toml", small_job(click_log, tmp_path / "runs"), more)
-    done = limited(files, "run", str(job), "--quiet")
-    assert done.returncode == ExitCode.RESOURCES, done.stderr
-    assert TEXT in done.stderr
-    assert "ulimit -n" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_the_limit_is_raised_to_what_the_system_permits(monkeypatch: pytest.MonkeyPatch) -> None:
