@@ -28,6 +28,15 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def most_of_files(most: int, share: int) -> int:
+    """Return `most`, or less if this process may open few files.
+
+    It is at most one of every `share` files.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, soft // share)
+
+
 def require_files(files: int = OF_ZEROMQ) -> None:
     """Check that this process may open `files` more.
 

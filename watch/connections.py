@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from ..pipeline.open_files import most_of_files
 from ..pipeline.wire.refusals import CountedLog
 
 BEGIN_SECONDS: Final = 10.0
@@ -260,7 +260,4 @@ def most_connections(most: int) -> int:
 
     At most `most`, and fewer in a process that may open few files.
     """
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors == resource.RLIM_INFINITY:
-        return most
-    return max(FEWEST, min(most, descriptors // SHARE_OF_DESCRIPTORS))
+    return max(FEWEST, most_of_files(most, SHARE_OF_DESCRIPTORS))

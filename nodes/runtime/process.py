@@ -264,10 +264,11 @@ def exit_status_text(code: int | None) -> str:
 
 
 def files_of(job: Job) -> int:
-    """Return how many files a process of the job opens at most, beyond those it starts with.
+    """Return how many files a process of the job opens at most.
 
-    The largest of supervisor, coordinator, embedding node and trainer; others open fewer. With connections of
-    ZeroMQ come a few descriptors for its threads, the log, and the files that are open for a moment.
+    Those that it starts with come on top. The largest of supervisor, coordinator, embedding node and trainer;
+    others open fewer. With connections of ZeroMQ come a few descriptors for its threads, the log, and the
+    files that are open for a moment.
     """
     nodes, trainer = job.expected, job.trainer
     trainers, workers = nodes["trainer"], trainer.workers

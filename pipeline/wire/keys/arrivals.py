@@ -20,12 +20,16 @@ from typing import Any, Final
 
 import zmq
 
+from ...open_files import most_of_files
+
 # Room for a message's header, and for messages beside the largest one.
 HEADER_ROOM: Final = 1 << 18
 LEAST_OF_STRANGERS: Final = 4 << 20
 # Strangers may hold so many of the largest messages in all: peers that connect again send at once.
 MESSAGES_OF_STRANGERS: Final = 2
 MOST_STRANGERS: Final = 512
+# Of the files that the process may open: ZeroMQ accepts some hundred before one is shut down.
+SHARE_OF_STRANGERS: Final = 4
 # A stranger on a fast link sends some megabytes within this time.
 STRANGER_SECONDS: Final = 0.01
 # Looking at one connection takes 2 us, so many strangers cost a few percent of one core.
@@ -91,6 +95,7 @@ class Arrivals:
     def __init__(self, largest: int, of_place: int, of_strangers: int | None = None) -> None:
         self.largest = largest
         self.is_watched = False
+        self._most_strangers = most_of_files(MOST_STRANGERS, SHARE_OF_STRANGERS)
         self._of_place = of_place
         few = max(LEAST_OF_STRANGERS, MESSAGES_OF_STRANGERS * largest)
         self._of_strangers = few if of_strangers is None else of_strangers
@@ -127,10 +132,10 @@ class Arrivals:
         self.forget(descriptor)
         self._connections[descriptor] = Accepted(descriptor, cookie)
         strangers = self._strangers()
-        if len(strangers) <= MOST_STRANGERS:
+        if len(strangers) <= self._most_strangers:
             return None
         return self._shut_down(
-            strangers[0], f"more than {MOST_STRANGERS} are open without a place in the job"
+            strangers[0], f"more than {self._most_strangers} are open without a place in the job"
         )
 
     def forget(self, descriptor: int) -> None:

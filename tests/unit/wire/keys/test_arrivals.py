@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -196,6 +197,23 @@ def send_all(connection: socket.socket, size: int) -> None:
         connection.sendall(bytes(size))
     except ConnectionError:
         return
+
+
+@pytest.mark.parametrize(("files", "most"), [(1 << 16, 512), (1024, 256), (256, 64)])
+def test_strangers_leave_most_of_the_files_to_the_process(
+    files: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    arrivals = Arrivals(LARGEST, LARGEST)
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = server.getsockname()[1]
+        refused = []
+        for _ in range(most + 2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            accepted = stack.enter_context(server.accept()[0])
+            refused.append(arrivals.accept(accepted.fileno(), port))
+    assert [one is not None for one in refused] == [False] * most + [True] * 2
 
 
 def test_of_too_many_strangers_the_oldest_is_shut_down(
