@@ -154,9 +154,9 @@ class ControlServer(JobWaits, ABC):
                 self._context.term()
 
     async def call(self, member: Member, request: Request[ReplyType], seconds: float) -> ReplyType | None:
-        """Send one node a request; return None if it is lost, refuses, or answers what cannot be.
+        """Send one node a request; return None if it is lost or refuses.
 
-        The latter counts as its death.
+        An answer that cannot be counts as its death.
         """
         session = self.sessions.of(member.info.token.encode())
         if session is None or not member.alive:
@@ -167,7 +167,8 @@ class ControlServer(JobWaits, ABC):
         except (ConnectionLost, RemoteError) as error:
             what = _without_token(error, session)
             log.warning("%s did not complete %s: %s", member.info.name, type(request).__name__, what)
-            self._end_liar(member, error)
+            if isinstance(error, ImpossibleReply):
+                self.expel(member, error.what)
             if isinstance(error, RemoteError):
                 self.unmet[member.info.name] = error
             return None
@@ -183,14 +184,15 @@ class ControlServer(JobWaits, ABC):
         try:
             return await session.call(request, timeout_seconds=seconds)
         except (ConnectionLost, RemoteError) as error:
-            self._end_liar(member, error)
+            if isinstance(error, ImpossibleReply):
+                self.expel(member, error.what)
             unmet = ClusterError(f"{member.info.name}: {_without_token(error, session)}")
             unmet.exit_code = error.exit_code if isinstance(error, RemoteError) else unmet.exit_code
             raise unmet from error
 
-    def _end_liar(self, member: Member, error: ShadowSyncError) -> None:
-        if isinstance(error, ImpossibleReply):
-            self.mark_dead(member.info.token, f"{IMPOSSIBLE}: {error.what}")
+    def expel(self, member: Member, why: str) -> None:
+        """Declare a node dead that sent what cannot be."""
+        self.mark_dead(member.info.token, f"{IMPOSSIBLE}: {why}")
 
     async def call_all(
         self, members: Iterable[Member], request: Request[ReplyType], seconds: float

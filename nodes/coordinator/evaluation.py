@@ -17,7 +17,6 @@ from ...pipeline.report.quality import Progressive, ProgressiveLabel
 from ...pipeline.wire.control.orders import Evaluate, EvaluateReply, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
 from ...sync_algos.model_origin import ModelOrigin
-from .control_server import IMPOSSIBLE
 from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.membership import Member
 from .state.outcome import FinalModel, Outcome, Score, Stop
@@ -165,7 +164,7 @@ def read_scores(server: CoordinatorServer, parts: Mapping[str, bytes]) -> dict[s
             if sums.examples and len(sums.others) != further:
                 raise ValueError(f"sums of {len(sums.others) + 1} labels; the job has {further + 1}")
         except ValueError as error:
-            server.mark_dead(trainer.info.token, f"{IMPOSSIBLE}: its scores: {error}")
+            server.expel(trainer, f"its scores: {error}")
         else:
             found[trainer.info.name] = sums
     return found

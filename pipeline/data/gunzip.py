@@ -12,11 +12,11 @@ _GZIP_WINDOW: Final = 31
 
 
 class Gunzip:
-    """Read a gzip file of one or more members, without the zeros that follow a member.
+    """Read a gzip file of one or more members, without padding.
 
-    Tapes and blocks leave such zeros between members and at the end; gzip skips them as well. One thread
-    reads. `readinto` returns 0 at the end. It raises OSError, with a place in the file, for anything else
-    between members, for a member that is damaged, and for one that is cut off.
+    Zeros may follow a member: tapes and blocks leave them between members and at the end, and gzip skips
+    them as well. One thread reads. `readinto` returns 0 at the end. It raises OSError, with a place in the
+    file, for anything else between members, for a member that is damaged, and for one that is cut off.
 
     Args:
         file: a binary file, which is read in order.
@@ -56,7 +56,7 @@ class Gunzip:
         return True
 
     def _decompressed(self, room: int, *, ends: bool) -> bytes:
-        """Return the next bytes of the member, at most `room`; b"" if there are none yet, or no more."""
+        """Return the member's next bytes, at most `room`; maybe none."""
         assert self._begin is not None
         try:
             data = self._member.decompress(self._input, room)

@@ -135,7 +135,10 @@ def _columns_of(rows: list[Any], where: str) -> dict[str, list[Any]]:
 
 
 def _with_missing(table: pa.Table, schema: InputSchema) -> pa.Table:
-    """Return a table whose columns of ids without any value have no type: pandas makes them float64."""
+    """Return a table whose columns of ids without any value have no type.
+
+    Pandas makes them float64.
+    """
     for name, kind in schema.kinds_in_file.items():
         if kind not in ("categorical", "multi_hot") or table.column_names.count(name) != 1:
             continue

@@ -39,7 +39,7 @@ class Divergence:
         self._mean_square += float(np.square(mean).sum())
 
     def value(self) -> float | None:
-        """Return the divergence; None if the mean is zero, or a replica is not finite."""
+        """Return the divergence; None if the mean is zero or anything is not finite."""
         if self._mean_square == 0.0:
             return None
         value = float(np.mean(np.sqrt(self._distances))) / math.sqrt(self._mean_square)

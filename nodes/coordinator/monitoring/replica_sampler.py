@@ -12,7 +12,7 @@ from ....pipeline.wire.control.orders import FLOAT_BYTES, SampleReplica, SetSync
 from ..control.divergence import SAMPLED_ELEMENTS, Divergence
 from ..control.sync_control import ReplicaPoint, SyncControl
 from ..control.sync_law import SyncSettings
-from ..control_server import IMPOSSIBLE, ControlServer
+from ..control_server import ControlServer
 from ..state.membership import Member
 from ..state.progress import DivergenceCurve
 
@@ -101,8 +101,7 @@ class ReplicaSampler:
             reply = replies.get(trainer.info.name)
             if reply is not None and len(reply.values) != wanted:
                 del replies[trainer.info.name]
-                why = f"{IMPOSSIBLE}: a sample of {len(reply.values)} bytes instead of {wanted}"
-                self._server.mark_dead(trainer.info.token, why)
+                self._server.expel(trainer, f"a sample of {len(reply.values)} bytes instead of {wanted}")
         if len(replies) < max(2, len(trainers)):
             return {}
         points = {

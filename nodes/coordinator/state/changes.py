@@ -255,9 +255,9 @@ def _span_read(state: JobState, token: str, read: SpanRead) -> Effect:
 
 
 def _most_rows(state: JobState, number: int) -> int:
-    """Return how many rows a span has at most; of some kinds its size says nothing.
+    """Return how many rows a span has at most.
 
-    Raises ValueError for a span that there is not.
+    Of some kinds its size says nothing. Raises ValueError for a span that there is not.
     """
     try:
         span = state.ledger.queue[number]

@@ -203,7 +203,7 @@ class Drain(Request["DrainReply"]):
     leaving: bool = False
 
     def require(self, reply: DrainReply) -> None:
-        """See `Request`: a node has applied some of the batches that it was asked for."""
+        """See `Request`: it applied only what it was asked for."""
         if others := set(reply.applied_of) - set(self.batches):
             raise ValueError(f"it applied batch {tuple(min(others))}, which it was not asked for")
 
