@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from ..codecs.formats import Payload
 from ..types import Float32Array, Int32Array
-from .field_checks import Count, Factor
+from .field_checks import Bounds, Count, Factor
 from .schema import Message, tensor
+
+# Of an algorithm's state; -1 for none.
+Version = Annotated[int, Bounds(-1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class PeerReady(Message):
     KIND: ClassVar[str] = "peer_ready"
     generation: Count
     number: Count
-    version: Count
+    version: Version
     no_reply: bool = False
 
 
@@ -124,7 +127,7 @@ class PeerStateRequest(Message):
 
     KIND: ClassVar[str] = "peer_state_request"
     generation: Count
-    version: Count
+    version: Version
     position: Count
 
 
@@ -137,7 +140,7 @@ class PeerState(Message):
 
     KIND: ClassVar[str] = "peer_state"
     generation: Count
-    version: Count
+    version: Version
     position: Count
     name: str
     values: Float32Array = tensor("float32", 1)

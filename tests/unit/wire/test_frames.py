@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
 import numpy as np
@@ -19,6 +19,7 @@ from shadowsync.pipeline.wire.field_checks import (
     MAX_INTEGER,
     MOST_COUNT,
     MOST_EXAMPLES,
+    Bounds,
     Count,
     Counts,
     Factor,
@@ -51,6 +52,7 @@ BODIES = st.dictionaries(
 
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
     Count: COUNTS,
+    Annotated[int, Bounds(-1)]: st.integers(-1, MAX_INTEGER),
     Factor: st.floats(0, MOST_EXAMPLES),
     bool: st.booleans(),
     str: st.text(max_size=200),
