@@ -1,4 +1,4 @@
-"""Somebody dies after training: what can be done is done, and exit code, report, hint and `resume` agree."""
+"""Somebody dies after training, or in any phase: exit code, report, hint and what `resume` does agree."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from shadowsync.pipeline.errors import CheckpointError, ExitCode
 from shadowsync.pipeline.performance.document import read_profile
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.in_process_node import InProcessCoordinator
+from shadowsync.tests.support.node_faults import Slowed
 from shadowsync.tests.support.processes import until, wait_until
 from shadowsync.tests.support.resumed import folder_of, going_on
 from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
@@ -33,7 +34,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "run": {"node_timeout_seconds": 2.0},
     "data": {"readers": 2, "span_bytes": 1 << 16},
 }
+# Each begins with the work of a function; of "training" see `dies_in`.
 PHASES: dict[str, tuple[type, str]] = {
+    "gathering": (JobController, "_wait_for_nodes"),
+    "starting": (JobController, "_connect_peers"),
     "closing": (JobController, "_drain"),
     "closing rounds": (JobFinalizer, "finalize_trainers"),
     "checkpoint": (JobFinalizer, "checkpoint"),
@@ -57,12 +61,41 @@ def ends_without(
 
     patch.setattr(owner, name, lose_and_work)
     own.start()
-    wait_until(due.is_set, "the job ends")
-    for role, dead in Counter(roles).items():
-        for node in own.nodes[role][:dead]:
-            node.kill()
+    wait_until(due.is_set, "the phase begins")
+    # While a job starts, a report of a death is answered once it has started.
+    kill(own, roles, done.set if phase == "starting" else lambda: None)
     done.set()
     return ExitCode(own.wait(SECONDS))
+
+
+def kill(own: InProcessCluster, roles: Iterable[str], unreported: Callable[[], None] = lambda: None) -> None:
+    """Kill a node of each of these roles, once it has joined; `unreported` is called before it is known."""
+    dying = [node for role, count in Counter(roles).items() for node in own.nodes[role][:count]]
+    wait_until(lambda: all(node.name for node in dying), "they have joined")
+    reports = [node.on_killed for node in dying]
+    for node in dying:
+        node.on_killed = lambda _: None
+        node.kill()
+    unreported()
+    for node, report in zip(dying, reports, strict=True):
+        report(node)
+
+
+def dies_in(
+    own: InProcessCluster, patch: pytest.MonkeyPatch, phase: str, roles: Iterable[str], slowed: Slowed
+) -> None:
+    """Kill nodes as a phase begins; of training once there is a checkpoint and the job is slowed."""
+    if phase != "training":
+        slowed.release()
+        ends_without(own, patch, phase, roles)
+        return
+    own.start()
+    manifest = own.run.folder / "checkpoint" / "manifest.json"
+    wait_until(manifest.exists, "there is a checkpoint")
+    kill(own, roles)
+    wait_until(lambda: own.run.logged("died (killed by SIGKILL)"), "it is known")
+    slowed.release()
+    own.wait(SECONDS)
 
 
 def test_a_trainer_while_the_held_out_files_are_scored(
@@ -144,6 +177,12 @@ def test_a_trainer_whose_replica_is_scored(
 def ends_agree(make: Callable[..., InProcessCluster], own: InProcessCluster, changes: Any) -> None:
     """What the process, its report and its checkpoint say of the end is one thing, and the hint works."""
     code, text, run = own.coordinator.poll(), own.coordinator.text(), folder_of(own)
+    if not (run.folder / "report.json").exists():
+        # It had not begun, so there is nothing to report or to go on from, and the line says who died.
+        assert code == ExitCode.STOPPED_BY_DEATH
+        assert "died before the job started" in text
+        assert "`shadowsync" not in text
+        return
     assert run.report.exit_code == code, (code, run.report.outcome)
     assert run.report.ledger.adds_up, run.report.ledger.identities
     try:
@@ -172,10 +211,10 @@ def ends_agree(make: Callable[..., InProcessCluster], own: InProcessCluster, cha
 
 # Whatever dies, and when. Those of one role, all of them: others take over what one of several did.
 ROLES = {"reader": 2, "trainer": 2, "embedding": 1, "sync": 1}
-FIRST = {("closing", "trainer"), ("told to end", "embedding")}
+FIRST = {("closing", "trainer"), ("told to end", "embedding"), ("training", "embedding")}
 ENDS = [
     pytest.param(phase, role, marks=() if (phase, role) in FIRST else pytest.mark.matrix)
-    for phase in PHASES
+    for phase in (*PHASES, "training")
     for role in ROLES
 ]
 
@@ -195,8 +234,9 @@ def test_code_report_hint_and_resume_agree(
         "trainer": {"count": 2},
         "sync": {"algorithm": "easgd" if role == "sync" else "bmuf"},
     }
-    own = in_process(changes, supervised=True)
-    ends_without(own, monkeypatch, phase, [role] * ROLES[role])
+    slowed = Slowed(30)
+    own = in_process(changes, faults=(slowed,), supervised=True)
+    dies_in(own, monkeypatch, phase, [role] * ROLES[role], slowed)
     ends_agree(in_process, own, changes)
 
 

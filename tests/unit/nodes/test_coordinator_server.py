@@ -335,24 +335,23 @@ def test_a_silent_node_hears_first_that_it_is_dead(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-async def _dead(handler: RequestHandler) -> tuple[str, ...]:
-    reply = await handler.handle(SUPERVISOR, GetStatus(), 1)
-    assert isinstance(reply, StatusReply)
-    return reply.dead
-
-
 def test_a_node_of_a_supervisor_comes_back_and_is_known_by_its_first_token(tmp_path: Path) -> None:
+    async def dead(handler: RequestHandler, number: int) -> tuple[str, ...]:
+        reply = await handler.handle(SUPERVISOR, GetStatus(), number)
+        assert isinstance(reply, StatusReply)
+        return reply.dead
+
     async def work(server: CoordinatorServer, client: Client) -> None:
         del client
         state, handler = server.state, RequestHandler(server)
         state.start_members()
         state.begin_training({})
         server.mark_dead(TOKEN, "was silent for 15 s")
-        assert await _dead(handler) == (TOKEN,)
+        assert await dead(handler, 1) == (TOKEN,)
         await handler.handle(
             "token-new", Hello("trainer", "token-new", state.job.digest, "", 1, "host", TOKEN), 1
         )
-        assert await _dead(handler) == ()
+        assert await dead(handler, 2) == ()
         exited = ChildExited(TOKEN, "trainer", "exit code 3", ExitCode.DATA)
         await handler.handle(SUPERVISOR, exited, 3)
         heir = state.members.find("token-new")

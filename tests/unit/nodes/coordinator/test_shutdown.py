@@ -11,12 +11,11 @@ from shadowsync.nodes.coordinator.checkpoint.running import PART_SECONDS
 from shadowsync.nodes.coordinator.server import HURRY_SECONDS
 from shadowsync.nodes.coordinator.shutdown import JobFinalizer
 from shadowsync.nodes.coordinator.state.membership import Member
-from shadowsync.nodes.coordinator.state.outcome import FinalModel, Outcome
+from shadowsync.nodes.coordinator.state.outcome import CountsByNode, FinalModel, Outcome
 from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import WriteCheckpoint, WriteCheckpointReply
-from shadowsync.pipeline.wire.field_checks import Counts
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
@@ -131,7 +130,7 @@ def test_the_next_trainer_is_asked_for_a_center_that_one_cannot_read(
             return c.written(node, request)
 
         c.reply = reply
-        trainers: dict[str, Counts] = {node.info.name: {} for node in nodes[:3]}
+        trainers: CountsByNode = {node.info.name: {} for node in nodes[:3]}
         outcome = Outcome(trainers=trainers, syncs={"sync-0": {}} if answered else {})
         model = FinalModel(ModelOrigin.CENTER, "easgd", ELEMENTS, needs_peers=False)
         await JobFinalizer(c, outcome, model, hurry=hurry).checkpoint()
