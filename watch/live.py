@@ -116,9 +116,9 @@ def line_of(status: Status) -> str:
         end = f", {duration(round(left))} left" if left else ""
         parts.append(f"{percent(status.progress.fraction):>4}{end}")
     # Of the last seconds: a job that waits, for input or for a validation, has another mean.
-    speed = status.speed.mean if status.speed.now is None else status.speed.now
+    speed, of = (status.speed.mean, "mean ") if status.speed.now is None else (status.speed.now, "")
     if speed is not None:
-        parts.append(f"{count(speed):>9} examples/s")
+        parts.append(f"{of}{count(speed):>9} examples/s")
     if status.quality.ne is not None:
         parts.append(f"NE {number(status.quality.ne)}")
     if status.ledger.bad_rows:

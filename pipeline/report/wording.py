@@ -210,9 +210,10 @@ def checkpoints(report: Report) -> list[str]:
             if name != validation.metric and ("/" not in name or name.startswith(("ne/", "auc/")))
         ]
         if others:
-            found.append(f"At the best checkpoint: {', '.join(others)}.")
+            found.append(f"At the best checkpoint, on validation data: {', '.join(others)}.")
     if validation is not None and validation.waited_seconds:
-        found.append(f"Training waited {duration(validation.waited_seconds)} for validations.")
+        waited = duration(validation.waited_seconds)
+        found.append(f"Training waited {waited} for validations, which the examples/s include.")
     if validation is not None and validation.failed:
         found.append(f"{counted(validation.failed, 'validation')} failed; the events say why.")
     if validation is not None and validation.skipped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -156,7 +157,8 @@ def test_training_waits_for_validations_if_told_to(
     assert report.validation is not None
     assert report.validation.skipped == 0
     assert report.validation.waited_seconds > 0
-    assert "Training waited " in (own.run.folder / "report.md").read_text("utf-8")
+    told = (own.run.folder / "report.md").read_text("utf-8")
+    assert re.search(r"Training waited .+ for validations, which the examples/s include\.", told)
 
 
 def test_files_of_the_best_are_those_of_its_checkpoint(
@@ -184,7 +186,7 @@ def test_files_of_the_best_are_those_of_its_checkpoint(
     assert set(metrics) == {"ne", "auc", "logloss", "calibration", "pr_auc", "lift", "calibration_error"}
     assert metrics == {name: pytest.approx(said[name], rel=1e-6) for name in metrics}
     told = (own.run.folder / "report.md").read_text()
-    assert f"At the best checkpoint: NE {metrics['ne']:.4f}, logloss" in told
+    assert f"At the best checkpoint, on validation data: NE {metrics['ne']:.4f}, logloss" in told
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -60,7 +60,7 @@ export function showFigures(status) {
     ...synchronized,
     ["Lookups/s", count(embedding.lookups_per_second), `pushes/s ${count(embedding.pushes_per_second)}`],
     ["Staleness", number(embedding.staleness_mean, 1), `pushes; at most ${count(embedding.staleness_max)}`],
-    ["Ids that share rows", share(embedding.sharing_examples), `of examples; none where a table is "growing"`],
+    ["Ids that share rows", share(embedding.sharing_examples, 1), `of examples; none where a table is "growing"`],
   ];
   const cells = loops ? [["Steps/s", count(loops.per_second), "of all loops"], ...synchronized] : ofJob();
   at("figures").replaceChildren(

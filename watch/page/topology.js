@@ -1,6 +1,6 @@
 // The nodes in three columns, and the bytes/s between them on the lines.
 
-import { count, mark, rate, share } from "./words.js";
+import { brief, count, rate, share } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const COLUMNS = [["coordinator", "hub", "reader"], ["trainer", "loop"], ["embedding", "sync"]];
@@ -68,7 +68,7 @@ function places(nodes, edges, width) {
 
 function subtitle(node, narrow) {
   if (!node.alive) return "died";
-  const of = (value, what) => (narrow ? `${mark(Number(value.toPrecision(3)))}/s` : `${count(value)} ${what}/s`);
+  const of = (value, what) => (narrow ? `${brief(value)}/s` : `${count(value)} ${what}/s`);
   if (node.examples_per_second != null) return of(node.examples_per_second, "examples");
   if (node.steps_per_second != null) return of(node.steps_per_second, "steps");
   if (node.requests_per_second != null) {

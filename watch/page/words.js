@@ -9,7 +9,7 @@ export const number = (value, digits = 4) =>
   value == null
     ? UNKNOWN
     : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-export const share = (value) => (value == null ? UNKNOWN : `${Math.round(value * 100)}%`);
+export const share = (value, digits = 0) => (value == null ? UNKNOWN : `${number(value * 100, digits)}%`);
 
 // As metric_name in pipeline/report/wording.py.
 const METRICS = { ne: "NE", auc: "AUC", pr_auc: "PR-AUC", calibration_error: "calibration error" };
@@ -38,6 +38,9 @@ export function mark(value) {
   // Marks of small figures differ in their first digits only.
   return `${+value.toPrecision(6)}`;
 }
+
+// Where there is little room.
+export const brief = (value) => mark(Number(value.toPrecision(3)));
 
 export const rate = (value) => (value == null ? UNKNOWN : `${size(value)}/s`);
 

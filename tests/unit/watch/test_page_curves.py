@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import shadowsync
+from shadowsync.pipeline.text.format import percent
 
 PAGE = Path(shadowsync.__file__).resolve().parent / "watch" / "page"
 needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
@@ -75,3 +76,12 @@ def test_the_latest_hours_are_told_beside_ne(tmp_path: Path) -> None:
     given = json.dumps([hours, hours[:2], [], None])
     found = on_page(tmp_path, "words.js", f"{given}.map(page.byTheHour)")
     assert found == ["; by the hour 0.8000, 0.7000, –, 0.6500", "; by the hour 0.9000, 0.8000", "", ""]
+
+
+@needs_node
+def test_a_share_has_the_digits_of_the_report(tmp_path: Path) -> None:
+    found = on_page(tmp_path, "words.js", "[page.share(0.996, 1), page.share(0.996), page.share(null, 1)]")
+    assert found == [percent(0.996, 1), percent(0.996), "–"]
+    assert '"Ids that share rows", share(embedding.sharing_examples, 1)' in (PAGE / "figures.js").read_text(
+        "utf-8"
+    )
