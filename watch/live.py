@@ -107,7 +107,8 @@ def line_of(status: Status) -> str:
     """Format the status as one line."""
     parts = [
         f"{duration(round(status.seconds)):>10}  {status.outcome or status.phase}",
-        f"{count(status.progress.trained):>11} trained"
+        # As the share beside it: with what an earlier run trained, and each example once.
+        f"{count(status.progress.distinct):>11} trained"
         if status.loops is None
         else f"{count(status.loops.steps):>11} steps",
     ]

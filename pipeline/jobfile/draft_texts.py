@@ -16,6 +16,9 @@ _UNITS: Final = rf"(?:%|(?i:{_WEIGHTS_AND_LENGTHS}|{_TIMES_AND_SIZES})\b)"
 _AMOUNT: Final = rf"^\s*(?:{_SIGNS}\s*[+-]?\d[\d.,' ]*|[+-]?\d[\d.,' ]*\s*(?:{_SIGNS}|{_UNITS}))\s*$"
 _THOUSANDS: Final = r"^\s*[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?\s*$"
 _NUMERIC: Final = r"^\s*[+-]?\d[\d,]*(?:\.\d+)?\s*$"
+# As other languages group digits: 1.234,5, 1 234,5 or 1'234.5.
+_GROUPED: Final = r"^\s*[+-]?[1-9]\d{0,2}(?:[.'\x{2019}\x{a0}\x{202f} ]\d{3})+(?:[.,]\d+)?\s*$"
+_PLAIN: Final = r"^\s*[+-]?\d+(?:[.,]\d+)?\s*$"
 _BRACKETS: Final = r"^\s*[\[({].*[\])}]\s*$"
 _MOST: Final = 0.95
 
@@ -26,7 +29,13 @@ def unreadable_number(known: pl.Series) -> str:
         return ""
     if int(known.str.contains(_AMOUNT).sum()) >= _MOST * len(known):
         return "numbers with a unit"
-    return "numbers with thousands separators" if has_thousands(known) else ""
+    return "numbers with thousands separators" if has_thousands(known) or _is_grouped(known) else ""
+
+
+def _is_grouped(known: pl.Series) -> bool:
+    """Return whether numbers have other thousands separators than commas."""
+    grouped = known.str.contains(_GROUPED)
+    return bool(grouped.any()) and bool((grouped | known.str.contains(_PLAIN)).all())
 
 
 def has_thousands(known: pl.Series) -> bool:

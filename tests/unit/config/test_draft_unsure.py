@@ -219,6 +219,15 @@ def test_places_with_a_comma_and_lists_in_brackets_are_no_lists(tmp_path: Path) 
             lambda draw: f"{draw.randrange(1, 40)},{draw.randrange(100, 130)}",
             "numbers with thousands separators",
         ),
+        *(
+            (grouped, "numbers with thousands separators")
+            for grouped in (
+                lambda draw: f"{draw.randrange(1, 4)}.{draw.randrange(100, 120)},5",
+                lambda draw: f"{draw.randrange(1, 4)} {draw.randrange(100, 120)},50",
+                lambda draw: f"{draw.randrange(1, 4)}'{draw.randrange(100, 120)}.50",
+                lambda draw: draw.choice(["950", "1.234.567", "2.345.678"]),
+            )
+        ),
     ],
 )
 def test_numbers_that_no_kind_reads_are_told(tmp_path: Path, value: Any, said: str) -> None:

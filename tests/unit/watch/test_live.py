@@ -119,6 +119,11 @@ def test_a_line_has_the_speed_of_now_and_else_the_mean() -> None:
     assert re.search(r"mean +31,000 examples/s", line_of(a_status(speed=Speed(mean=31_000.0))))
 
 
+def test_a_line_counts_what_its_share_is_of() -> None:
+    resumed = a_status(progress=Progress(trained=0, distinct=23_296, total=50_994, exact=True))
+    assert re.search(r" 23,296 trained +46%", line_of(resumed))
+
+
 def test_an_estimate_is_called_one() -> None:
     estimated = a_status(progress=Progress(trained=10, distinct=10, total=100))
     assert any("10 of about 100 examples" in line for line in drawn(estimated))
