@@ -1,8 +1,9 @@
 """An index from 64-bit keys to rows, for many keys at once.
 
-Open addressing with linear probing (Knuth, The Art of Computer Programming, vol. 3, section 6.4, algorithm
-L), in NumPy operations over all keys of a call. Written by hand, because a dict takes a call for each key,
-and pyarrow and polars build their tables anew for each call. Imports no torch.
+Open addressing with double hashing (Knuth, The Art of Computer Programming, vol. 3, section 6.4, algorithm
+D), in NumPy operations over all keys of a call. Each step of the longest search costs some of them, so short
+ones matter more than neighboring memory. Written by hand, because a dict takes a call for each key, and
+pyarrow and polars build their tables anew for each call. Imports no torch.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ ABSENT: Final = -1
 _REMOVED: Final = -2
 _SMALLEST: Final = 1024
 _PLACES_A_KEY: Final = 3
+# Steps are of the high bits, places of the low ones.
+_STEP_BITS: Final = np.uint64(40)
 
 
 class IdIndex:
@@ -31,7 +34,7 @@ class IdIndex:
 
     Args:
         keys: uint64 [rows]: the key of each row; the owner's memory, which it changes before `add` and after
-            `remove`. The low bits of keys must be well mixed, as those of hashes are.
+            `remove`. The bits of keys must be well mixed, as those of hashes are.
     """
 
     def __init__(self, keys: Uint64Array) -> None:
@@ -81,31 +84,45 @@ class IdIndex:
     def _search(self, keys: Uint64Array) -> tuple[Int32Array, NDArray[np.intp]]:
         """Return the row of each key, int32 [N], and where its search ended."""
         ends = self._first_places(keys)
-        found: Int32Array = self._places.take(ends) - 1
+        found: Int32Array = self._places.take(ends)
+        found -= 1
         # A place without a key has a negative row, for which "wrap" reads the key of another row.
-        goes_on = ((self._keys.take(found, mode="wrap") != keys) | (found == _REMOVED)) & (found != ABSENT)
+        goes_on = (self._keys.take(found, mode="wrap") != keys) | (found == _REMOVED)
         open_keys: IndexArray = np.flatnonzero(goes_on)
-        at = ends[open_keys]
+        open_keys = open_keys[found[open_keys] != ABSENT]
+        at, wanted = ends[open_keys], keys[open_keys]
+        steps = _steps(wanted)
         while len(open_keys):
-            at = self._next_places(at)
-            rows = self._places.take(at) - 1
+            at = self._next_places(at, steps)
+            rows = self._places.take(at)
+            rows -= 1
             found[open_keys], ends[open_keys] = rows, at
-            other = (self._keys.take(rows, mode="wrap") != keys[open_keys]) | (rows == _REMOVED)
-            goes_on = other & (rows != ABSENT)
-            open_keys, at = open_keys[goes_on], at[goes_on]
+            other = (self._keys.take(rows, mode="wrap") != wanted) | (rows == _REMOVED)
+            left = np.flatnonzero(other & (rows != ABSENT))
+            open_keys, at, wanted, steps = open_keys[left], at[left], wanted[left], steps[left]
         return found, ends
 
     def _place(self, rows: Int32Array) -> None:
-        at = self._first_places(self._keys[rows])
+        keys = self._keys[rows]
+        at, steps = self._first_places(keys), _steps(keys)
         while len(rows):
             free = self._places[at] == 0
             # Of several keys that want one free place the last gets it.
             self._places[at[free]] = rows[free] + 1
             moves_on = self._places[at] != rows + 1
-            rows, at = rows[moves_on], self._next_places(at[moves_on])
+            rows, steps = rows[moves_on], steps[moves_on]
+            at = self._next_places(at[moves_on], steps)
 
     def _first_places(self, keys: Uint64Array) -> NDArray[np.intp]:
         return (keys & np.uint64(len(self._places) - 1)).view(np.int64)
 
-    def _next_places(self, at: NDArray[np.intp]) -> NDArray[np.intp]:
-        return (at + 1) & (len(self._places) - 1)
+    def _next_places(self, at: NDArray[np.intp], steps: NDArray[np.intp]) -> NDArray[np.intp]:
+        return (at + steps) & (len(self._places) - 1)
+
+
+def _steps(keys: Uint64Array) -> NDArray[np.intp]:
+    """Return the distance from place to place of each key's search.
+
+    It is odd, so a search comes to all places.
+    """
+    return ((keys >> _STEP_BITS) | np.uint64(1)).view(np.int64)

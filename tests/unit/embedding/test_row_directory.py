@@ -59,8 +59,10 @@ def test_an_index_finds_every_key_and_no_other(spread: bool) -> None:
     np.testing.assert_array_equal(index.find(keys), np.arange(len(keys)))
 
 
-def test_the_same_low_bits_do_not_lose_keys() -> None:
-    keys = np.arange(3000, dtype=np.uint64) << np.uint64(40)
+@pytest.mark.parametrize("shift", [24, 40])
+def test_the_same_low_bits_do_not_lose_keys(shift: int) -> None:
+    """Searches for all keys begin at one place, and go on in the same steps with a shift of 24."""
+    keys = np.arange(3000, dtype=np.uint64) << np.uint64(shift)
     index = IdIndex(keys)
     index.add(np.arange(3000, dtype=np.int32))
     np.testing.assert_array_equal(index.find(keys), np.arange(3000))
