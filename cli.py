@@ -39,7 +39,7 @@ from .commands.options.job_arguments import (
 )
 from .commands.options.network_options import network_options, network_overrides
 from .commands.options.values import NumberRange
-from .commands.output import ignore_unread_output, open_missing_streams
+from .commands.output import ignore_unread_output, name_full_output, open_missing_streams
 from .commands.plan import plan
 from .commands.predict import predict
 from .commands.prepare import prepare
@@ -59,6 +59,8 @@ TRAINING = (
     *("run", "resume", "profile", "hub", "compare", "tune", "chaos"),
     *("coordinator", "embedding", "reader", "sync", "trainer"),
 )
+# What they print tells of files or answers, which are there whoever reads it.
+WRITING = ("export", "generate", "init", "merge", "predict", "prepare", "serve")
 
 EXIT_CODES = """\b
 Exit codes:
@@ -82,17 +84,24 @@ class Commands(click.Group):
         """Run the command line."""
         end_at_interrupt()
         open_missing_streams()
+        name_full_output()
+        from .pipeline.errors import ResourceError
+
         try:
             return super().main(*args, **kwargs)
+        except ResourceError as error:
+            # Of --help and --version, which print before there is a command.
+            click.echo(f"shadowsync: {error}", err=True)
+            sys.exit(int(error.exit_code))
         finally:
             raise_at_interrupt()
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that trains goes on whoever reads its output."""
+        """Find the command; one that trains or writes files goes on whoever reads its output."""
         found = super().resolve_command(ctx, args)
-        if found[0] in TRAINING:
+        if found[0] in (*TRAINING, *WRITING):
             ignore_unread_output()
         return found
 

@@ -1,4 +1,4 @@
-"""Standard streams of commands that train: what nobody reads ends nothing."""
+"""Standard streams: what nobody reads ends no training; what cannot be written is said in one line."""
 
 from __future__ import annotations
 
@@ -30,8 +30,18 @@ def ignore_unread_output() -> None:
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if not isinstance(stream, _Unread):
-            setattr(sys, name, cast(IO[str], _Unread(stream)))
+        if type(stream) is not _Unread:
+            inner = stream.inner if isinstance(stream, _Unread) else stream
+            setattr(sys, name, cast(IO[str], _Unread(inner)))
+
+
+def name_full_output() -> None:
+    """Raise ResourceError from now on if standard output cannot take what a command prints.
+
+    A pipe that nobody reads any more ends the command, as it does any other.
+    """
+    if not isinstance(sys.stdout, _Unread):
+        sys.stdout = cast(IO[str], _Named(sys.stdout))
 
 
 class _Unread:
@@ -41,33 +51,51 @@ class _Unread:
     """
 
     def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+        self.inner = stream
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
-        except OSError:
+            return self.inner.write(text)
+        except OSError as error:
             self._drop()
+            self._fail(error)
             return len(text)
 
     def flush(self) -> None:
         try:
-            self._stream.flush()
-        except OSError:
+            self.inner.flush()
+        except OSError as error:
             self._drop()
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        """Say that something was dropped."""
 
     def _drop(self) -> None:
         """Empty the stream's buffer, which would be written again, also when the process ends."""
         with contextlib.suppress(OSError):
-            place = self._stream.fileno()
+            place = self.inner.fileno()
             kept, nothing = os.dup(place), os.open(os.devnull, os.O_WRONLY)
             try:
                 os.dup2(nothing, place)
-                self._stream.flush()
+                self.inner.flush()
             finally:
                 os.dup2(kept, place)
                 os.close(kept)
                 os.close(nothing)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.inner, name)
+
+
+class _Named(_Unread):
+    """A text stream that raises ResourceError if it cannot be written."""
+
+    def _fail(self, error: OSError) -> None:
+        from ..pipeline.errors import ResourceError
+
+        if isinstance(error, BrokenPipeError):
+            raise error
+        raise ResourceError(
+            f"cannot be written ({error.strerror})", where="standard output", remedy="free its disk"
+        ) from error

@@ -87,7 +87,34 @@ def test_a_comparison_that_nobody_reads(job_file: JobMaker, tmp_path: Path, brok
     assert (tmp_path / "runs" / "small-compare" / "compare.html").is_file()
 
 
-def test_what_others_read_still_fails(full: int) -> None:
+@pytest.mark.parametrize("given", [["algos"], ["--version"], ["--help"]], ids=" ".join)
+def test_what_others_read_still_fails(given: list[str], full: int, broken: int) -> None:
     """The control: a command whose output is its purpose says that it was not written."""
-    done = subprocess.run([*CLI, "algos"], stdout=full, stderr=subprocess.DEVNULL, timeout=60, check=False)
-    assert done.returncode != ExitCode.OK
+    done = subprocess.run(
+        [*CLI, *given], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False, text=True
+    )
+    assert done.returncode == ExitCode.RESOURCES
+    assert done.stderr.endswith(
+        "standard output: cannot be written (No space left on device); free its disk\n"
+    )
+    assert done.stderr.count("\n") == 1
+    again = subprocess.run([*CLI, *given], stdout=broken, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert not again.stderr
+
+
+@pytest.mark.parametrize("streams", ["broken", "full"])
+def test_a_command_that_writes_a_file_has_written_it(
+    streams: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    rows = "".join(f"u{n % 7},{n},{n % 2}\n" for n in range(100))
+    (tmp_path / "log.csv").write_text("user,price,click\n" + rows, encoding="utf-8")
+    done = subprocess.run(
+        [*CLI, "init", "log.csv"],
+        stdout=request.getfixturevalue(streams),
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (ExitCode.OK, b"")
+    assert (tmp_path / "job.toml").is_file()
