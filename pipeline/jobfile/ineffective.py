@@ -174,7 +174,7 @@ RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(("data.follow_seconds",), lambda job: not job.data.follow, "data.follow is false"),
     _Rule(
-        ("data.split.seed",),
+        _keys("data.split", "seed draw_by"),
         lambda job: job.data.split.by != "fraction" and job.data.negative_share == 1.0,
         'no row is drawn: neither data.split.by = "fraction" nor data.negative_share is given',
     ),
@@ -259,6 +259,11 @@ RULES: Final[tuple[_Rule, ...]] = (
         'sync.algorithm = "none" has no rounds',
     ),
     _Rule(
+        ("sync.optimizer_state",),
+        lambda job: job.trainer.optimizer == "sgd",
+        'trainer.optimizer = "sgd" has no state',
+    ),
+    _Rule(
         _SHADOW_ONLY,
         lambda job: job.sync.mode == "fixed",
         'sync.mode = "fixed" has a round after every sync.every iterations',
@@ -302,9 +307,14 @@ RULES: Final[tuple[_Rule, ...]] = (
     ),
     _Rule(_keys("start", "which dense"), lambda job: not job.start.checkpoint, "start.checkpoint is empty"),
     _Rule(
-        _keys("validation", "metric min_delta"),
+        _keys("validation", "every_examples every_seconds every_epochs metric patience min_delta wait"),
         lambda job: not _has_validation_data(job),
         "there is no validation data: give data.validation_path or data.split.validation",
+    ),
+    _Rule(
+        ("validation.every_epochs",),
+        lambda job: job.validation.every_epochs >= job.data.epochs,
+        "data.epochs is {job.data.epochs}, and the end is validated in any case",
     ),
 )
 """Rules by key, in the order of the job file. A key that two rules name has the reason of the first."""
@@ -332,6 +342,7 @@ def _types(job: Job) -> Iterator[Ineffective]:
 
 _OF_TABLES: Final[Mapping[str, str]] = {
     "model.embedding_dim": "dim",
+    "model.table_rows": "rows",
     "embedding.optimizer": "optimizer",
     "embedding.lr": "lr",
     "embedding.init_scale": "init_scale",
@@ -344,9 +355,16 @@ def _overridden(job: Job) -> Iterator[Ineffective]:
     names = [table.name for table in job.tables]
     for key, own in _OF_TABLES.items():
         value, default = _value_and_default(job, key)
-        stated = [getattr(job.table_sections.get(name), own, None) is not None for name in names]
-        if value != default and all(stated):
+        if value != default and all(_states(job, name, own) for name in names):
             yield Ineffective(key, value, f"has no effect: each table has its own {own} in [tables.NAME]")
+
+
+def _states(job: Job, name: str, option: str) -> bool:
+    """Return whether a table has an option of its own; the rows of some follow from their column."""
+    column = job.data.columns.get(name)
+    if option == "rows" and column is not None and column.fixed_rows is not None:
+        return True
+    return getattr(job.table_sections.get(name), option, None) is not None
 
 
 def _value_and_default(job: Job, key: str) -> tuple[Any, Any]:

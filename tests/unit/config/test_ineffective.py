@@ -98,6 +98,20 @@ CASES = {
     "links": ("network.delay_links=all", (), ("network.delay=5ms",)),
     "which": ("start.which=best", (), ("start.checkpoint=/run",)),
     "metric": ("validation.metric=auc", (), ("data.validation_path=/some",)),
+    "validation": ("validation.every_seconds=5", (), ("data.validation_path=/some",)),
+    "validation at the end": (
+        "validation.every_epochs=2",
+        ("data.validation_path=/some", "data.epochs=2"),
+        ("data.validation_path=/some", "data.epochs=3"),
+    ),
+    "what rows are drawn by": ("data.split.draw_by=name", (), ("data.negative_share=0.5",)),
+    "state": (
+        "sync.optimizer_state=synchronized",
+        ("trainer.optimizer=sgd", "trainer.count=2"),
+        ("trainer.count=2",),
+    ),
+    "rows of all tables": ("model.table_rows=9", ("tables.x.rows=5", *CSV), CSV),
+    "rows of buckets": ("model.table_rows=9", BUCKETS, CSV),
     "label's type": (
         'data.columns={y={kind="label", type="text"}, x="categorical"}',
         ("data.format=csv",),
@@ -150,8 +164,8 @@ run: name seed deterministic directory storage node_timeout_seconds start_timeou
 run: rejoin_seconds coordinator_wait_seconds
 data: format path validation_path eval_path prepared columns encoding negative_share order follow epochs
 data: shuffle_window max_bad_rows max_bad_fraction readers retain_bytes
-data.split: by validation test validation_from test_from progressive draw_by
-model: name table_rows table_kind loss focal_gamma positive_weight attention options
+data.split: by validation test validation_from test_from progressive
+model: name table_kind loss focal_gamma positive_weight attention options
 trainer: count workers worker_kind batch optimizer lr weight_decay clip_norm precision device max_bad_batches
 trainer: credit
 trainer.schedule: kind warmup_examples
@@ -161,14 +175,13 @@ codecs: vectors gradients
 network: transport shared_memory bind advertise delay bandwidth
 start: checkpoint resume
 checkpoint: every_examples every_seconds
-validation: every_examples every_seconds every_epochs patience wait
 watch: web tensorboard metrics_port
 report: pictures
 """
 # Their rules are about numbers, or about entries with names.
 ELSEWHERE = """
 trainer: lookups_ahead
-model: embedding_dim
+model: embedding_dim table_rows
 embedding: optimizer lr init_scale storage
 """
 
