@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -77,6 +78,20 @@ class _OpenExchange:
         return self._chunks[start]
 
 
+@dataclass
+class _CenterSlice:
+    """A slice: its sync node, and the state of its exchanges.
+
+    `replied` is the last answered exchange, 0 if none; `chooser` is there if its codec is chosen.
+    """
+
+    connection: CenterConnection
+    reference: Reference
+    chooser: LinkCodecChooser | None
+    replied: int = 0
+    open: _OpenExchange | None = None
+
+
 class CenterClient:
     """The center, for one thread's asyncio loop; implements `Center` of `sync_algos.base`.
 
@@ -121,32 +136,30 @@ class CenterClient:
             )
 
         self._connect = connect
-        parts = split_evenly(numel, len(members))
-        self._connections = [connect(member, part) for member, part in zip(members, parts, strict=False)]
+        self._slices: dict[Slice, _CenterSlice] = {}
+        for member, part in zip(members, split_evenly(numel, len(members)), strict=False):
+            connection, chooser = connect(member, part), None
+            if self._codec_choices is not None:
+                payload_bytes = self._codec_choices.payload_bytes(len(part), connection.chunk)
+                chooser = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
+            self._slices[part] = _CenterSlice(connection, self._new_reference(part), chooser)
         # Connections to replaced nodes, kept for their counts.
         self._closed: list[CenterConnection] = []
         self._lost: set[str] = set()
-        self._references = {
-            connection.part: Reference(self._codecs.up, len(connection.part))
-            for connection in self._connections
-        }
-        self._choosers: dict[Slice, LinkCodecChooser] = {}
-        if (codec_choices := self._codec_choices) is not None:
-            for connection in self._connections:
-                payload_bytes = codec_choices.payload_bytes(len(connection.part), connection.chunk)
-                self._choosers[connection.part] = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
-        # The last answered exchange of each slice.
-        self._replied: dict[Slice, int] = {}
-        self._open: dict[Slice, _OpenExchange] = {}
         # Holds one answer per slice.
-        self._reply_buffers = BufferPool(
-            sum(bytes_of(len(connection.part)) for connection in self._connections)
-        )
+        self._reply_buffers = BufferPool(sum(bytes_of(len(part)) for part in self._slices))
+
+    def _new_reference(self, part: Slice) -> Reference:
+        return Reference(self._codecs.up, len(part))
+
+    @property
+    def _connections(self) -> list[CenterConnection]:
+        return [held.connection for held in self._slices.values()]
 
     @property
     def slices(self) -> tuple[Slice, ...]:
         """The slices of the flat buffer in order; together they cover it."""
-        return tuple(connection.part for connection in self._connections)
+        return tuple(self._slices)
 
     @property
     def sent_bytes(self) -> int:
@@ -166,7 +179,7 @@ class CenterClient:
     @property
     def reference_bytes(self) -> int:
         """Memory of the references in bytes; any thread may read it."""
-        return sum(reference.memory_bytes for reference in self._references.values())
+        return sum(held.reference.memory_bytes for held in self._slices.values())
 
     def metrics(self) -> dict[str, int]:
         """Return this client's counts, to be summed over a trainer's threads.
@@ -185,8 +198,9 @@ class CenterClient:
 
     def want_rounds_every(self, seconds: float | None) -> None:
         """Set the time that a round may take, for the choice of codecs."""
-        for chooser in self._choosers.values():
-            chooser.want(seconds)
+        for held in self._slices.values():
+            if held.chooser is not None:
+                held.chooser.want(seconds)
 
     async def exchange(self, part: Slice, values: torch.Tensor) -> torch.Tensor:
         """See `Center.exchange`.
@@ -198,34 +212,33 @@ class CenterClient:
                 f"{values.dtype} of shape {tuple(values.shape)} given; "
                 f"contiguous float32 [{len(part)}] is expected"
             )
-        reference, chooser = self._references[part], self._choosers.get(part)
-        number = self._number()
+        held, number = self._slices[part], self._number()
+        reference, chooser = held.reference, held.chooser
         if chooser is None or self._codec_choices is None:
             reference.begin()
-            opened = _OpenExchange(number, part, values.numpy(), reference, self._codecs.down, None)
+            held.open = _OpenExchange(number, part, values.numpy(), reference, self._codecs.down, None)
         else:
             codec = self._codec_choices.codec(chooser.codec)
             reference.begin(codec)
-            named = (chooser.codec, self._replied.get(part, 0))
-            opened = _OpenExchange(number, part, values.numpy(), reference, codec, named)
-        self._open[part] = opened
+            named = (chooser.codec, held.replied)
+            held.open = _OpenExchange(number, part, values.numpy(), reference, codec, named)
         return await self.settle(part)
 
     async def settle(self, part: Slice) -> torch.Tensor:
         """See `Center.settle`; a sync node keeps the answer until this thread's next exchange."""
-        exchange = self._open.get(part)
+        held = self._slices[part]
+        exchange, connection = held.open, held.connection
         if exchange is None:
             raise RuntimeError(f"the last exchange of elements {part.start} to {part.stop} was answered")
-        reply, connection = self._reply_buffers.take(len(part)), self._connection(part)
+        reply = self._reply_buffers.take(len(part))
         began, exchange.began = exchange.began, None
         down_bytes = await connection.request(exchange.number, exchange.chunk, reply, exchange.codec)
-        self._references[part].complete(exchange.number)
-        del self._open[part]
+        held.reference.complete(exchange.number)
+        held.open, held.replied = None, exchange.number
         self._replied_slices += 1
-        self._replied[part] = exchange.number
-        if exchange.named is not None:
+        if (chooser := held.chooser) is not None and exchange.named is not None:
             seconds = None if began is None else asyncio.get_running_loop().time() - began
-            chooser, moved = self._choosers[part], exchange.payload_bytes + down_bytes
+            moved = exchange.payload_bytes + down_bytes
             if why := chooser.exchanged(exchange.named[0], moved, seconds):
                 log.info("%s: codec is now %s: %s", connection.member.name, chooser.codec, why)
         return torch.from_numpy(reply)
@@ -238,18 +251,13 @@ class CenterClient:
 
     async def read_all(self) -> torch.Tensor:
         """Read the whole center, float32 [numel]; raises PeerLost."""
-        whole = np.empty(self._connections[-1].part.stop, dtype=np.float32)
-        await asyncio.gather(
-            *(
-                self._read_into(connection.part, whole[connection.part.start : connection.part.stop])
-                for connection in self._connections
-            )
-        )
+        whole = np.empty(self.slices[-1].stop, dtype=np.float32)
+        await asyncio.gather(*(self._read_into(part, whole[part.start : part.stop]) for part in self._slices))
         return torch.from_numpy(whole)
 
     async def _read_into(self, part: Slice, target: Float32Array) -> None:
         number = self._number()
-        await self._connection(part).request(number, lambda a, b: CenterRead(number, a, b), target)
+        await self._slices[part].connection.request(number, lambda a, b: CenterRead(number, a, b), target)
 
     async def seed(self, flat: torch.Tensor, number: int | None = None, *, is_kept: bool = False) -> None:
         """Send every sync node its slice's bounds and first value.
@@ -274,7 +282,8 @@ class CenterClient:
                 if not connection.lost:
                     raise
 
-        seeded = self._connections if number is None else self._connections[number : number + 1]
+        connections = self._connections
+        seeded = connections if number is None else connections[number : number + 1]
         await asyncio.gather(*(one(connection) for connection in seeded))
 
     async def replace(self, number: int, member: MemberInfo) -> None:
@@ -284,17 +293,18 @@ class CenterClient:
         already has this node.
         """
         # With more nodes than elements, the last ones hold nothing.
-        if number >= len(self._connections) or self._connections[number].member.token == member.token:
+        if number >= len(self._slices):
             return
-        before = self._connections[number]
-        part = before.part
-        connection = self._connections[number] = self._connect(member, part)
+        part = self.slices[number]
+        held = self._slices[part]
+        before = held.connection
+        if before.member.token == member.token:
+            return
+        connection = self._connect(member, part)
         if member.token in self._lost:
             connection.mark_lost()
+        self._slices[part] = _CenterSlice(connection, self._new_reference(part), held.chooser)
         self._closed.append(before)
-        self._references[part] = Reference(self._codecs.up, len(part))
-        self._open.pop(part, None)
-        self._replied.pop(part, None)
         before.close()
 
     def mark_lost(self, token: str) -> None:
@@ -315,19 +325,16 @@ class CenterClient:
     def _choices(self) -> dict[str, int]:
         """Return what was chosen, by link: see `pipeline.report.adaptation`."""
         counts: dict[str, int] = {}
-        for connection in self._connections:
-            if (chooser := self._choosers.get(connection.part)) is not None:
+        for held in self._slices.values():
+            if (chooser := held.chooser) is not None:
                 counts |= choice_counts(
-                    connection.member.name,
+                    held.connection.member.name,
                     chooser.exchanges,
                     chooser.codec,
                     chooser.bytes_per_second,
                     fits=chooser.fits,
                 )
         return counts
-
-    def _connection(self, part: Slice) -> CenterConnection:
-        return next(connection for connection in self._connections if connection.part == part)
 
     def _number(self) -> int:
         number, self._next_request = self._next_request, self._next_request + 1

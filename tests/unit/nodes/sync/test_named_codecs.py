@@ -338,7 +338,8 @@ def test_a_slow_link_gets_a_smaller_codec_and_a_fast_one_float32_again(context: 
 def test_a_settled_exchange_keeps_its_codec(context: Context) -> None:
     async def work(client: CenterClient, fake: FakeCenter) -> None:
         (part,) = client.slices
-        chooser = client._choosers[part]
+        chooser = client._slices[part].chooser
+        assert chooser is not None
         chooser.codec = "int8"
         for number in range(2):
             await client.exchange(part, torch.from_numpy(floats(number)))
