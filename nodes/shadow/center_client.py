@@ -26,7 +26,7 @@ from ...pipeline.wire.control.orders import MemberInfo
 from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory.center import split_evenly
 from ..runtime.members import Traffic
-from .center_connection import CenterConnection
+from .center_connection import CenterConnection, open_center_socket
 from .codec_chooser import LinkCodecChooser
 
 log = logging.getLogger(__name__)
@@ -125,11 +125,10 @@ class CenterClient:
         self.traffic = Traffic()
 
         def connect(member: MemberInfo, part: Slice) -> CenterConnection:
-            return CenterConnection.connect(
-                context,
-                identity,
+            return CenterConnection(
                 member,
-                part=part,
+                part,
+                open_center_socket(context, identity, member),
                 chunk=max(1, chunk_bytes // 4),
                 timeout_seconds=timeout_seconds,
                 traffic=self.traffic,

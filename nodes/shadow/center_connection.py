@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -48,51 +48,52 @@ class _Pending:
     payload_bytes: int = 0
 
 
-@dataclass
-class CenterConnection:
-    """A connection to one sync node; belongs to one asyncio loop.
+def open_center_socket(
+    context: zmq.Context[zmq.Socket[bytes]], identity: str, member: MemberInfo
+) -> zmq.Socket[bytes]:
+    """Connect a new DEALER to a sync node."""
+    socket = context.socket(zmq.DEALER)
+    configure_socket(socket)
+    socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
+    socket.setsockopt_string(zmq.IDENTITY, identity)
+    connect(socket, member.endpoint)
+    return socket
 
-    Attributes:
+
+class CenterConnection:
+    """A connection to one sync node; created on the asyncio loop that it belongs to.
+
+    Args:
         part: the slice that the node holds.
         chunk: most elements of a chunk.
+        traffic: the counts of all connections of the thread.
     """
 
-    member: MemberInfo
-    part: Slice
-    socket: zmq.Socket[bytes]
-    chunk: int
-    timeout_seconds: float
-    traffic: Traffic
-    lost: bool = False
-    refusals: Refusals = field(default_factory=lambda: Refusals(log))
-    sent_bytes: int = 0
-    received_bytes: int = 0
-    _pending: dict[int, _Pending] = field(default_factory=dict)
-    # Set when the socket's queue may have room.
-    _room: asyncio.Event = field(default_factory=asyncio.Event)
-    _turns: SocketTurns = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._turns = SocketTurns(self._take_turn, self.socket)
-
-    @property
-    def _policy(self) -> RetransmitPolicy:
-        return RetransmitPolicy.in_timeout(self.timeout_seconds, CENTER_TIMES)
-
-    @classmethod
-    def connect(
-        cls, context: zmq.Context[zmq.Socket[bytes]], identity: str, member: MemberInfo, **more: Any
-    ) -> CenterConnection:
-        """Connect a new DEALER to the node, on the loop.
-
-        `more` are the values of the other attributes.
-        """
-        socket = context.socket(zmq.DEALER)
-        configure_socket(socket)
-        socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
-        socket.setsockopt_string(zmq.IDENTITY, identity)
-        connect(socket, member.endpoint)
-        return cls(member=member, socket=socket, **more)
+    def __init__(
+        self,
+        member: MemberInfo,
+        part: Slice,
+        socket: zmq.Socket[bytes],
+        *,
+        chunk: int,
+        timeout_seconds: float,
+        traffic: Traffic,
+    ) -> None:
+        self.member = member
+        self.part = part
+        self.socket = socket
+        self.chunk = chunk
+        self.timeout_seconds = timeout_seconds
+        self.traffic = traffic
+        self.lost = False
+        self.refusals = Refusals(log)
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._policy = RetransmitPolicy.in_timeout(timeout_seconds, CENTER_TIMES)
+        self._pending: dict[int, _Pending] = {}
+        # Set when the socket's queue may have room.
+        self._room = asyncio.Event()
+        self._turns = SocketTurns(self._take_turn, socket)
 
     async def request(
         self,

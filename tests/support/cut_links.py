@@ -89,18 +89,18 @@ class CutLinks:
         patch.setattr(Listener, "send", from_service)
 
     def _plant_centers(self, patch: pytest.MonkeyPatch) -> None:
-        after_init, send = CenterConnection.__post_init__, sockets.send_frames
+        init, send = CenterConnection.__init__, sockets.send_frames
         at: dict[Any, str] = {}
 
-        def made(own: CenterConnection) -> None:
-            after_init(own)
+        def made(own: CenterConnection, *given: Any, **options: Any) -> None:
+            init(own, *given, **options)
             at[own.socket] = own.member.name
 
         def from_trainer(socket: Any, frames: list[Any], flags: int) -> None:
             if self._passes_to(at.get(socket, "")):
                 send(socket, frames, flags)
 
-        patch.setattr(CenterConnection, "__post_init__", made)
+        patch.setattr(CenterConnection, "__init__", made)
         patch.setattr("shadowsync.nodes.shadow.center_connection.send_frames", from_trainer)
 
     def _plant_control(self, patch: pytest.MonkeyPatch) -> None:
