@@ -29,7 +29,6 @@ def check_sync(job: Job) -> None:
     Raises JobFileError for what cannot work.
     """
     from ..sync_algos.catalog.registry import make_algorithm
-    from ..sync_algos.easgd import EASGD
 
     try:
         algorithm = make_algorithm(job.sync.algorithm, job.sync.options)
@@ -39,12 +38,10 @@ def check_sync(job: Job) -> None:
         raise JobFileError(
             f"sync.nodes: 0 given; {job.sync.algorithm} keeps a center and needs at least 1 sync node"
         )
-    if job.trainer.count > 1 and isinstance(algorithm, EASGD) and not algorithm.replica_share():
-        raise JobFileError(
-            f"sync.options.elastic_rate: 1 given with {job.trainer.count} trainers; under "
-            f"{job.sync.algorithm} no replica would take anything from the others",
-            remedy='give a lower one, leave it out for 0.5, or set sync.algorithm = "bmuf"',
-        )
+    try:
+        algorithm.check_trainers(job.trainer.count)
+    except ValueError as error:
+        raise JobFileError(f"sync.options.{error}") from error
     _check_optimizer_state(job, algorithm)
     _check_center_codecs(job, algorithm)
     peers = job.codecs.peers()

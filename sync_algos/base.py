@@ -233,6 +233,12 @@ class Algorithm(ABC):
     def __init__(self, options: Any) -> None:
         self.options = options
 
+    def check_trainers(self, trainers: int) -> None:  # noqa: B027
+        """Refuse options that cannot work with so many trainers; raises ValueError("key: ...").
+
+        Called before anything starts, and by each trainer and sync node.
+        """
+
     def start(self, replica: Replica) -> None:  # noqa: B027
         """Prepare, once, before training starts; all replicas are equal."""
 

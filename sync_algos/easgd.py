@@ -50,6 +50,15 @@ class EASGD(Algorithm):
     Options = ElasticOptions
     options: ElasticOptions
 
+    def check_trainers(self, trainers: int) -> None:
+        """Refuse a rate by which no replica would take anything from the others."""
+        if trainers > 1 and not self.replica_share():
+            raise ValueError(
+                f"elastic_rate: 1 given with {trainers} trainers; under {self.name} no replica would take "
+                "anything from the others; give a lower one, leave it out for 0.5, or set "
+                'sync.algorithm = "bmuf"'
+            )
+
     async def round(self, replica: Replica, peers: Peers) -> bool:
         """Exchange every slice with the center, all at once."""
         done = await asyncio.gather(*(self._exchange(replica, peers, part) for part in peers.center.slices))

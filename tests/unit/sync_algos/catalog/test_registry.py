@@ -221,8 +221,26 @@ def test_a_center_from_which_no_replica_takes_is_for_one_trainer() -> None:
 
     for good in ((1, "easgd", 1.0), (2, "easgd", 0.9), (2, "easgd_symmetric", 1.0)):
         check_sync(job(*good))
-    with pytest.raises(JobFileError, match="elastic_rate: 1 given with 2 trainers; under easgd no replica"):
+    with pytest.raises(
+        JobFileError, match=r"^sync\.options\.elastic_rate: 1 given with 2 trainers; under easgd "
+    ):
         check_sync(job(2, "easgd", 1.0))
+
+
+def test_an_outsider_refuses_what_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pairs(NoSync):
+        name = "pairs"
+
+        def check_trainers(self, trainers: int) -> None:
+            if trainers % 2:
+                raise ValueError(f"size: {trainers} trainers are not pairs")
+
+    monkeypatch.setitem(ALGORITHMS, "pairs", Pairs)
+    monkeypatch.setitem(NEEDS_CENTER, "pairs", False)
+    whole = _job(algorithm="pairs").model_dump()
+    check_sync(Job.model_validate(whole | {"trainer": {"count": 2}}))
+    with pytest.raises(JobFileError, match=r"^sync\.options\.size: 3 trainers are not pairs$"):
+        check_sync(Job.model_validate(whole | {"trainer": {"count": 3}}))
 
 
 @pytest.mark.parametrize("way", ["peers_up", "peers_down"])
