@@ -7,18 +7,14 @@ as a whole.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import safetensors
-import safetensors.numpy
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..atomic_file import UNFINISHED, atomic_file, unwritable
@@ -26,14 +22,15 @@ from ..data.bad_rows import BadRow, BadRows
 from ..data.prepared.manifest import MANIFEST_NAME, DataRole, PreparationSettings, PreparedPart, RoleSummary
 from ..errors import DataError
 
-PROGRESS_NAME: Final = "progress.safetensors"
-_KEY: Final = "shadowsync.progress.2"
+PROGRESS_NAME: Final = "progress.json"
+VALUES_SUFFIX: Final = ".values"
+"""Of the file beside a part that has its rows' values for the statistics, until the folder is complete."""
 
 STATISTICS_JSON: Final = "statistics.json"
 STATISTICS_MARKDOWN: Final = "statistics.md"
 _PART_NAME: Final = re.compile(r"(train|validation|test)-\d+\.parquet")
 _OWNED_NAME: Final = re.compile(
-    rf"({_PART_NAME.pattern}|statistics\.(json|md)|{re.escape(MANIFEST_NAME)}"
+    rf"({_PART_NAME.pattern}|train-\d+{re.escape(VALUES_SUFFIX)}|statistics\.(json|md)|{re.escape(MANIFEST_NAME)}"
     rf"|{re.escape(PROGRESS_NAME)})({re.escape(UNFINISHED)}\d+)?"
 )
 
@@ -48,7 +45,6 @@ class SavedProgress:
         parts: all complete parts, also those of an unfinished piece.
         positives: number of labels of 1 in the parts, by role.
         bad_rows: bad rows of the finished pieces, by role.
-        counted: counts of the statistics so far, see `StatisticsCounter.saved`.
     """
 
     order: PreparationSettings
@@ -56,7 +52,6 @@ class SavedProgress:
     parts: list[PreparedPart] = field(default_factory=list)
     positives: dict[DataRole, int] = field(default_factory=dict)
     bad_rows: dict[DataRole, BadRows] = field(default_factory=dict)
-    counted: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -77,7 +72,7 @@ class SavedProgress:
             },
         )
         with atomic_file(folder / PROGRESS_NAME) as file:
-            file.write(safetensors.numpy.save(dict(self.counted), {_KEY: done.model_dump_json()}))
+            file.write(done.model_dump_json().encode())
 
     @classmethod
     def load(cls, folder: Path, max_bad_rows: int) -> SavedProgress | None:
@@ -89,11 +84,8 @@ class SavedProgress:
         if not path.exists():
             return None
         try:
-            with safetensors.safe_open(path, "np") as file:
-                text = (file.metadata() or {}).get(_KEY, "")
-                counted = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            done = _SavedState.model_validate(json.loads(text))
-        except (OSError, ValueError, ValidationError, safetensors.SafetensorError) as error:
+            done = _SavedState.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
             raise DataError(
                 f"cannot be read ({error})", where=str(path), remedy="start over with --force"
             ) from None
@@ -101,11 +93,13 @@ class SavedProgress:
         for role, rows in bad.items():
             rows.count = done.bad_counts[role]
             rows.first = [BadRow(*row) for row in done.bad_first[role]]
-        return cls(done.order, done.pieces, done.parts, done.positives, bad, counted)
+        return cls(done.order, done.pieces, done.parts, done.positives, bad)
 
     @staticmethod
     def remove(folder: Path) -> None:
-        """Remove the progress file, if it exists; raises OSError."""
+        """Remove the progress file, if it exists, and the values for the statistics; raises OSError."""
+        for path in folder.glob(f"*{VALUES_SUFFIX}"):
+            path.unlink()
         (folder / PROGRESS_NAME).unlink(missing_ok=True)
 
     def summary(self, role: DataRole) -> RoleSummary:
@@ -159,7 +153,8 @@ def clear_unfinished(folder: Path, parts: set[str]) -> None:
     Raises OSError.
     """
     for path in folder.iterdir():
-        if UNFINISHED in path.name or (path.suffix == ".parquet" and path.name not in parts):
+        part = path.with_suffix(".parquet").name
+        if UNFINISHED in path.name or (path.suffix in (".parquet", VALUES_SUFFIX) and part not in parts):
             path.unlink()
 
 

@@ -12,7 +12,7 @@ from ..config.job import Job
 from ..data.paths import file_identity
 from ..data.prepared.manifest import MANIFEST_NAME, PreparationSettings, PreparedManifest, read_prepared
 from ..errors import DataError
-from .folder import SavedProgress, clear_folder, clear_unfinished, lock_folder
+from .folder import VALUES_SUFFIX, SavedProgress, clear_folder, clear_unfinished, lock_folder
 from .run import PreparationRun, PreparationStatus, StatusCallback
 from .source import TappedInput, plan_pieces, preparation_settings
 
@@ -130,3 +130,6 @@ def _check_parts(folder: Path, progress: SavedProgress) -> None:
                 where=str(path),
                 remedy="start over with --force",
             )
+        values = path.with_suffix(VALUES_SUFFIX)
+        if part.role == "train" and part.rows and not values.exists():
+            raise DataError("is missing", where=str(values), remedy="start over with --force")

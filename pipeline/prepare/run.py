@@ -16,15 +16,14 @@ from ..data.bad_rows import BadRows, too_many_bad_rows
 from ..data.prepared.manifest import (
     MANIFEST_NAME,
     ROLES,
-    DataRole,
     PreparedManifest,
     PreparedPart,
 )
 from ..errors import DataError
-from .folder import SavedProgress, clear_unfinished
+from .folder import VALUES_SUFFIX, SavedProgress, clear_unfinished
+from .part_values import ValuesWriter, statistics_of
 from .part_writer import PartWriter
 from .source import SourcePiece, TappedInput, TappedRows, columns_of_job
-from .statistics_counter import StatisticsCounter
 from .statistics_page import write_statistics
 
 
@@ -50,7 +49,7 @@ class PreparationRun:
     """Writer of the parts that do not exist yet; used by one thread.
 
     Attributes:
-        save_share: largest share of the time for saving the progress, which writes all counts to the disk.
+        save_share: largest share of the time for saving the progress, which names all parts so far.
             After an interrupt the work since the last save is repeated.
     """
 
@@ -68,7 +67,6 @@ class PreparationRun:
         self._progress, self._on_progress = progress, on_progress
         self._columns = columns_of_job(job)
         self._digest = progress.order.digest
-        self._statistics = StatisticsCounter(job, progress.counted)
         row_bytes = 4 * sum(1 for column in self._columns)
         # A compressed file is one piece, whatever its size.
         self._stream_rows = max(1, job.data.span_bytes // row_bytes)
@@ -122,7 +120,6 @@ class PreparationRun:
 
     def _save(self) -> None:
         began = time.monotonic()
-        self._progress.counted = self._statistics.saved()
         self._progress.save(self._folder)
         self._saved_at = time.monotonic()
         self._saving_seconds = self._saved_at - began
@@ -133,7 +130,8 @@ class PreparationRun:
         path = self._folder / f"{piece.role}-{number:05d}.parquet"
         unfinished = path.with_name(f"{path.name}{UNFINISHED}{os.getpid()}")
         try:
-            writer, positives = self._write(unfinished, piece.role, rows)
+            values = path.with_suffix(VALUES_SUFFIX) if piece.role == "train" else None
+            writer, positives = self._write(unfinished, values, rows)
             _to_disk(unfinished)
             size, digest = unfinished.stat().st_size, sha256_of(unfinished)
             if not self._progress.parts:
@@ -164,20 +162,25 @@ class PreparationRun:
         self._status = replace(self._status, rows=progress.rows)
         return writer.rows
 
-    def _write(self, path: Path, role: DataRole, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
-        """Write rows to a file; return its closed writer, and the number of positives."""
+    def _write(self, path: Path, beside: Path | None, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
+        """Write rows to a file, and their values beside it; return its closed writer, and the positives."""
         positives = 0
+        values = ValuesWriter(self._job, beside) if beside else None
         writer = PartWriter(path, self._columns, self._digest)
         try:
             for some in rows:
                 writer.write(some.chunk)
                 positives += int((some.chunk.examples.labels > 0).sum())
-                if role == "train":
-                    self._statistics.add(some)
+                if values is not None:
+                    values.write(some)
                 self._on_progress(replace(self._status, rows=self._status.rows + writer.rows))
             writer.close()
+            if values is not None:
+                values.close()
         except BaseException:
             writer.discard()
+            if values is not None:
+                values.discard()
             raise
         return writer, positives
 
@@ -202,7 +205,9 @@ class PreparationRun:
             id_classes=dict(self._source.source.ids.by_column),
             parts=tuple(progress.parts),
         ).sealed()
-        write_statistics(self._folder, self._statistics.statistics(), manifest)
+        parts = [self._folder / part.name for part in progress.parts if part.role == "train" and part.rows]
+        values = [path.with_suffix(VALUES_SUFFIX) for path in parts]
+        write_statistics(self._folder, statistics_of(self._job, values), manifest)
         with atomic_file(self._folder / MANIFEST_NAME) as file:
             file.write(manifest.model_dump_json(indent=1).encode() + b"\n")
         clear_unfinished(self._folder, {part.name for part in progress.parts})

@@ -73,9 +73,9 @@ class IdStatistics(ColumnStatistics):
         kind: "categorical" or "multi_hot".
         values: number of values, with repetitions.
         distinct: number of distinct values.
-        distinct_exact: whether `distinct` was counted; otherwise it is estimated from a sample of the hashes.
+        distinct_exact: whether all values were counted; otherwise `distinct` is estimated from a sample of
+            the hashes, and `head` from one of the values.
         head: share of the n most frequent values in `values`, for each n of HEADS.
-        head_short: the most by which a share in `head` may be too small; 0 if all values were counted.
         table_rows: rows of the column's table.
         expected_shared: expected share of the distinct values that share a row of the table with another
             value, if the hash spreads them evenly.
@@ -87,7 +87,6 @@ class IdStatistics(ColumnStatistics):
     distinct: int
     distinct_exact: bool
     head: dict[str, float]
-    head_short: float
     table_rows: int
     expected_shared: float
     mean_length: float
@@ -100,7 +99,7 @@ class Statistics(_WithLabels):
     Attributes:
         labels: of a job with several labels, the rows of each by its name; `positives` and `label_rate` are
             those of the first.
-        counted_values: up to this number the distinct values of a column are counted, not estimated.
+        counted_values: up to this number all values of a column are counted, not sampled.
         quantile_error: largest relative error of a quantile.
         distinct_error: relative standard error of an estimated number of distinct values.
     """

@@ -66,11 +66,10 @@ def _ids(statistics: Statistics) -> list[str]:
     names = [*_first_names(statistics), "missing", "distinct", *heads, "table rows", "expected to share"]
     about = ""
     if not all(column.distinct_exact for column in statistics.ids):
-        error, short = statistics.distinct_error, max(column.head_short for column in statistics.ids)
         about = (
-            f" A ~ marks an estimate (standard error at most {percent(error, 1)}), made for more than "
-            f"{count(statistics.counted_values)} values; the shares `top n` may then be too small, by at "
-            f"most {percent(short, 2)}."
+            f" A ~ marks an estimate (standard error at most {percent(statistics.distinct_error, 1)}) of a "
+            f"column with more than {count(statistics.counted_values)} values; the shares `top n` are then "
+            "those in a sample of so many."
         )
     bags = [column for column in statistics.ids if column.kind == "multi_hot"]
     return [

@@ -212,6 +212,11 @@ def test_a_part_that_was_lost_meanwhile_is_seen(source: Tree, tmp_path: Path) ->
     (tmp_path / "out" / "train-00000.parquet").unlink()
     with pytest.raises(DataError, match=r"train-00000\.parquet: is missing"):
         prepare_folder(job_of_tree(source), tmp_path / "out")
+    with pytest.raises(Killed):
+        prepare_folder(job_of_tree(source), tmp_path / "out", force=True, on_progress=_killed_after(3))
+    (tmp_path / "out" / "train-00000.values").unlink()
+    with pytest.raises(DataError, match=r"train-00000\.values: is missing; start over with --force"):
+        prepare_folder(job_of_tree(source), tmp_path / "out")
     (tmp_path / "out" / PROGRESS_NAME).write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"cannot be read .*--force"):
         prepare_folder(job_of_tree(source), tmp_path / "out")

@@ -10,7 +10,7 @@ import pytest
 from shadowsync.pipeline.data.generator.generator import generate_log
 from shadowsync.pipeline.data.generator.manifest import DataFormat
 from shadowsync.pipeline.jobfile.load import job_of_tree
-from shadowsync.pipeline.prepare import statistics_counter
+from shadowsync.pipeline.prepare import part_values
 from shadowsync.pipeline.prepare.preparation import Prepared, prepare_folder
 from shadowsync.pipeline.prepare.statistics import (
     IdStatistics,
@@ -79,35 +79,33 @@ def test_against_the_plain_way(source: Tree, prepared: Made) -> None:
 def test_many_values_are_estimated_within_the_stated_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a smaller bound, and counted in many pieces."""
-    monkeypatch.setattr(statistics_counter, "MOST_COUNTED", 2000)
-    monkeypatch.setattr(statistics_counter, "WAITING_VALUES", 3000)
+    """With smaller bounds; a column with few different values is counted whole."""
+    monkeypatch.setattr(part_values, "EXACT_VALUES", 10_000)
+    monkeypatch.setattr(part_values, "EXACT_DISTINCT", 2000)
     rng = np.random.default_rng(1)
     ids = np.where(rng.random(40_000) < 0.3, rng.integers(0, 5, 40_000), rng.integers(5, 10**9, 40_000))
-    lines = "".join(f"{at % 2},{value}\n" for at, value in enumerate(ids.tolist()))
-    (tmp_path / "all.csv").write_text("y,user\n" + lines)
-    tree = csv_job(tmp_path / "all.csv", columns={"y": "label", "user": "categorical"})
+    lines = "".join(f"{at % 2},{value},{value % 7}\n" for at, value in enumerate(ids.tolist()))
+    (tmp_path / "all.csv").write_text("y,user,few\n" + lines)
+    columns = {"y": "label", "user": "categorical", "few": "categorical"}
+    tree = csv_job(tmp_path / "all.csv", columns=columns)
     prepare_folder(job_of_tree(tree), tmp_path / "out")
     statistics = _statistics(tmp_path / "out")
-    (user,) = statistics.ids
+    user, few = statistics.ids
+    assert (few.distinct, few.distinct_exact, few.values) == (7, True, 40_000)
     assert not user.distinct_exact
     truth = len(np.unique(ids))
     assert user.distinct == pytest.approx(truth, rel=4 * statistics.distinct_error)
     assert user.distinct != pytest.approx(truth / 2, rel=4 * statistics.distinct_error), "the control"
     counts = np.sort(np.unique(ids, return_counts=True)[1])[::-1]
     share = counts[:10].sum() / len(ids)
-    assert share - user.head_short <= user.head["10"] <= share
-    assert user.head["10"] > 0.25, "the head is seen, however many rare values there are"
-    assert 0 < user.head_short < 1
+    assert user.head["10"] == pytest.approx(share, rel=0.05), "of a fourth of the values"
     text = (tmp_path / "out" / "statistics.md").read_text()
     assert f"~{user.distinct:,}" in text
-    assert "may then be too small, by at most" in text
+    assert "with more than 10,000 values" in text
 
 
-def test_how_many_rows_are_counted_at_once_changes_no_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A preparation that was interrupted has counted in other portions."""
+def test_figures_are_the_same_to_the_bit_each_time(tmp_path: Path) -> None:
+    """However many threads add numbers up."""
     values = np.random.default_rng(3).random((20_000, 2)) * 1000
     lines = "".join(f"{at % 2},{x!r},{y!r},u{at % 9}\n" for at, (x, y) in enumerate(values.tolist()))
     (tmp_path / "all.csv").write_text("y,price,size,user\n" + lines)
@@ -115,11 +113,10 @@ def test_how_many_rows_are_counted_at_once_changes_no_bit(
     columns = {"y": "label", "price": number, "size": number, "user": "categorical"}
     job = job_of_tree(csv_job(tmp_path / "all.csv", columns=columns))
     written = []
-    for at_once in (1, statistics_counter.WAITING_VALUES):
-        monkeypatch.setattr(statistics_counter, "WAITING_VALUES", at_once)
-        prepare_folder(job, tmp_path / str(at_once))
-        written.append((tmp_path / str(at_once) / "statistics.json").read_bytes())
-    assert written[0] == written[1]
+    for time in range(4):
+        prepare_folder(job, tmp_path / str(time))
+        written.append((tmp_path / str(time) / "statistics.json").read_bytes())
+    assert len(set(written)) == 1
 
 
 def test_shared_rows_against_a_draw() -> None:
@@ -131,8 +128,7 @@ def test_shared_rows_against_a_draw() -> None:
     assert shared_rows(1, 5) == shared_rows(0, 5) == 0
 
 
-def test_each_of_several_labels_has_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics_counter, "WAITING_VALUES", 300)
+def test_each_of_several_labels_has_its_figures(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     rows = pl.DataFrame(
         {
