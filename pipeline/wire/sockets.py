@@ -57,7 +57,7 @@ def bind(socket: zmq.Socket[bytes] | Any, address: str, arrivals: Arrivals | Non
 
     Port `*` or 0 means any free port. If the job has a key, only peers with the key can connect over TCP.
     Only processes of this user and root can connect to `ipc`; this is checked because a name in Linux's
-    abstract namespace has no permissions. `arrivals` bounds what connections over TCP with a key may hold.
+    abstract namespace has no permissions. `arrivals` bounds what connections over TCP may hold.
 
     Raises:
         ClusterError: the address is in use, is not of this host, or is invalid.

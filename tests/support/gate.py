@@ -18,7 +18,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 @contextmanager
 def gated(
-    context: Context, key: JobKey, refused: Callable[[], None] = lambda: None
+    context: Context, key: JobKey | None, refused: Callable[[], None] = lambda: None
 ) -> Iterator[ZapAuthenticator]:
     """A gate on a loop of its own."""
     loop = asyncio.new_event_loop()

@@ -44,14 +44,16 @@ def listen_with_key(socket: zmq.Socket[bytes] | Any, address: str, arrivals: Arr
 
     `arrivals` bounds what its connections may hold, if there is an authenticator.
     """
-    if address.startswith("tcp://") and (key := job_key()) is not None:
+    if not address.startswith("tcp://"):
+        return
+    if (key := job_key()) is not None:
         socket.setsockopt(zmq.CURVE_SECRETKEY, key.server.secret)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         # So that without an authenticator nobody is admitted, not everybody who knows the public key.
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        if (authenticator := _AUTHENTICATORS.get(socket.context.underlying)) is not None:
-            authenticator.watch(socket, arrivals)
+    if (authenticator := _AUTHENTICATORS.get(socket.context.underlying)) is not None:
+        authenticator.watch(socket, arrivals)
 
 
 def close_listening(socket: zmq.Socket[bytes] | Any) -> None:
@@ -115,7 +117,7 @@ class ZapAuthenticator:
 
     Args:
         context: the context of the sockets.
-        key: the job's key.
+        key: the job's key; without one nobody is asked, and connections are only looked at.
         refused: called for each refused connection.
 
     Attributes:
@@ -125,19 +127,22 @@ class ZapAuthenticator:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        key: JobKey,
+        key: JobKey | None,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._admitted = z85.decode(key.client.public)
         self._refused = refused
-        self._socket = context.socket(zmq.REP)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.bind(ZAP_ENDPOINT)
         # Sockets with the events of failed handshakes, one for each listening socket.
         self._events: list[zmq.Socket[bytes]] = []
-        self._turns = [SocketTurns(self._reply, self._socket)]
+        self._turns: list[SocketTurns] = []
+        self._asked: zmq.Socket[bytes] | None = None
+        if key is not None:
+            self._admitted = z85.decode(key.client.public)
+            self._asked = context.socket(zmq.REP)
+            self._asked.setsockopt(zmq.LINGER, 0)
+            self._asked.bind(ZAP_ENDPOINT)
+            self._turns.append(SocketTurns(partial(self._reply, self._asked), self._asked))
         self._arrivals = ArrivalWatch(self._cut)
         self.refusals = Refusals(log)
         _AUTHENTICATORS[context.underlying] = self
@@ -148,14 +153,18 @@ class ZapAuthenticator:
         The socket's thread calls this before it binds. It must call `close_listening` before `close` of the
         authenticator.
         """
+        is_looked_at = arrivals is not None and can_watch()
+        if self._asked is None and not is_looked_at:
+            return
         address = f"inproc://handshakes-{uuid4().hex}"
         events = self._context.socket(zmq.PAIR)
         # No limit: with a full queue ZeroMQ's own thread would wait for room, and all its sockets too.
         events.setsockopt(zmq.RCVHWM, 0)
         events.setsockopt(zmq.LINGER, 0)
         self._events.append(events)
-        wanted = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        if arrivals is not None and can_watch():
+        # Without a key none fails for want of it.
+        wanted = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL if self._asked is not None else 0
+        if arrivals is not None and is_looked_at:
             arrivals.is_watched = True
             wanted |= zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         socket.monitor(address, int(wanted))
@@ -172,17 +181,18 @@ class ZapAuthenticator:
         self._arrivals.close()
         for turns in self._turns:
             turns.close()
-        for socket in (self._socket, *self._events):
-            socket.close()
+        for socket in (self._asked, *self._events):
+            if socket is not None:
+                socket.close()
 
-    def _reply(self) -> None:
-        while int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            version, request, _, address, _, mechanism, *credentials = self._socket.recv_multipart()
+    def _reply(self, asked: zmq.Socket[bytes]) -> None:
+        while int(asked.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            version, request, _, address, _, mechanism, *credentials = asked.recv_multipart()
             admitted = mechanism == b"CURVE" and credentials == [self._admitted]
             if not admitted:
                 self._refuse("refused a connection from %s: it has another key", address.decode())
             status = (b"200", b"OK") if admitted else (b"400", b"another key")
-            self._socket.send_multipart([version, request, *status, b"", b""])
+            asked.send_multipart([version, request, *status, b"", b""])
 
     def _follow(self, events: zmq.Socket[bytes], arrivals: Arrivals | None) -> None:
         if not events.closed:
@@ -210,6 +220,6 @@ class ZapAuthenticator:
 
 def start_authenticator(
     context: zmq.Context[zmq.Socket[bytes]], refused: Callable[[], None] = lambda: None
-) -> ZapAuthenticator | None:
-    """Start the authenticator of a context, on its loop; None without a key."""
-    return ZapAuthenticator(context, key, refused) if (key := job_key()) is not None else None
+) -> ZapAuthenticator:
+    """Start the authenticator of a context, on its loop."""
+    return ZapAuthenticator(context, job_key(), refused)

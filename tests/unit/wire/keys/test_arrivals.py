@@ -216,6 +216,26 @@ def test_strangers_leave_most_of_the_files_to_the_process(
     assert [one is not None for one in refused] == [False] * most + [True] * 2
 
 
+def test_strangers_are_too_many_without_a_key_as_well(
+    context: Context, use: Callable[[JobKey | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals_module, "MOST_STRANGERS", 3)
+    use(None)
+    with ExitStack() as stack:
+        gate = stack.enter_context(gated(context, None))
+        listener = stack.enter_context(closing(Listener(context, "tcp://127.0.0.1:0", LARGEST)))
+        listener.admit(["t"])
+        node = stack.enter_context(sender(context, listener.endpoint, "t/0"))
+        node.send(b"first of all")
+        taken(listener, 1)
+        host, _, port = listener.endpoint.removeprefix("tcp://").rpartition(":")
+        strangers = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(5)]
+        wait_until(lambda: sum(map(is_shut_down, strangers)) == 2, "two are shut down")
+        assert gate.refusals.count == 2
+        node.send(b"is not one of them")
+        taken(listener, 1)
+
+
 def test_of_too_many_strangers_the_oldest_is_shut_down(
     context: Context, gate: ZapAuthenticator, listen: Callable[..., Listener], monkeypatch: pytest.MonkeyPatch
 ) -> None:
