@@ -19,7 +19,7 @@ from .center_messages import (
     CenterSeed,
     CenterValues,
 )
-from .field_checks import Count, Counts, Factor
+from .field_checks import Count, Counts
 from .peer_messages import (
     PeerChunk,
     PeerEnded,
@@ -163,6 +163,7 @@ class WorkerMessage(Message):
 
 
 # --- worker and embedding node
+# Numbers of requests for rows are checked by the node, whose refusal names the request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +185,13 @@ class Lookup(Message):
     """
 
     KIND: ClassVar[str] = "lookup"
-    request: Count
+    request: int
     rows: Int32Array = tensor("int32", 1)
-    counts: tuple[Count, ...] = ()
+    counts: tuple[int, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
-    segment: Count = 0
-    offset: Count = 0
-    floats: Count = 0
+    segment: int = 0
+    offset: int = 0
+    floats: int = 0
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
@@ -226,17 +227,17 @@ class Push(Message):
     """
 
     KIND: ClassVar[str] = "push"
-    request: Count
+    request: int
     id: BatchId
-    version: Count
+    version: int
     rows: Int32Array = tensor("int32", 1)
     gradients: Float32Array = tensor("float32", 1)
-    lr_scale: Factor = 1.0
-    counts: tuple[Count, ...] = ()
+    lr_scale: float = 1.0
+    counts: tuple[int, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
-    segment: Count = 0
-    offset: Count = 0
-    floats: Count = 0
+    segment: int = 0
+    offset: int = 0
+    floats: int = 0
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
 
 
@@ -287,13 +288,13 @@ class CodedPush(Message):
     """`Push` with gradients encoded with the job's codec for gradients."""
 
     KIND: ClassVar[str] = "coded_push"
-    request: Count
+    request: int
     id: BatchId
-    version: Count
+    version: int
     rows: Int32Array = tensor("int32", 1)
     payload: Payload = tensor("uint8", 1)
-    lr_scale: Factor = 1.0
-    counts: tuple[Count, ...] = ()
+    lr_scale: float = 1.0
+    counts: tuple[int, ...] = ()
     bag_lengths: Int32Array = tensor("int32", 2, optional=True)
     keys: Uint64Array = tensor("uint64", 1, omitted=True)
 

@@ -51,6 +51,9 @@ BODIES = st.dictionaries(
 )
 
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    int: INTEGERS,
+    float: st.floats(allow_nan=False),
+    tuple[int, ...]: st.lists(INTEGERS, max_size=5).map(tuple),
     Count: COUNTS,
     Annotated[int, Bounds(-1)]: st.integers(-1, MAX_INTEGER),
     Factor: st.floats(0, MOST_EXAMPLES),
