@@ -31,11 +31,11 @@ def yield_to_training(run: str) -> None:
 
 
 def keep_to_one_core(run: str) -> None:
-    """Keep this process to one thread that computes if the job of RUN may train here; say so.
+    """Keep this process to one core if the job of RUN may train here.
 
-    For an export, which somebody waits for, and whose work is bounded by the model: a lower priority would
-    starve it on a busy machine. Numbers of threads that the user set stay. RUN as in `yield_to_training`;
-    call it before torch is imported.
+    It says so. For an export, which somebody waits for, and whose work is bounded by the model: a lower
+    priority would starve it on a busy machine. Numbers of threads that the user set stay. RUN as in
+    `yield_to_training`; call it before torch is imported.
     """
     folder = _training_run(run)
     if folder is None:

@@ -106,9 +106,10 @@ def readable_top(points: Sequence[Point], others: Sequence[float] = ()) -> float
 
 
 def with_breaks(points: Sequence[Point]) -> list[Point]:
-    """Return the points with a NaN after each place where there is none for long: a pause.
+    """Return the points with a NaN where a pause begins.
 
-    Long is much longer than most steps between two points. The page does the same, watch/page/charts.js.
+    In a pause there is no point for much longer than most steps between two take. The page does the same,
+    watch/page/charts.js.
     """
     steps = [after - before for (before, _), (after, _) in pairwise(points)]
     usual = sorted(steps)[len(steps) // 4] if steps else 0.0
@@ -164,9 +165,9 @@ def _legend(axes: Axes) -> None:
 def legend_below(
     axes: Axes, handles: Sequence[Artist], labels: Sequence[str], *, title: str | None = None
 ) -> Legend:
-    """Put a legend below the axes, where it covers no curve, in as many columns as are wide enough.
+    """Put a legend below the axes, where it covers no curve.
 
-    The layout of the figure must be "constrained".
+    It has as many columns as are wide enough. The layout of the figure must be "constrained".
     """
     figure = axes.get_figure(root=True)
     assert isinstance(figure, Figure)
