@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from shadowsync.nodes.runtime.process import CLI
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.processes import Spawned, is_alive, wait_until
 from shadowsync.tests.support.ray_cluster import RayCluster, nodes_on, ray_cluster
@@ -65,6 +68,38 @@ def test_a_submitted_job_runs_to_its_end(ray: RayCluster, ray_log: Path, tmp_pat
     finally:
         refused.end()
     assert "failed" in refused.text()
+
+
+def test_another_raylet_removes_the_folder_of_the_driver(
+    ray: RayCluster, ray_log: Path, tmp_path: Path
+) -> None:
+    """It unpacks what was sent, too, to the same place if both are of one host."""
+    sent = tmp_path / "sent"
+    sent.mkdir()
+    write_ray_job(tmp_path, ray_log).rename(sent / "job.toml")
+    second = ray.add_raylet()
+    submitted = submit(ray, sent, sys.executable, "-m", CLI, "run", "job.toml", "--on", "ray")
+    try:
+        wait_until(
+            lambda: any(map(is_in_removed_folder, ray.head.children(recursive=True))),
+            f"the folder is removed: {submitted.text()}",
+            SECONDS,
+        )
+        assert submitted.wait(SECONDS) == 0, submitted.text()
+    finally:
+        submitted.end()
+        second.kill()
+    assert accounts(RunFolder(tmp_path / "runs" / "latest"))["trained"] == EXAMPLES
+
+
+def is_in_removed_folder(process: psutil.Process) -> bool:
+    """Whether it is the driver of a job that was sent, and its folder is gone."""
+    try:
+        words = process.cmdline()
+        folder = os.readlink(f"/proc/{process.pid}/cwd")
+    except (psutil.Error, OSError):
+        return False
+    return words[-2:] == ["--on", "ray"] and "working_dir_files" in folder and folder.endswith(" (deleted)")
 
 
 def test_sigterm_of_an_actor_has_its_node_leave(
