@@ -99,7 +99,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; one that trains or writes files goes on whoever reads its output."""
+        """Find the command; what trains or writes files needs no reader."""
         found = super().resolve_command(ctx, args)
         if found[0] in (*TRAINING, *WRITING):
             ignore_unread_output()

@@ -1,4 +1,4 @@
-"""Standard streams: what nobody reads ends no training; what cannot be written is said in one line."""
+"""Standard streams that nobody reads, or that cannot be written."""
 
 from __future__ import annotations
 

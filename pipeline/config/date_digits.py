@@ -51,9 +51,10 @@ def formats_of_digits(value: float | str) -> tuple[str, ...]:
 
 
 def formats_of_few_digits(numbers: Sequence[float]) -> tuple[str, ...]:
-    """Return the formats of different numbers that all have the 6 or 7 digits of a date, and "s".
+    """Return the formats of numbers that are all dates of few digits.
 
-    There is none unless all have. Of times without a date, such as 235959, it is "s" only, and from so many
+    The digits are 6 or 7, the numbers different, and "s" is among the formats. There is none unless all have
+    them. Of times without a date, such as 235959, it is "s" only, and from so many
     on that a count would have others among them.
     """
     if not numbers or not all(number.is_integer() and number >= 0 for number in numbers):

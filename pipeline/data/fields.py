@@ -200,7 +200,7 @@ class TextRules:
 
 @lru_cache
 def _texts_of(rules: TextRules) -> tuple[str, ...]:
-    """Return the missing texts, with those that a float or an integer of the same value has."""
+    """Return the missing texts, and other texts of the same numbers."""
     numbers = _numbers_of(rules)
     texts = [str(number) for number in numbers]
     texts += [str(int(number)) for number in numbers if number.is_integer()]
@@ -208,7 +208,7 @@ def _texts_of(rules: TextRules) -> tuple[str, ...]:
 
 
 def _as_carried(numbers: Sequence[float], kind: pa.DataType) -> list[float]:
-    """Return the numbers as a column of this type has them: 0.1 in 32 bits is another than in 64."""
+    """Return the numbers rounded to the type of a column."""
     if not pa.types.is_floating(kind):
         return list(numbers)
     return pa.array(numbers, pa.float64()).cast(kind, safe=False).cast(pa.float64()).to_pylist()  # type: ignore[no-any-return]

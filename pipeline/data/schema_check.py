@@ -120,7 +120,7 @@ def _check_values(path: str, columns: Mapping[str, pa.Array], schema: RecordSche
 
 
 def _check_times(path: str, columns: Mapping[str, pa.Array], schema: RecordSchema) -> None:
-    """Raise DataError for numbers that may be seconds each, and look like dates all together."""
+    """Raise DataError for times that are seconds one by one, and dates together."""
     for name, section in schema.data.columns.items():
         if not section.has_times or section.format:
             continue

@@ -70,7 +70,7 @@ def formats_of(value: pa.Scalar) -> tuple[str, ...]:
 
 
 def formats_of_all(column: pa.Array) -> tuple[str, ...]:
-    """Return the formats of a column's first values, if all of them look like dates of few digits.
+    """Return the formats of values that are all dates of few digits.
 
     One such number is seconds, since a log may count them from 0; a whole column of them is not clear.
     """

@@ -360,7 +360,7 @@ def _overridden(job: Job) -> Iterator[Ineffective]:
 
 
 def _states(job: Job, name: str, option: str) -> bool:
-    """Return whether a table has an option of its own; the rows of some follow from their column."""
+    """Return whether a table or its column states an option."""
     column = job.data.columns.get(name)
     if option == "rows" and column is not None and column.fixed_rows is not None:
         return True

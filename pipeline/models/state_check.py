@@ -89,7 +89,7 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _extent(own: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first and last byte; equal ones if it has no memory."""
+    """Return where a tensor's memory begins and ends."""
     if own.layout != torch.strided or own.is_meta or not own.numel():
         return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(own.shape, own.stride(), strict=True))
