@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -201,3 +202,19 @@ class Excluded:
 
 
 RoundEvent = Met | Result | Ended | Late | Excluded
+
+
+@dataclass(frozen=True)
+class PeerCallbacks:
+    """What the transport tells, called on its thread.
+
+    Attributes:
+        late: called with (generation, index) of a late trainer. The coordinator must answer with a
+            `regroup`, since no further round begins in this generation.
+        excluded: called once per `meet` if this trainer is not in the group.
+        wanted: called when another trainer waits for a round that this one has not begun.
+    """
+
+    late: Callable[[int, int], None]
+    excluded: Callable[[], None]
+    wanted: Callable[[], None]

@@ -16,6 +16,7 @@ import torch
 import zmq
 
 from ...pipeline.codecs.formats import LinkCodecs
+from ...pipeline.config.sections import SyncSection
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.schema import Message
@@ -25,7 +26,7 @@ from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.grouping import Grouping, everyone
 from ..runtime.members import Traffic
 from .protocol import AllReduceState
-from .round import Ended, Excluded, Late, Met, Result, RoundEvent, RoundId
+from .round import Ended, Excluded, Late, Met, PeerCallbacks, Result, RoundEvent, RoundId
 from .sockets import IDENTITY_SUFFIX, PeerListener, PeerSender
 
 SENT_AT_ONCE = 4
@@ -67,11 +68,8 @@ class AllReduceTransport:
         socket: the socket that the others send to; `close` closes it.
         members: all trainers, by index.
         index: this trainer; `token` is its node's.
-        numel, seed, chunk_bytes, timeout_seconds, eager, codecs, algorithm: see `AllReduceState`.
-        on_late: called with (generation, index) of a late trainer. The coordinator must answer with a
-            `regroup`, since no further round begins in this generation.
-        on_excluded: called once per `meet` if this trainer is not in the group.
-        on_wanted: called when `wanted` becomes true.
+        numel, seed, codecs, algorithm: see `AllReduceState`.
+        sync: the size of chunks, the timeout, and the mode: at a fixed rate rounds start eagerly.
     """
 
     def __init__(
@@ -84,14 +82,10 @@ class AllReduceTransport:
         *,
         numel: int,
         seed: int,
-        chunk_bytes: int,
-        timeout_seconds: float,
-        eager: bool,
+        sync: SyncSection,
+        codecs: LinkCodecs,
         algorithm: Algorithm,
-        on_late: Callable[[int, int], None],
-        on_excluded: Callable[[], None],
-        on_wanted: Callable[[], None],
-        codecs: LinkCodecs | None = None,
+        callbacks: PeerCallbacks,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = socket.listener
@@ -99,14 +93,14 @@ class AllReduceTransport:
             index,
             numel=numel,
             seed=seed,
-            chunk_elements=max(1, chunk_bytes // 4),
-            timeout_seconds=timeout_seconds,
-            eager=eager,
-            codecs=codecs or LinkCodecs(),
+            chunk_elements=max(1, sync.chunk_bytes // 4),
+            timeout_seconds=sync.timeout_seconds,
+            eager=sync.mode == "fixed",
+            codecs=codecs,
             algorithm=algorithm,
         )
         self._numel = numel
-        self._on_late, self._on_excluded, self._on_wanted = on_late, on_excluded, on_wanted
+        self._callbacks = callbacks
         self._context, self._token = context, token
         self._peers: dict[bytes, int] = {}
         self._senders: dict[int, PeerSender] = {}
@@ -122,7 +116,7 @@ class AllReduceTransport:
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
         self._was_wanted = False
         self._closed = False
-        self._tick_seconds = min(timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
+        self._tick_seconds = min(sync.timeout_seconds / TICKS_PER_TIMEOUT, LONGEST_TICK_SECONDS)
         self._start()
 
     def _connect(self, member: MemberInfo) -> PeerSender:
@@ -354,14 +348,14 @@ class AllReduceTransport:
             self._dispatch(events.popleft())
         wanted = self._state.wanted
         if wanted and not self._was_wanted:
-            self._on_wanted()
+            self._callbacks.wanted()
         self._was_wanted = wanted
 
     def _dispatch(self, event: RoundEvent) -> None:
         if isinstance(event, Late):
-            self._on_late(event.generation, event.index)
+            self._callbacks.late(event.generation, event.index)
         elif isinstance(event, Excluded):
-            self._on_excluded()
+            self._callbacks.excluded()
         elif isinstance(event, Met):
             if self._meeting is not None and not self._meeting.done():
                 self._meeting.set_result(event)

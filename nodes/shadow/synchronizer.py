@@ -16,6 +16,7 @@ from ...pipeline.wire.control.messages import RejoinGroup, ReportSlowPeer
 from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...pipeline.wire.tasks import TaskSet, post
 from ...sync_algos.base import Algorithm, AlgorithmState, ModelOrigin, PeerLost
+from ..allreduce.round import PeerCallbacks
 from ..allreduce.sockets import PeerListener
 from ..replica.replica import ReplicaContext
 from ..runtime.members import summed
@@ -23,7 +24,7 @@ from ..runtime.role import NodeContext
 from .fixed_rate import CenterRounds, GatedRounds, RemoteRounds, WorkerRounds
 from .rounds import DueSteps, RoundCounter, RoundGate
 from .thread import ShadowThread
-from .zmq_peers import ConnectionConfig, PeerCallbacks, ZmqPeers
+from .zmq_peers import ConnectionConfig, ZmqPeers
 
 REPORT_SECONDS = 10.0
 

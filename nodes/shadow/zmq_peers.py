@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -10,6 +10,7 @@ import zmq
 from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...sync_algos.base import Algorithm, Group
 from ...sync_algos.grouping import Grouping, everyone
+from ..allreduce.round import PeerCallbacks
 from ..allreduce.sockets import PeerListener
 from ..allreduce.transport import AllReduceTransport
 from ..replica.replica import ReplicaContext
@@ -86,21 +87,6 @@ class ZmqPeers:
 
 
 @dataclass(frozen=True)
-class PeerCallbacks:
-    """Callbacks of the transport to the other trainers, called on its thread.
-
-    Attributes:
-        late: called with (generation, index) of a late trainer.
-        excluded: called when this trainer wants to meet but is not in the group.
-        wanted: called when another trainer waits for a round that this one has not begun.
-    """
-
-    late: Callable[[int, int], None]
-    excluded: Callable[[], None]
-    wanted: Callable[[], None]
-
-
-@dataclass(frozen=True)
 class ConnectionConfig:
     """The configuration with which a thread opens its own connections."""
 
@@ -153,14 +139,10 @@ class ConnectionConfig:
             self.token,
             numel=context.replica.numel,
             seed=job.run.seed,
-            chunk_bytes=job.sync.chunk_bytes,
-            timeout_seconds=job.sync.timeout_seconds,
-            eager=job.sync.mode == "fixed",
-            algorithm=self.algorithm,
+            sync=job.sync,
             codecs=job.codecs.peers(),
-            on_late=callbacks.late,
-            on_excluded=callbacks.excluded,
-            on_wanted=callbacks.wanted,
+            algorithm=self.algorithm,
+            callbacks=callbacks,
         )
         transport.regroup(view.generation, view.members)
         return ZmqPeers(self.index, center, transport)

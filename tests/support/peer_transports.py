@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import zmq
+from shadowsync.nodes.allreduce.round import PeerCallbacks
 from shadowsync.nodes.allreduce.sockets import PeerListener
 from shadowsync.nodes.allreduce.transport import AllReduceTransport
+from shadowsync.pipeline.codecs.formats import LinkCodecs
+from shadowsync.pipeline.config.sections import SyncSection
 from shadowsync.pipeline.wire.control.orders import MemberInfo
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Peers, Replica
@@ -78,12 +81,10 @@ class Bench:
         def wanted() -> None:
             reports.wanted += 1
 
-        given: dict[str, Any] = {
-            "algorithm": Remembering(0, self.numel),
-            "eager": False,
-            "timeout_seconds": 10.0,
-        }
-        given["chunk_bytes"] = 4 * 100
+        codecs = options.pop("codecs", LinkCodecs())
+        algorithm = options.pop("algorithm", Remembering(0, self.numel))
+        # Chunks and timeouts are shorter than a job file may have them.
+        sync = SyncSection.model_construct(**{"chunk_bytes": 4 * 100, "timeout_seconds": 10.0} | options)
         transport = AllReduceTransport(
             self.sockets[index],
             self.context,
@@ -92,10 +93,12 @@ class Bench:
             self.members[index].token,
             numel=self.numel,
             seed=3,
-            on_late=lambda generation, late: reports.late.append((generation, late)),
-            on_excluded=excluded,
-            on_wanted=wanted,
-            **{**given, **options},
+            sync=sync,
+            codecs=codecs,
+            algorithm=algorithm,
+            callbacks=PeerCallbacks(
+                lambda generation, late: reports.late.append((generation, late)), excluded, wanted
+            ),
         )
         self.transports[index] = transport
         return transport

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -311,8 +312,11 @@ def test_one_that_stalls_in_a_round_and_comes_back(context: Context, after: int)
             transports, values = list(made.transports.values()), [vector(3000, index) for index in range(3)]
             fault = Stall(transports[2], after)
             rounds = [asyncio.ensure_future(mean_of(*pair)) for pair in zip(transports, values, strict=True)]
-            for index in (0, 1):
-                made.transports[index]._on_late = lambda generation, late: made.regroup(2, [0, 1])  # noqa: ARG005
+            for transport in transports[:2]:
+                transport._callbacks = replace(
+                    transport._callbacks,
+                    late=lambda generation, late: made.regroup(2, [0, 1]),  # noqa: ARG005
+                )
             await asyncio.wait(rounds[:2])
             assert fault.injected
             assert (rounds[0].exception() is None) == (rounds[1].exception() is None), "half applied"
@@ -420,7 +424,7 @@ def test_wanted_says_that_others_are_ready(context: Context) -> None:
             one, other = made.transports[0], made.transports[1]
             assert not one.wanted
             called = asyncio.Event()
-            one._on_wanted = called.set
+            one._callbacks = replace(one._callbacks, wanted=called.set)
             waiting = asyncio.ensure_future(mean_of(other, vector(100, 1)))
             await called.wait()
             assert one.wanted
@@ -435,7 +439,7 @@ def test_wanted_says_that_others_are_ready(context: Context) -> None:
 
 def test_eager_rounds_do_not_wait_for_the_others_to_meet(context: Context) -> None:
     async def work() -> None:
-        async with bench(context, 2, 1000, eager=True) as made:
+        async with bench(context, 2, 1000, mode="fixed") as made:
             one, other = made.transports[0], made.transports[1]
             values = [vector(1000, 1), vector(1000, 2)]
             # The first round of a generation waits, so that states are adopted before it.
