@@ -140,7 +140,7 @@ def run_chaos(
 
 
 def not_judged(clean_jobs: int) -> str:
-    """Say why no job is judged by its NE with so many jobs without faults; empty if jobs are."""
+    """Say why no job is judged by its NE; empty if jobs are."""
     if clean_jobs >= FEWEST_CLEAN:
         return ""
     of = f"{counted(clean_jobs, 'job')} without faults to compare with"

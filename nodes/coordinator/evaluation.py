@@ -65,7 +65,9 @@ class Evaluator:
             self._outcome.evaluated(Score(model, [one.sums for one in scored], bad_rows))
 
     async def _score(self, model: str, trainers: list[Member]) -> PassScores | None:
-        """Score one pass; repeat it without trainers that do not get the model, and nodes that die in it.
+        """Score one pass; repeat it without nodes that die in it.
+
+        And without trainers that do not get the model.
 
         Returns None if no trainer or no reader is left.
         """

@@ -200,7 +200,9 @@ class JobFinalizer:
 
     @property
     def _center_readers(self) -> int:
-        """Return how many trainers may take their time to read the center, one after the other.
+        """Return how many trainers may take their time for the center.
+
+        They read it one after the other.
 
         If the sync nodes do not answer the coordinator either, the others cannot read it. In a hurry there
         is time for two.

@@ -78,7 +78,7 @@ class CenterState:
         self.reference_bytes = 0
 
     def seed_mean(self) -> int:
-        """Set a center without a value to the mean of the seeds; return their count."""
+        """Set an empty center to the mean of the seeds; return their count."""
         count = len(self._seeders)
         if self.values is None and self._seed_sum is not None:
             self.values = torch.from_numpy(self._seed_sum).div_(count)

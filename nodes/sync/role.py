@@ -96,7 +96,7 @@ class SyncRole(ServingRole[CenterService]):
         self._is_late = False
 
     async def come_back(self) -> SyncRole:
-        """See `Role`: the slice stays, since nobody has changed it if nobody took its place."""
+        """See `Role`: the slice stays, since nobody took its place."""
         return self
 
     def largest_message(self) -> int:

@@ -108,7 +108,7 @@ def shown(path: Path) -> str:
 
 
 def keep_report(run_folder: Path) -> None:
-    """Copy the report to the storage of a run's checkpoints, if it has one; failures are logged."""
+    """Copy the report to the run's storage, if any; failures are logged."""
     if not (storage := storage_of(run_folder)):
         return
     try:

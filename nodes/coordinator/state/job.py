@@ -236,7 +236,7 @@ class JobState:
         return many and (any(one.facts.recenters for one in trainers) or not self.empty_slices())
 
     def _free_places(self, role: str) -> list[int]:
-        """Return the free shards of the tables or slices of the center, by the role that holds them."""
+        """Return the free shards, or slices of the center, of a role."""
         return {"sync": self._free_slices, "embedding": self._free_shards}.get(role, list)()
 
     def _free_slices(self) -> list[int]:

@@ -142,7 +142,7 @@ class Membership:
         return member
 
     def place_of(self, role: str, former: str, free: Sequence[int], held: int | None = None) -> list[int]:
-        """Return the shard, or the slice of the center, that a node comes back to, if any.
+        """Return the shard or slice that a node comes back to.
 
         It was declared dead, when its token was `former`. `free` are those without a node, and `held` was its
         slice. Raises ClusterError if it may not come back.
@@ -254,14 +254,14 @@ class Membership:
         return [member for member in self.everyone() if member.begun and not member.alive]
 
     def newest_token(self, token: str) -> str:
-        """Return the token of what a node has become: it has another one each time that it comes back."""
+        """Return the token that a node has since it last came back."""
         heirs = {member.former: heir for heir, member in self._members.items() if member.former}
         while token in heirs:
             token = heirs[token]
         return token
 
     def dead_tokens(self) -> list[str]:
-        """Return the first tokens of all nodes that were declared dead, and have not come back."""
+        """Return the first tokens of nodes declared dead that have not come back."""
         first = [token for token, member in self._members.items() if not member.former]
         newest = {token: self._members[self.newest_token(token)] for token in first}
         return [token for token, member in newest.items() if not member.alive and not member.left]
