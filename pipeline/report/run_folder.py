@@ -131,7 +131,8 @@ def resume_hint(run_folder: Path, storage: str = "", *, supervised: bool = True)
         supervised: whether `shadowsync run` started the nodes, and not somebody on several machines.
     """
     storage = storage or storage_of(run_folder)
-    place = storage or shown(run_folder)
+    # Nodes of several machines are started from other folders.
+    place = storage or (shown(run_folder) if supervised else str(run_folder.absolute()))
     way = _way_on(place, supervised=supervised)
     try:
         if storage:

@@ -15,7 +15,9 @@ from shadowsync.tests.support.s3_server import ENVIRONMENT
 from shadowsync.tests.support.saved_shards import manifest_of_files
 
 
-def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(tmp_path: Path) -> None:
+def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert resume_hint(tmp_path) == ""
     commit(begin(tmp_path), manifest_of_files([]))
     hint = resume_hint(tmp_path)
@@ -23,6 +25,10 @@ def test_only_a_run_with_a_checkpoint_can_be_gone_on_with(tmp_path: Path) -> Non
     elsewhere = resume_hint(tmp_path, supervised=False)
     assert "shadowsync resume" not in elsewhere, "it would start the nodes on one machine"
     assert elsewhere.endswith("`--set start.checkpoint=" + str(tmp_path) + " --set start.resume=true`")
+    monkeypatch.chdir(tmp_path.parent)
+    assert resume_hint(tmp_path).endswith(f" {tmp_path.name}`")
+    assert resume_hint(tmp_path, supervised=False) == elsewhere, "they are started from another folder"
+    monkeypatch.undo()
     # Killed between the two renames of the next one, it is found under its other name.
     (tmp_path / "checkpoint").rename(tmp_path / "checkpoint.old")
     assert resume_hint(tmp_path) == hint
