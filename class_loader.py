@@ -11,11 +11,15 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
+
+# A module is there before it has run, which another thread must not see.
+_loading = threading.RLock()
 
 
 class NoSuchFile(ImportError):
@@ -39,8 +43,13 @@ def load_module(where: str) -> ModuleType:
         ImportError: it is not a Python file, there is no such module, or two files' folders have a module of
             the name.
         Exception: whatever else the module's own code raises.
+
+    Any thread may call.
     """
-    return _load_file(Path(where)) if is_file(where) else importlib.import_module(where)
+    if not is_file(where):
+        return importlib.import_module(where)
+    with _loading:
+        return _load_file(Path(where))
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +91,23 @@ def test_a_file_that_fails_is_not_kept(tmp_path: Path) -> None:
             load_module(str(folder / "net.py"))
     with pytest.raises(NoSuchFile):
         load_module(str(folder / "none.py"))
+
+
+def test_threads_that_load_a_file_at_once_get_all_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "slowly_made.py"
+    file.write_text("import sys, threading\nsys.slow_begun.set()\nsys.slow_go.wait(30)\nVALUE = 1\n", "utf-8")
+    begun, go = threading.Event(), threading.Event()
+    vars(sys).update(slow_begun=begun, slow_go=go)
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(load_module(str(file)).VALUE)) for _ in range(2)]
+    try:
+        threads[0].start()
+        assert begun.wait(30)
+        threads[1].start()
+        threads[1].join(0.2)
+        go.set()
+        for thread in threads:
+            thread.join(30)
+    finally:
+        del vars(sys)["slow_begun"], vars(sys)["slow_go"]
+    assert found == [1, 1]
