@@ -61,7 +61,9 @@ def open_center_socket(
 
 
 class CenterConnection:
-    """A connection to one sync node; created on the asyncio loop that it belongs to.
+    """A connection to one sync node.
+
+    It is created on the asyncio loop that it belongs to.
 
     Args:
         part: the slice that the node holds.

@@ -52,9 +52,9 @@ def entry_points() -> dict[str, list[Entry]]:
 
 
 def require_known(name: str) -> None:
-    """Check that a name is that of one algorithm; a class given outright is not looked at.
+    """Check that a name is that of one algorithm.
 
-    Raises AlgorithmError, with the names that exist.
+    A class given outright is not looked at. Raises AlgorithmError, with the names that exist.
     """
     if ":" in name:
         return
