@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from .coding import EncodedChunk, PeerCoding
 from .round import Ended, Late, PeerRound, ReorderBuffer, RoundEvent, RoundId
 from .state_transfer import Key
 
+MOST_NOTICES = 256
 REMEMBERED_ROUNDS = 64
 MOST_SAVED_RESULTS = 2
 BEFORE_ALL = RoundId(-1, -1)
@@ -26,7 +27,8 @@ class SendQueue:
     """Queues per peer: small messages first, then chunks, made when sent."""
 
     def __init__(self) -> None:
-        self._notices: dict[int, deque[Message]] = {}
+        # By what they say, in order.
+        self._notices: dict[int, dict[Hashable, Message]] = {}
         self._chunks: dict[int, dict[Key, Make]] = {}
 
     def notice(self, peer: int, message: Message) -> None:
@@ -34,9 +36,10 @@ class SendQueue:
 
         An equal one that is queued already is not queued twice.
         """
-        waiting = self._notices.setdefault(peer, deque(maxlen=256))
-        if not any(type(other) is type(message) and _same(other, message) for other in waiting):
-            waiting.append(message)
+        waiting = self._notices.setdefault(peer, {})
+        waiting.setdefault(_content_of(message), message)
+        if len(waiting) > MOST_NOTICES:
+            del waiting[next(iter(waiting))]
 
     def chunk(self, peer: int, key: Key, make: Make) -> None:
         """Queue a chunk once per `key`.
@@ -67,7 +70,7 @@ class SendQueue:
     def take(self, peer: int) -> Message | None:
         """Remove and return the next message for a peer, or None."""
         if notices := self._notices.get(peer):
-            return notices.popleft()
+            return notices.pop(next(iter(notices)))
         chunks = self._chunks.get(peer, {})
         while chunks:
             key = next(iter(chunks))
@@ -77,15 +80,9 @@ class SendQueue:
         return None
 
 
-def _same(one: Message, other: Message) -> bool:
-    names = type(one).__dataclass_fields__  # type: ignore[attr-defined]
-    return all(_equal(getattr(one, name), getattr(other, name)) for name in names)
-
-
-def _equal(one: object, other: object) -> bool:
-    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
-        return bool(one.tobytes() == other.tobytes())
-    return one == other
+def _content_of(message: Message) -> Hashable:
+    values = (getattr(message, name) for name in type(message).__dataclass_fields__)  # type: ignore[attr-defined]
+    return type(message), *(one.tobytes() if isinstance(one, np.ndarray) else one for one in values)
 
 
 @dataclass
