@@ -97,7 +97,7 @@ class SavedProgress:
 
     @staticmethod
     def remove(folder: Path) -> None:
-        """Remove the progress file, if it exists, and the values for the statistics; raises OSError."""
+        """Remove the progress file and the values for the statistics; raises OSError."""
         for path in folder.glob(f"*{VALUES_SUFFIX}"):
             path.unlink()
         (folder / PROGRESS_NAME).unlink(missing_ok=True)

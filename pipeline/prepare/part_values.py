@@ -1,4 +1,7 @@
-"""The values of each part's rows, beside it until the end, and the statistics that polars makes of them."""
+"""Values of the training rows, and the statistics that polars makes of them.
+
+They are in a file beside each part until the folder is complete.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +43,9 @@ EXACT_DISTINCT: Final = 1 << 14
 
 
 class ValuesWriter:
-    """Write labels, numbers in the source's units and hashes of ids; used by one thread.
+    """Write labels, numbers in the source's units and hashes of ids.
 
-    Missing values are null. Without rows the file is empty. Methods raise OSError.
+    Used by one thread. Missing values are null. Without rows the file is empty. Methods raise OSError.
     """
 
     def __init__(self, job: Job, path: Path) -> None:
@@ -57,7 +60,10 @@ class ValuesWriter:
         self._writer.write_table(table)
 
     def close(self) -> None:
-        """Complete the file and write it to the disk; after an error of this method call `discard`."""
+        """Complete the file and write it to the disk.
+
+        After an error of this method call `discard`.
+        """
         if self._writer is not None:
             self._writer.close()
         self._file.flush()
@@ -152,7 +158,7 @@ class _Values:
         return self._frame.select(*columns).collect(engine="streaming").row(0, named=True)
 
     def _sum(self, name: str) -> float:
-        """Return a sum that is the same to the bit, however many threads there are."""
+        """Return a sum, the same to the bit with any number of threads."""
         parts = (pl.read_parquet(file, columns=[name])[name].drop_nulls().to_numpy() for file in self._files)
         return float(sum(part.sum(dtype=np.float64) for part in parts))
 
@@ -236,10 +242,10 @@ class _Values:
 
 
 def _distinct(hashes: pl.LazyFrame, values: int) -> tuple[int, bool, dict[str, float]]:
-    """Return the number of different values, whether all were counted, and the shares of the most frequent.
+    """Return the number of different values, and the shares of the most frequent.
 
-    Of very many values those with a hash in a part of all hashes are counted first: where they are few, so
-    are all.
+    Between them is whether all were counted. Of very many values those with a hash in a part of all hashes
+    are counted first: where they are few, so are all.
     """
     every = -(-values // EXACT_VALUES) or 1
     sampled = 0

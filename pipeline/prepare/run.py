@@ -163,7 +163,10 @@ class PreparationRun:
         return writer.rows
 
     def _write(self, path: Path, beside: Path | None, rows: Iterator[TappedRows]) -> tuple[PartWriter, int]:
-        """Write rows to a file, and their values beside it; return its closed writer, and the positives."""
+        """Write rows to a file; return its closed writer, and the number of positives.
+
+        Their values are written to the file `beside`, if any.
+        """
         positives = 0
         values = ValuesWriter(self._job, beside) if beside else None
         writer = PartWriter(path, self._columns, self._digest)
