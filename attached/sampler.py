@@ -131,7 +131,8 @@ class SharedSampler(Sampler[int]):
     def _end_pass(self) -> None:
         """Count the last pass, and give back what was not trained.
 
-        What a pass gave that ended is trained."""
+        What a pass gave that ended is trained.
+        """
         before, yielded, _ = self._count
         exhausted, finished = self._exhausted, self.finished()
         self._count = (before + yielded if exhausted else finished), 0, self._steps()

@@ -80,7 +80,7 @@ def chaos(
     delay   what goes to and from a node takes 0.5 s longer for a while
     disk    a process can write no file for a while, as if its disk were full
     clock   the wall clock of a process jumps by 10 minutes or a day, and later jumps back
-    """
+    """  # noqa: D301
     from ..lab.chaos.run import ChaosPlan, run_chaos
     from ..nodes.launch import with_sync_nodes
     from ..pipeline.errors import ExitCode, JobFileError

@@ -76,7 +76,6 @@ class LoopThread(CommandedService):
 
         See `CommandedService.call`.
         """
-
         self._running_loop.add_done_callback(lambda loop: post(loop.result(), command))
 
     async def run_coroutine(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -170,7 +170,8 @@ S = TypeVar("S", bound=RunningService)
 class ServingRole(Role, Generic[S]):
     """The control side of a node whose service thread owns listener and state.
 
-    S is the type of the service thread."""
+    S is the type of the service thread.
+    """
 
     def __init__(self) -> None:
         self._listener: Listener | None = None
