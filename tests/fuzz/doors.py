@@ -3,19 +3,22 @@
 The deterministic job runs twice with a page and metrics on loopback, without a token: undisturbed, then with
 idle connections to each of these ports, which are opened again when they are closed, and with requests whose
 body of 1 MB unpacks to 1 GiB. It fails unless both jobs end well, the ledger adds up, both models are equal
-bit by bit, and no node grew by more than GROWTH_MEGABYTES while it was attacked.
+bit by bit, and no node grew by more than GROWTH_MEGABYTES while it was attacked. It also says how late the
+control loop of each process was at most: a callback that takes it for long makes it as late.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import selectors
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,6 +37,22 @@ UNPACKED_BYTES = 1 << 30
 GROWTH_MEGABYTES = 50.0
 CONNECT_SECONDS = 2.0
 TURN_SECONDS = 0.1
+# What each process of a job runs before anything else: every loop writes when it was late, and by how much.
+LATE_LOOPS = """
+import os, time
+from shadowsync.nodes.runtime.main_loop import PauseAwareLoop
+
+def look(self):
+    due = getattr(self, "due", None)
+    now = time.monotonic()
+    if due is not None and now - due > 0.005:
+        with open(os.path.join({folder!r}, str(os.getpid())), "a") as file:
+            file.write(f"{{now}} {{now - due}}\\n")
+    self.due = now + 0.002
+    self.call_later(0.002, self._look)
+
+PauseAwareLoop._look = look
+"""
 
 
 def bomb() -> bytes:
@@ -109,13 +128,17 @@ class Strangers:
 
 
 def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str, Any]:
-    """Run a job; return its exit code, its nodes' memory and what strangers did."""
+    """Run a job; return its exit code, its nodes' memory, how late loops were, and what strangers did."""
     with ExitStack() as stack:
+        lags = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (lags / "sitecustomize.py").write_text(LATE_LOOPS.format(folder=str(lags)), encoding="utf-8")
         command = python(CLI, "run", str(job), "--quiet")
-        process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL))
-        watched = Watched(process)
+        environment = os.environ | {"PYTHONPATH": str(lags)}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        watched = Watched(stack.enter_context(process))
         while watched.runs_on() and len(watched.endpoints()) < len(ports):
             pass
+        began = time.monotonic()
         strangers = None if attack is None else Strangers(ports, *attack)
         try:
             watched.look_until_end()
@@ -123,7 +146,24 @@ def run(job: Path, attack: tuple[int, int] | None, ports: list[int]) -> dict[str
             if strangers is not None:
                 strangers.close()
         counts = {} if strangers is None else {"connections": strangers.opened, "bombs": strangers.sent}
-        return {"exit_code": process.returncode, "memory_megabytes": memory(watched), **counts}
+        late = lateness(lags, watched, began)
+        return {
+            "exit_code": process.returncode,
+            "memory_megabytes": memory(watched),
+            "late_milliseconds": late,
+            **counts,
+        }
+
+
+def lateness(lags: Path, watched: Watched, since: float) -> dict[str, list[float]]:
+    """Return the three longest delays of each node's loop since a time, in ms."""
+    found = {}
+    for name in watched.bytes:
+        path = lags / name.split()[-1]
+        lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+        late = [float(line.split()[1]) * 1e3 for line in lines if float(line.split()[0]) > since]
+        found[name] = [round(one, 1) for one in sorted(late, reverse=True)[:3]]
+    return found
 
 
 def memory(watched: Watched) -> dict[str, float]:
