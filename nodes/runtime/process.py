@@ -156,6 +156,9 @@ def log_to_folder(folder: str | Path, name: str) -> None:
     handler.addFilter(Repeats())
     for old in tuple(root.handlers):
         root.removeHandler(old)
+        if isinstance(old, logging.FileHandler):
+            # A node that comes back has another name, and another file.
+            old.close()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
 

@@ -56,7 +56,6 @@ Count = Annotated[int, Bounds(0)]
 MOST_EXAMPLES: Final = 1 << 44
 Examples = Annotated[int, Bounds(0, MOST_EXAMPLES)]
 MOST_SECONDS: Final = 1e12
-Factor = Annotated[float, Bounds(0.0, MOST_EXAMPLES)]
 Seconds = Annotated[float, Bounds(0.0, MOST_SECONDS)]
 Size = Annotated[float, Bounds(0.0, math.inf)]
 Real = Annotated[float, Bounds(-math.inf, math.inf)]

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from ..codecs.formats import Payload
 from ..types import Float32Array, Int32Array
-from .field_checks import Bounds, Count, Factor
+from .field_checks import Bounds, Count, Size
 from .schema import Message, tensor
 
 # Of an algorithm's state; -1 for none.
@@ -58,7 +58,7 @@ class PeerChunk(Message):
     number: Count
     position: Count
     elements: Count
-    weight: Factor
+    weight: Size
     base: Count
     payload: Payload = tensor("uint8", 1)
 

@@ -287,10 +287,16 @@ class InProcess(ABC, ProcessHooks):
         self.name = name
         path = Path(folder) / "logs" / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._close_log()
         self._log = logging.FileHandler(path, encoding="utf-8")
         self._log.setFormatter(JsonLines())
         self._log.addFilter(lambda _: current_node() is self)
         logging.getLogger().addHandler(self._log)
+
+    def _close_log(self) -> None:
+        if self._log is not None:
+            logging.getLogger().removeHandler(self._log)
+            self._log.close()
 
     def _run(self) -> None:
         _CURRENT.set(self)
@@ -306,9 +312,7 @@ class InProcess(ABC, ProcessHooks):
             self.code = KILLED
         finally:
             self._context.term()
-            if self._log is not None:
-                logging.getLogger().removeHandler(self._log)
-                self._log.close()
+            self._close_log()
 
     async def _noted(self) -> tuple[ExitCode, str]:
         task = asyncio.current_task()

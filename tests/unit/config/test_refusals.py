@@ -160,11 +160,6 @@ def test_unknown_key(refusal: Refusal, sections: str, said: str) -> None:
             "'100mbps' given; write a number and its unit: 100mbit, 2.5gbit or 800kbit (bits per second)",
         ),
         ("network.delay_links", '"some"', "'some' given; input should be 'sync' or 'all'"),
-        (
-            "network.emulation",
-            '"tc"',
-            "was removed in 0.2, since only the relay emulates",
-        ),
         ("network.transport", '"udp"', "'udp' given; input should be 'auto', 'tcp' or 'ipc'"),
     ],
 )

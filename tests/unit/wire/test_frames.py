@@ -18,11 +18,9 @@ from shadowsync.pipeline.wire import frames as frames_module
 from shadowsync.pipeline.wire.field_checks import (
     MAX_INTEGER,
     MOST_COUNT,
-    MOST_EXAMPLES,
     Bounds,
     Count,
     Counts,
-    Factor,
 )
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import (
@@ -56,7 +54,6 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     tuple[int, ...]: st.lists(INTEGERS, max_size=5).map(tuple),
     Count: COUNTS,
     Annotated[int, Bounds(-1)]: st.integers(-1, MAX_INTEGER),
-    Factor: st.floats(0, MOST_EXAMPLES),
     bool: st.booleans(),
     str: st.text(max_size=200),
     tuple[Count, ...]: st.lists(COUNTS, max_size=5).map(tuple),
