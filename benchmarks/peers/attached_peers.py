@@ -1,7 +1,7 @@
 """Attached loops beside torchft, hivemind, torch's averager and DDP: same model, batches and data.
 
-    python benchmarks/peers/attached_peers.py --out docs/results/attached_peers.json
-    python benchmarks/peers/attached_peers.py --table docs/results/attached_peers.json
+    python benchmarks/peers/attached_peers.py --out benchmarks/peers/results/attached_peers.json
+    python benchmarks/peers/attached_peers.py --table benchmarks/peers/results/attached_peers.json
 
 Each loop is a process with an address of its own, behind a network that delays every packet (see
 `delayed_network.py`: Linux, root). A hub or lighthouse has an address of its own as well. A loop takes

@@ -2,8 +2,9 @@
 
 The model, the batch and the way data is drawn are the same for all.
 
-    python benchmarks/peers/peers.py --harness DIR [--python torchrec=PATH ...] --out docs/results/peers.json
-    python benchmarks/peers/peers.py --table docs/results/peers.json      # the tables of docs/results.md
+    python benchmarks/peers/peers.py --harness DIR [--python torchrec=PATH ...] \\
+        --out benchmarks/peers/results/peers.json
+    python benchmarks/peers/peers.py --table benchmarks/peers/results/peers.json  # the tables of the record
 
 DIR has one script per peer (see `peer_list.py`). A peer is left out unless its Python is named, by `--python`
 or a variable such as PY_TORCHREC. Peers take their data from memory, warm up, and are measured over a window.

@@ -1,7 +1,8 @@
 """What each cause costs: one setting changed at a time, on emulated machines.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/ablation.py --job examples/demo.toml --seeds 3 --out docs/results/ablation.json
+    python benchmarks/quality/ablation.py --job examples/demo.toml --seeds 3 \\
+        --out benchmarks/quality/results/ablation.json
 
 Runs that are in the file already are not made again. `--only` names variants. Each run takes as long as its
 arithmetic on one core, half a minute for the demo's log.

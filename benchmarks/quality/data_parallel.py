@@ -2,7 +2,7 @@
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/data_parallel.py --job examples/demo.toml --seeds 2 \\
-        --out docs/results/data_parallel.json
+        --out benchmarks/quality/results/data_parallel.json
 
 Data parallelism of n trainers steps by the mean gradient of n batches. It is run as one trainer with a batch
 n times as large. The learning rates of the dense model and of the rows are multiplied by one factor; all runs

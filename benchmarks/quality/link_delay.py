@@ -2,7 +2,7 @@
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/link_delay.py --job examples/demo.toml --seeds 1 \\
-        --out docs/results/link_delay.json
+        --out benchmarks/quality/results/link_delay.json
 
 In shadow mode a round is due every 4 iterations, in fixed mode each worker waits for it. Synchronous data
 parallelism is run as one trainer with a batch eight times as large; each of its steps takes the step time,

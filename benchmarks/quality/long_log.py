@@ -1,7 +1,8 @@
 """Quality by the number of trainers, emulated, on 10 million examples.
 
     shadowsync generate long-data --examples 10000000 --eval-examples 200000 --seed 1
-    python benchmarks/quality/long_log.py --job examples/demo.toml --out docs/results/long_log.json \\
+    python benchmarks/quality/long_log.py --job examples/demo.toml \\
+        --out benchmarks/quality/results/long_log.json \\
         --set 'data.path="long-data/train-*.parquet"' 'data.eval_path="long-data/eval-*.parquet"'
 
 Each number of trainers is run with EASGD, with BMUF as it is by default and with the published momentum, and

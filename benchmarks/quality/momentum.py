@@ -1,7 +1,8 @@
 """Averaging with and without momentum, by gap, delay, model and trainers, emulated.
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
-    python benchmarks/quality/momentum.py --job examples/demo.toml --seeds 1 --out docs/results/momentum.json
+    python benchmarks/quality/momentum.py --job examples/demo.toml --seeds 1 \\
+        --out benchmarks/quality/results/momentum.json
 
 Each setting is run with EASGD, with BMUF as it is by default, and with the published momentum from the first
 round on. Settings that name no number of trainers have eight, and a round every 4 iterations.

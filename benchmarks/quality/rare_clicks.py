@@ -1,6 +1,6 @@
 """NE in training where clicks are rare: 2 in 1,000.
 
-    python benchmarks/quality/rare_clicks.py --out docs/results/rare_clicks.json
+    python benchmarks/quality/rare_clicks.py --out benchmarks/quality/results/rare_clicks.json
 
 The demo's job on 500,000 examples of generated logs, in several seeds: with one trainer; with two; with two
 whose dense rate warms up as long as the rows' rate does; and, as the control, which must come out worse, with

@@ -1,7 +1,8 @@
 """Gain of `sync.control` with one bound, on mixed and on skewed data.
 
     shadowsync generate demo-data --examples 100000 --eval-examples 50000 --seed 1 --reuse
-    python benchmarks/quality/sync_control.py --log demo-data --out docs/results/sync_control.json
+    python benchmarks/quality/sync_control.py --log demo-data \\
+        --out benchmarks/quality/results/sync_control.json
 
 Both kinds of data have the same examples in four files, one for each of four emulated trainers. A *skewed*
 file is a country with a click rate of its own, a *mixed* file is a random quarter. Runs that are in the file

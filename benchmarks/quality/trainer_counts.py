@@ -2,7 +2,7 @@
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/quality/trainer_counts.py --job examples/demo.toml \\
-        --out docs/results/trainer_counts.json
+        --out benchmarks/quality/results/trainer_counts.json
 
 All runs have the seed of the job file, so that they differ only by what the machine did. `default` has the
 settings of the job file, `control` no warm-up of rows, `dense warm-up` one of the dense model too, the others

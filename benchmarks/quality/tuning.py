@@ -1,6 +1,7 @@
 """What `shadowsync tune` trains to find a planted best, beside random search.
 
-    python benchmarks/quality/tuning.py --out docs/results/tuning.json      # made up: a minute of one core
+    python benchmarks/quality/tuning.py \\
+        --out benchmarks/quality/results/tuning.json  # made up: a minute of one core
 
 A made-up job of three settings (tests/support/planted_best.py): the scheduler and its rungs are those of
 `shadowsync tune`, only the NE is computed from a formula. Its best settings are drawn at random for each of

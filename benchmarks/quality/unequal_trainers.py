@@ -5,7 +5,7 @@ The machines are emulated.
     shadowsync generate demo-data-300k --examples 300000 --eval-examples 50000 --seed 1 --reuse
     python benchmarks/quality/unequal_trainers.py --job examples/demo.toml --seeds 3 \\
         --set 'data.path="demo-data-300k/train-*.parquet"' 'data.eval_path="demo-data-300k/eval-*.parquet"' \\
-        --out docs/results/unequal_trainers.json
+        --out benchmarks/quality/results/unequal_trainers.json
 
 *equal* trainers together are as fast as trainers of which the first is three times slower. All times are ten
 times the defaults, so that the job takes minutes, not seconds; this changes only how soon a balance is found.

@@ -1,7 +1,7 @@
 """The virtual lab beside real runs: NE and sync gap of the same settings.
 
     python benchmarks/quality/virtual_lab.py --job examples/demo.toml --runs 5 \\
-        --out docs/results/virtual_lab.json
+        --out benchmarks/quality/results/virtual_lab.json
 
 Each setting of SETTINGS is run for real with the seeds 1 to RUNS. Settings that are in the file already are
 not run again. The lab is given the times that the reports state: seconds of a step from examples/s, seconds

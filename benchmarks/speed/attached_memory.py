@@ -1,6 +1,6 @@
 """The memory that attaching takes, with a model of 100 MB.
 
-    python benchmarks/speed/attached_memory.py --out docs/results/attached_memory.json
+    python benchmarks/speed/attached_memory.py --out benchmarks/speed/results/attached_memory.json
 
 Two loops, each a process, with SGD without momentum, so that a loop has its parameters and their gradients.
 Figures are of the first one, in units of the parameters' bytes beyond what it had before attach: resident

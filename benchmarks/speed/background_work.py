@@ -1,6 +1,6 @@
 """What training loses by checkpoints and validations beside it.
 
-    python benchmarks/speed/background_work.py --rounds 4 --out docs/results/background_work.json
+    python benchmarks/speed/background_work.py --rounds 4 --out benchmarks/speed/results/background_work.json
 
 Each round runs the job three times in alternation: without checkpoints and validations ("alone"), with both
 ("low"), and, as the control, with both at the priority of training ("normal"). A checkpoint is taken every

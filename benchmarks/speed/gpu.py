@@ -1,6 +1,7 @@
 """Trainers on a GPU: their speed and its busy share.
 
-    python benchmarks/speed/gpu.py [--device cuda] [--rounds 10] [--batch 2048] [--out docs/results/gpu.json]
+    python benchmarks/speed/gpu.py [--device cuda] [--rounds 10] [--batch 2048] \\
+        [--out benchmarks/speed/results/gpu.json]
 
 Compared are the GPU with the CPU, bfloat16 with float32, 2 and 4 workers with 1, and shadow EASGD with no
 synchronization.

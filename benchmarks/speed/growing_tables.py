@@ -1,6 +1,6 @@
 """A growing table beside a hashed one: rows a second, bytes a row.
 
-    python benchmarks/speed/growing_tables.py --out docs/results/growing_tables.json
+    python benchmarks/speed/growing_tables.py --out benchmarks/speed/results/growing_tables.json
 
 Both tables are in one store each, of one thread, and get the same batches in turns: a lookup of the ids, then
 a push of their gradients. The ids of the first part all have a row; in the second part most are new, ten

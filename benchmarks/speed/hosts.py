@@ -1,6 +1,6 @@
 """The demo on three hosts that share no folder, beside one of them.
 
-    unshare --net python benchmarks/speed/hosts.py --rounds 3 --out docs/results/hosts.json
+    unshare --net python benchmarks/speed/hosts.py --rounds 3 --out benchmarks/speed/results/hosts.json
 
 The hosts are namespaces of this machine, with addresses of their own (`benchmarks/namespaces.py`). Host 1 has
 the data, the coordinator, the reader and the sync node, hosts 2 and 3 a trainer and an embedding node each,

@@ -2,7 +2,8 @@
 
 All runs are on one machine.
 
-    python benchmarks/speed/pipeline.py --rounds 10 [--peer P2_TORCH.py] --out docs/results/pipeline.json
+    python benchmarks/speed/pipeline.py --rounds 10 [--peer P2_TORCH.py] \\
+        --out benchmarks/speed/results/pipeline.json
 
 All nodes are counted: reader, embedding, sync, coordinator and trainers share the cores that Hogwild has
 to itself. `shadow` has the default algorithm. To check the baseline, `--peer` also runs another program,

@@ -1,9 +1,10 @@
-"""Simulated scaling beside the measured 1 to 32 trainers of docs/results, and far beyond.
+"""Simulated scaling beside the measured 1 to 32 trainers of results/scaling.json, and far beyond.
 
     python benchmarks/speed/simulated_scaling.py --check                     # seconds
-    python benchmarks/speed/simulated_scaling.py --out docs/results/simulated_scaling.json   # minutes
+    python benchmarks/speed/simulated_scaling.py \\
+        --out benchmarks/speed/results/simulated_scaling.json  # minutes
 
-The measured trainers computed by a sleep; all of synchronization was real (docs/results.md, "Scaling"). The
+The measured trainers computed by a sleep; all of synchronization was real (results.md, "Scaling"). The
 simulation's costs are those of the cells of one trainer: its step, the CPU seconds of a round, and those of a
 further sync node. Links have the bandwidth that was set. Nothing is fitted to any other cell.
 """
@@ -24,7 +25,7 @@ from shadowsync.lab.simulation.sweep import Sweep, draw_sweep, simulate_all, swe
 from shadowsync.pipeline.text.format import number, percent
 from shadowsync.pipeline.text.markdown import markdown_table
 
-MEASURED: Final = Path(__file__).resolve().parents[2] / "docs" / "results" / "scaling.json"
+MEASURED: Final = Path(__file__).resolve().parent / "results" / "scaling.json"
 EVERY: Final = 5
 WARM_SECONDS: Final = 5.0
 SECONDS: Final = 8.0
@@ -35,7 +36,7 @@ GAP_GOAL: Final = 0.20
 CENTER_SECONDS_PER_BYTE: Final = 0.044 / 40e6
 COUNTS: Final = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 FAST_LINK: Final = 25e9 / 8
-# The goal for the gap in docs/results.md.
+# The goal for the gap in results.md.
 GAP_LIMIT: Final = 60.0
 
 Cell = Mapping[str, Any]
@@ -207,7 +208,7 @@ def main() -> None:
     print("the control, a link of ten times the bandwidth:", *missed(wrong), sep="\n- ")
     if given.check:
         return
-    sweep = simulate_all("the cells of one trainer of docs/results/scaling.json", layouts(), print)
+    sweep = simulate_all(f"the cells of one trainer of {MEASURED.name}", layouts(), print)
     print("\n".join(sweep_table(sweep)))
     print("\n".join(carried(sweep)))
     if given.out is not None:

@@ -1,6 +1,6 @@
 """How long lookups wait while an embedding node writes a checkpoint to S3.
 
-    python benchmarks/speed/storage_pause.py --out docs/results/storage_pause.json
+    python benchmarks/speed/storage_pause.py --out benchmarks/speed/results/storage_pause.json
 
 One embedding node holds --gigabytes of rows with Adagrad's sums. This process is its worker: it looks up rows
 without a break, and notes how long each answer takes. First comes a checkpoint of all rows, then for each of

@@ -2,7 +2,7 @@
 
     shadowsync generate demo-data --examples 1000000 --eval-examples 100000 --seed 1 --reuse
     python benchmarks/speed/two_versions.py --before OTHER/.venv/bin/python --log demo-data --pairs 30 \\
-        --control 5 --out docs/results/recovery_cost.json
+        --control 5 --out benchmarks/faults/results/recovery_cost.json
 
 The same job file is run by both, with the defaults of each: checkpoints, restarts and whatever else guards
 against deaths. The control, in rounds of its own, is this version with a checkpoint every second. CPU

@@ -82,7 +82,7 @@ def _headings(page: Path) -> set[str]:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]
     links = [(page, target) for page in pages for target in LINK.findall(page.read_text("utf-8"))]
     assert len(links) > 50
     assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
