@@ -28,8 +28,8 @@ class BMUFOptions(PullOptions):
     trainers stop for each round). "warmup" lets μ grow with the completed rounds r, as r / (r + 8), to 1 -
     1/√n at η = 1. So the momentum never reaches far back in a job's few rounds, and it multiplies steps by
     √n, as suits adaptive optimizers (Malladi et al., arXiv 2205.10287), not by n; where rounds were rare or
-    late, the published one was too large (docs/quality.md). `nesterov` moves the replicas toward the
-    look-ahead: the point to which the momentum will carry the global model.
+    late, the published one was too large (benchmarks/quality/results.md). `nesterov` moves the replicas
+    toward the look-ahead: the point to which the momentum will carry the global model.
     """
 
     elastic_rate: float = 1.0

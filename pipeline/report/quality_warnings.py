@@ -22,7 +22,7 @@ LARGEST_WARMUP_SHARE: Final = 0.25
 """Of a job's examples: over more of them a warm-up costs rows more than it gives."""
 
 MANY_TRAINERS: Final = 4
-"""From here on the mean of the trainers' steps was clearly too short (docs/quality.md)."""
+"""From here on the mean of the trainers' steps was clearly too short (benchmarks/quality/results.md)."""
 
 AVERAGING: Final = frozenset({"easgd", "easgd_symmetric", "ma", "gossip"})
 """Algorithms that move the model by the mean of the trainers' steps, without momentum."""

@@ -21,7 +21,7 @@ HORIZON_ITERATIONS: Final = 20
 """Iterations of a trainer over which the mean's movement is compared with the replicas' distance.
 
 Over the iterations of one round, the movement would grow with the gap just as the distance does, so their
-ratio would say nothing about the gap (docs/quality.md).
+ratio would say nothing about the gap (benchmarks/quality/results.md).
 """
 
 SAMPLES_PER_HORIZON: Final = 5

@@ -21,7 +21,7 @@ WINDOW_ROUNDS: Final = 4
 SETTLING_ROUNDS: Final = 2
 # Fraction of the bound below which the gap may grow; differences above it are noise.
 LOOSEN_BELOW: Final = 0.85
-# In the lab the ratio grows as about this power of the gap (docs/quality.md).
+# In the lab the ratio grows as about this power of the gap (benchmarks/quality/results.md).
 RATIO_POWER: Final = 0.5
 # Largest changes of the gap by one decision.
 LOOSEN_FACTOR: Final = 2
