@@ -32,7 +32,7 @@ SECONDS: Final = 8.0
 SEEDS: Final = (1, 2, 3)
 STEPS_GOAL: Final = 0.10
 GAP_GOAL: Final = 0.20
-# docs/performance.md: an exchange of 40 MB takes 44 ms of a sync node.
+# results.md: an exchange of 40 MB takes 44 ms of a sync node.
 CENTER_SECONDS_PER_BYTE: Final = 0.044 / 40e6
 COUNTS: Final = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 FAST_LINK: Final = 25e9 / 8
