@@ -68,7 +68,7 @@ def test_jobs_are_judged_by_default_and_it_is_said_where_they_are_not(
     lines: list[str] = []
     job = Mock(expected={}, run=Mock(start_timeout_seconds=1.0))
     monkeypatch.setattr(run, "JobRunner", Mock(side_effect=InterruptedError))
-    monkeypatch.setattr(run, "files_of", lambda job: 1)
+    monkeypatch.setattr(run, "files_of", lambda _: 1)
     for clean_runs in (1, FEWEST_CLEAN):
         plan = ChaosPlan(1, 1, clean_runs=clean_runs)
         with pytest.raises(InterruptedError):

@@ -21,6 +21,7 @@ from shadowsync.pipeline.wire.field_checks import (
     Bounds,
     Count,
     Counts,
+    Size,
 )
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.messages import (
@@ -54,6 +55,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     tuple[int, ...]: st.lists(INTEGERS, max_size=5).map(tuple),
     Count: COUNTS,
     Annotated[int, Bounds(-1)]: st.integers(-1, MAX_INTEGER),
+    Size: st.floats(0, allow_infinity=False),
     bool: st.booleans(),
     str: st.text(max_size=200),
     tuple[Count, ...]: st.lists(COUNTS, max_size=5).map(tuple),
