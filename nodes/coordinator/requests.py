@@ -24,6 +24,7 @@ from ...pipeline.wire.control.messages import (
     NodeFailed,
     Ready,
     RejoinGroup,
+    ReportReader,
     ReportSlowPeer,
     Scale,
     SpanRead,
@@ -58,6 +59,8 @@ class RequestHandler:
         self._exits: dict[str, ChildExitedReply] = {}
         # Tokens of readers that know that there are no more spans.
         self._idle_readers: set[str] = set()
+        # The reader that each trainer has reported, by the trainer's token.
+        self._reported: dict[str, str] = {}
         admitting = asyncio.Lock()
         self._successors = {role: Successors() for role in ("reader", "trainer", "embedding")}
         readers = ReaderRecovery(server, self._successors["reader"])
@@ -80,6 +83,7 @@ class RequestHandler:
             Interrupt: self._interrupt,
             Leave: self._leave,
             ReportSlowPeer: self._report_slow_peer,
+            ReportReader: self._report_reader,
             RejoinGroup: self._rejoin_group,
         }
         # Called after the journal has applied a request.
@@ -357,6 +361,22 @@ class RequestHandler:
         # Also without a change: the reporter does not know the current view.
         self._server.broadcast_group(view or self._state.group.view)
         await self._server.notify()
+        return Done()
+
+    async def _report_reader(self, member: Member, request: ReportReader) -> Done:
+        """Declare a reader dead on one trainer's word, and the trainer that reports a second one.
+
+        So a trainer that lies costs one reader and itself.
+        """
+        name, readers = request.reader, self._state.members.everyone("reader")
+        reader = next((one for one in readers if one.info.name == name), None)
+        before = self._reported.setdefault(member.info.token, name)
+        if reader is None:
+            self._server.expel(member, f"a report of {name!r}, which is no reader")
+        elif before != name:
+            self._server.expel(member, f"reports of two readers, {before} and {name}")
+        elif reader.alive:
+            self._server.expel(reader, f"a delivery to {member.info.name}: {request.why}")
         return Done()
 
     async def _rejoin_group(self, member: Member, request: RejoinGroup) -> Done:  # noqa: ARG002

@@ -18,7 +18,7 @@ from ...pipeline.models.flat import digest_of
 from ...pipeline.models.state_check import check_stateless
 from ...pipeline.text.format import duration
 from ...pipeline.wire.control.base import Done, Reply, Request
-from ...pipeline.wire.control.messages import NodeFacts
+from ...pipeline.wire.control.messages import NodeFacts, ReportReader
 from ...pipeline.wire.control.orders import (
     Begin,
     ComposeModel,
@@ -46,6 +46,7 @@ from ...pipeline.wire.control.orders import (
     WriteReplica,
 )
 from ...pipeline.wire.control.profile import ProcessTrace
+from ...pipeline.wire.tasks import TaskSet, post
 from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm, PeerLost
 from ...sync_algos.model_origin import ModelOrigin
@@ -97,6 +98,7 @@ class TrainerRole(SynchronizedRole):
         self._is_late = False
         self._ack_sender: AckSender | None = None
         self._ack_task: asyncio.Task[None] | None = None
+        self._reports = TaskSet(self._fail)
 
     def listen(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
         """Bind the socket that other trainers connect to; return its endpoint.
@@ -207,6 +209,7 @@ class TrainerRole(SynchronizedRole):
         """End the threads and processes."""
         if self._ack_task is not None:
             self._ack_task.cancel()
+        self._reports.cancel()
         threads: list[WorkerPool | Synchronizer] = [
             part for part in (self._pool, self._sync) if part is not None
         ]
@@ -241,7 +244,8 @@ class TrainerRole(SynchronizedRole):
             if node.index == 0 and not request.late:
                 await self._seed(sync, restored.model if restored is not None else None)
         assert self._pool is not None
-        self._pool.connect(members, self._ack_sender.put, self._sync.fixed if self._sync else [])
+        rounds = self._sync.fixed if self._sync else []
+        self._pool.connect(members, self._ack_sender.put, self._on_refused, rounds)
         self._workers = self._pool.workers
         return Done()
 
@@ -397,6 +401,21 @@ class TrainerRole(SynchronizedRole):
     def _on_confirmed(self, record: BatchAck) -> None:
         self._workers[record.worker].confirm(record.reader, record.sequence)
 
+    def _on_refused(self, reader: str, why: str) -> None:
+        """Report a reader that delivered what cannot be; any thread may call."""
+        node = self._node
+        assert node is not None
+        report = ReportReader(reader, why)
+
+        def on_control() -> None:
+            self._reports.start(node.coordinator.call(report, timeout_seconds=node.patience_seconds))
+
+        post(self._loop, on_control)
+
     def _on_ack_task_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and self._node is not None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._node is not None:
             self._node.fail(error)

@@ -52,11 +52,13 @@ class WorkerPool(ABC):
         self,
         members: Sequence[MemberInfo],
         trained: Callable[[BatchAck], None],
+        refused: Callable[[str, str], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
         """Make the workers ready to train with the members of the job.
 
-        `trained` may be called by any thread. `rounds` has one element per worker, or none if workers take no
+        `trained` and `refused` may be called by any thread; `refused` with the name of a reader that
+        delivered what cannot be, and why. `rounds` has one element per worker, or none if workers take no
         part in rounds.
         """
 
@@ -166,6 +168,7 @@ class ThreadWorkerPool(WorkerPool):
         self,
         members: Sequence[MemberInfo],
         trained: Callable[[BatchAck], None],
+        refused: Callable[[str, str], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
         """Make the workers; see `WorkerPool.connect`."""
@@ -179,6 +182,7 @@ class ThreadWorkerPool(WorkerPool):
                 members,
                 node.token,
                 trained,
+                refused,
                 fixed[index] if fixed else None,
                 node.fail,
             )
@@ -225,11 +229,12 @@ class ProcessWorkerPool(WorkerPool):
         self,
         members: Sequence[MemberInfo],
         trained: Callable[[BatchAck], None],
+        refused: Callable[[str, str], None],
         rounds: Sequence[WorkerRounds],
     ) -> None:
         """Send the members of the job to the processes; see `WorkerPool.connect`."""
         for worker in self._processes:
-            worker.connect(members, trained, rounds[worker.index] if rounds else None)
+            worker.connect(members, trained, refused, rounds[worker.index] if rounds else None)
 
     def process_metrics(self) -> dict[str, float]:
         """Return CPU seconds and memory of the processes, as of their last heartbeats."""

@@ -144,10 +144,13 @@ class WorkerConnections(Generic[B]):
         self._has_waited = timeout_milliseconds > 0 and seconds > SHORTEST_WAIT_SECONDS
         return seconds
 
-    def receive(self) -> tuple[list[InFlightBatch], list[B]]:
+    def receive(
+        self, impossible: Callable[[ReaderClient, Delivery], bool] = lambda *_: True
+    ) -> tuple[list[InFlightBatch], list[B]]:
         """Return new deliveries, and batches whose last push is answered.
 
-        Also resends overdue requests.
+        A reader whose delivery is `impossible` is lost: it counts as not received, and nothing more of it is
+        taken. By default all deliveries are, for a client that has no readers. Also resends overdue requests.
 
         Raises:
             LookupRefused: an embedding node refused a request.
@@ -157,7 +160,12 @@ class WorkerConnections(Generic[B]):
         pushed: list[B] = []
         for reader in self.readers.values():
             for message in self._receive_from(reader.name, reader.connection):
-                if isinstance(message, Delivery) and reader.accept(message):
+                if not isinstance(message, Delivery):
+                    continue
+                if impossible(reader, message):
+                    self.lose(reader.name)
+                    break
+                if reader.accept(message):
                     delivered.append(InFlightBatch(reader, message))
         for shard, (name, connection) in enumerate(self.shards.named_connections):
             for message in self._receive_from(name, connection):

@@ -39,6 +39,7 @@ from ...pipeline.wire.worker_messages import (
     DropNode,
     DropSyncNode,
     GatePass,
+    RefusedReader,
     ReplaceShard,
     ReplaceSyncNode,
     ScorePass,
@@ -186,6 +187,7 @@ class WorkerProcessMain:
             members,
             config.token,
             self._on_trained,
+            self._on_refused,
             self._rounds,
             self._on_failed,
         )
@@ -220,6 +222,9 @@ class WorkerProcessMain:
     def _on_trained(self, record: BatchAck) -> None:
         # Sent with the next tick, several at once: the trainer gathers them even longer.
         self._outgoing.put(record)
+
+    def _on_refused(self, reader: str, why: str) -> None:
+        self._report(RefusedReader(reader, why))
 
     def _on_drained(self, held: DrainResult) -> None:
         self._report(DrainedWorker(held.in_flight, held.progressive.to_bytes()))

@@ -37,6 +37,7 @@ from ...pipeline.wire.worker_messages import (
     GatePass,
     GateStarve,
     GateWork,
+    RefusedReader,
     ReplaceShard,
     RoundEnded,
     ScorePass,
@@ -225,6 +226,7 @@ class ProcessWorker:
         self._scratch = scratch
         self._ready = ready
         self._trained: Callable[[BatchAck], None] | None = None
+        self._refused: Callable[[str, str], None] | None = None
         self._rounds: WorkerRounds | None = None
         self._lock = threading.Lock()
         self._drain_reply: Callable[[DrainResult], object] | None = None
@@ -238,13 +240,17 @@ class ProcessWorker:
         self._monitor.start()
 
     def connect(
-        self, members: Iterable[MemberInfo], trained: Callable[[BatchAck], None], rounds: WorkerRounds | None
+        self,
+        members: Iterable[MemberInfo],
+        trained: Callable[[BatchAck], None],
+        refused: Callable[[str, str], None],
+        rounds: WorkerRounds | None,
     ) -> None:
         """Send the worker the members of the job, once all have joined.
 
-        The control thread calls it. `trained` is called on a thread of the worker.
+        The control thread calls it. `trained` and `refused` are called on a thread of the worker.
         """
-        self._trained, self._rounds = trained, rounds
+        self._trained, self._refused, self._rounds = trained, refused, rounds
         self._monitor.send(ConnectMembers(tuple(members)))
         # This sends the sync nodes that are already lost; before `connect` the process could not handle them.
         if isinstance(rounds, RemoteRounds):
@@ -325,6 +331,9 @@ class ProcessWorker:
                 self._ready()
             case AckedBatches():
                 self._on_acked(message)
+            case RefusedReader():
+                assert self._refused is not None
+                self._refused(message.reader, message.why)
             case WorkerHeartbeat():
                 self._on_heartbeat(message)
             case RoundEnded():

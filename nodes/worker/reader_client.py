@@ -58,6 +58,11 @@ class ReaderClient:
         """Number of deliveries that have arrived but are not finished."""
         return self._received + len(self._early) - self._done - len(self._done_early)
 
+    def require_granted(self, delivery: Delivery) -> None:
+        """Raise ValueError for a delivery beyond the credit that the reader was sent."""
+        if delivery.sequence > (limit := self._sent_state[0]):
+            raise ValueError(f"delivery {delivery.sequence}; it may send those up to {limit}")
+
     def accept(self, delivery: Delivery) -> bool:
         """Record a delivery; return False for one to be dropped."""
         if self._lost:

@@ -15,6 +15,7 @@ from ...pipeline.errors import JobFileError
 from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.wire.control.orders import MemberInfo
 from ...pipeline.wire.control.profile import ProcessTrace
+from ...pipeline.wire.messages import Delivery
 from ...pipeline.wire.worker_messages import BatchAck
 from ..replica.replica import TrainerContext
 from ..runtime.threads import Service
@@ -22,6 +23,7 @@ from ..runtime.tracing import TRACER, Activity
 from ..shadow.fixed_rate import FixedRate
 from .batches import InFlightBatch, UnconfirmedBatches
 from .connections import MAX_PENDING_PUSHES, WorkerConnections
+from .delivery_check import DeliveryCheck
 from .handle import DrainResult
 from .reader_client import ReaderClient
 from .step import Step, Stepper
@@ -38,7 +40,8 @@ class Worker(Service):
 
     The loop: receive messages, look up the vectors of the batches ahead, compute the batch whose vectors have
     arrived, push its gradients. A batch is passed to `trained` once every embedding node has answered its
-    push. A batch with non-finite loss or gradients is passed at once, as left out, and nothing is pushed. In
+    push. A batch with non-finite loss or gradients is passed at once, as left out, and nothing is pushed. A
+    delivery that cannot be is thrown away, and `refused` is called with its reader's name and the reason. In
     deterministic mode nothing is looked up ahead, so that embedding nodes see lookups and pushes in the order
     of the batches. On a GPU the next step is launched before the results of the last are awaited and pushed.
     """
@@ -51,6 +54,7 @@ class Worker(Service):
         members: Sequence[MemberInfo],
         token: str,
         trained: Callable[[BatchAck], None],
+        refused: Callable[[str, str], None],
         fixed_rate: FixedRate | None,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -61,6 +65,8 @@ class Worker(Service):
         self._members = members
         self._identity = f"{token}/{index}"
         self._trained = trained
+        self._refused = refused
+        self._check = DeliveryCheck(context.job, context.router)
         self._fixed_rate = fixed_rate
         self._ahead = 1 if context.job.run.deterministic else 1 + context.job.trainer.lookups_ahead
         self._confirmed: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
@@ -235,7 +241,7 @@ class Worker(Service):
         self.waker.clear()
         while not self._commands.empty():
             self._commands.get()()
-        delivered, pushed = connections.receive()
+        delivered, pushed = connections.receive(self._is_impossible)
         self._inbox.extend(delivered)
         for batch in pushed:
             self._acknowledge(batch)
@@ -243,6 +249,16 @@ class Worker(Service):
             reader, sequence = self._confirmed.get()
             self._readers[reader].mark_finished(sequence)
             self._unconfirmed.confirmed(reader, sequence)
+
+    def _is_impossible(self, reader: ReaderClient, delivery: Delivery) -> bool:
+        """Check a delivery before anything of it is used; report one that cannot be."""
+        try:
+            reader.require_granted(delivery)
+            self._check.require(delivery)
+        except ValueError as error:
+            self._refused(reader.name, str(error))
+            return True
+        return False
 
     def _missing(self) -> str:
         """Return what the next step waits for, of WAITS."""

@@ -232,6 +232,14 @@ class AckedBatches:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedReader:
+    """A reader delivered what cannot be; nothing more of it is taken."""
+
+    reader: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerHeartbeat:
     """Counts of the worker, every half second.
 
@@ -329,6 +337,7 @@ class WorkerError:
 WorkerReport: TypeAlias = (
     WorkerReady
     | AckedBatches
+    | RefusedReader
     | WorkerHeartbeat
     | RoundEnded
     | GateWork
@@ -385,6 +394,7 @@ REPORTS: Final = WorkerVerbs[WorkerReport](
     {
         "ready": WorkerReady,
         "trained": AckedBatches,
+        "refused": RefusedReader,
         "heartbeat": WorkerHeartbeat,
         "round": RoundEnded,
         "work": GateWork,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from shadowsync.nodes.reader.deliveries import DeliveryState
 from shadowsync.nodes.trainer.acknowledgements import AckSender
 from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient
+from shadowsync.nodes.worker.reader_client import ReaderClient
+from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.errors import ExitCode
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.messages import SpanRead
 from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums
-from shadowsync.pipeline.wire.messages import Push
+from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.worker_messages import BatchAck
+from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Fault, is_here, once
 from shadowsync.tests.support.resumed import ClusterMaker
 from shadowsync.tests.support.runs import EXAMPLES
@@ -81,6 +86,63 @@ def a_span_of_too_many(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RpcChannel, "call", wrong)
 
 
+def delivered(
+    node: str = "reader-1", *, scored: bool = False, **values: Callable[[Delivery], object]
+) -> Fault:
+    """A reader delivers one batch with other values, to train or to score."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        send, due = DeliveryState._send, once("a wrong delivery", 1 if scored else 3)
+
+        def wrong(self: DeliveryState, worker: Any, number: int, batch: Any, now: float) -> Delivery:
+            sent = send(self, worker, number, batch, now)
+            if is_here(node) and (number > 0) == scored and due():
+                wrong_ones: dict[str, Any] = {name: of(sent) for name, of in values.items()}
+                sent = dataclasses.replace(sent, **wrong_ones)
+            return sent
+
+        patch.setattr(DeliveryState, "_send", wrong)
+
+    return plant
+
+
+def refusing_all(patch: pytest.MonkeyPatch) -> None:
+    """trainer-1 reports every reader, whatever it delivers."""
+    real = Worker._is_impossible
+
+    def wrong(self: Worker, reader: ReaderClient, delivery: Delivery) -> bool:
+        if is_here("trainer-1"):
+            self._refused(reader.name, "a lie")
+            return True
+        return real(self, reader, delivery)
+
+    patch.setattr(Worker, "_is_impossible", wrong)
+
+
+def not_finite(delivery: Delivery) -> Any:
+    return np.full_like(delivery.dense, np.nan)
+
+
+def stray_rows(delivery: Delivery) -> Any:
+    return np.full_like(delivery.rows, LAST_ROW)
+
+
+def a_column_more(delivery: Delivery) -> Any:
+    return np.zeros((len(delivery.rows) + 1, len(delivery.labels)), np.int32)
+
+
+def of_zeros(delivery: Delivery) -> Any:
+    return np.zeros_like(delivery.dense)
+
+
+def an_example_less(delivery: Delivery) -> Any:
+    return delivery.dense[:-1].copy()
+
+
+def no_labels(delivery: Delivery) -> Any:
+    return np.full_like(delivery.labels, 7.0)
+
+
 NO_SCORES = np.full(7, np.nan).tobytes()
 
 
@@ -117,6 +179,61 @@ def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> No
     report = own.run.report
     said = [event.what for event in report.events if event.node == "reader-1"]
     assert "batches of at most" in said[0]
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (delivered(dense=not_finite), "a dense value is not finite"),
+        (delivered(rows=stray_rows), "a row number is beyond"),
+        (delivered("reader-0", scored=True, labels=no_labels), "a label is neither 0 nor 1"),
+        pytest.param(delivered(rows=a_column_more), "rows must be", marks=pytest.mark.matrix),
+        pytest.param(delivered(dense=an_example_less), "dense values of shape", marks=pytest.mark.matrix),
+        pytest.param(delivered(labels=no_labels), "a label is neither 0 nor 1", marks=pytest.mark.matrix),
+    ],
+    ids=["dense", "rows", "scored", "columns", "examples", "labels"],
+)
+def test_a_delivery_costs_its_reader_and_not_the_job(
+    in_process: ClusterMaker, fault: Fault, why: str
+) -> None:
+    _require_a_dead_reader(in_process({"data": {"readers": 2}}, faults=(fault,)), why)
+
+
+def test_a_delivery_to_a_worker_process_costs_its_reader(in_process: ClusterMaker) -> None:
+    changes = {"data": {"readers": 2}, "trainer": {"worker_kind": "process"}}
+    own = in_process(changes, faults=(delivered(dense=not_finite),))
+    _require_a_dead_reader(own, "a dense value is not finite")
+
+
+def _require_a_dead_reader(own: InProcessCluster, why: str) -> None:
+    own.start()
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    (said,) = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
+    assert said.node.startswith("reader-")
+    assert said.what.startswith("sent what cannot be: a delivery to trainer-")
+    assert why in said.what
+    assert not [event for event in report.events if event.node.startswith("trainer")]
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.examples.distinct == EXAMPLES
+    assert report.eval is not None
+
+
+def test_a_delivery_that_can_be_is_trained(in_process: ClusterMaker) -> None:
+    """The control: nobody can know that its numbers are not those of the file."""
+    own = in_process({"data": {"readers": 2}}, faults=(delivered(dense=of_zeros),)).start()
+    assert own.wait(90.0) == ExitCode.OK, own.coordinator.text()
+
+
+def test_false_reports_cost_one_reader_and_their_sender(in_process: ClusterMaker) -> None:
+    own = in_process({"data": {"readers": 3}}, faults=(refusing_all,)).start()
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    said = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
+    assert sorted(event.node.partition("-")[0] for event in said) == ["reader", "trainer"]
+    assert "reports of two readers" in said[1].what
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EXAMPLES
 

@@ -65,10 +65,15 @@ class Training:
         state = DeliveryState(job.data.retain_bytes)
         self.sender = Sender(listeners[0], self._source, state, lambda _: None)
         self._reader = SendingReader(self.sender, fail)
-        self.worker = Worker(0, build_shared(job), context, members, TOKEN, self._on_trained, None, fail)
+
+        def refused(reader: str, why: str) -> None:
+            fail(ValueError(f"{reader}: {why}"))
+
+        shared = build_shared(job)
+        self.worker = Worker(0, shared, context, members, TOKEN, self._on_trained, refused, None, fail)
         self.threads: list[Service] = [self._reader, ShardService(listeners[1], store, fail), self.worker]
         random = np.random.default_rng(1)
-        count = job.trainer.batch
+        count, self._seed = job.trainer.batch, job.run.seed
         self._arrays = (
             (random.random(count) < 0.3).astype(np.float32),
             random.standard_normal((count, job.data.dense_width)).astype(np.float32),
@@ -78,7 +83,7 @@ class Training:
     def train(self, batches: int) -> None:
         """Trains so many more, and waits until the reader keeps none of them."""
         for _ in range(batches):
-            self._source.put((0, Batch(BatchId(0, 0, self._given, 1), *self._arrays)), timeout=60.0)
+            self._source.put((0, Batch(BatchId(0, 0, self._given, self._seed), *self._arrays)), timeout=60.0)
             self._reader.call(self.sender.wake)
             self._given += 1
         wait_until(self._at_rest, f"{self._given} batches are trained and forgotten")

@@ -162,6 +162,21 @@ class ShardRouter:
         Raises:
             ValueError: a wrong shape or type, or a row that its table does not have.
         """
+        batch = self._checked_examples(rows, bag_lengths, keys)
+        bags = self._bags(bag_rows, bag_lengths, item_weights, bag_keys, batch)
+        of_tables = dict(zip(self._growing, keys, strict=True))
+        return [node.request(rows, batch, bags, of_tables) for node in self._nodes]
+
+    def check(self, batch: BatchIds, examples: int) -> None:
+        """Raise ValueError for a batch of this many examples of which `requests` would raise."""
+        rows, lengths = batch.rows, batch.bag_lengths
+        found = self._checked_examples(rows, lengths, batch.keys)
+        if found != examples:
+            raise ValueError(f"rows of {found} examples; the batch has {examples}")
+        self._bags(batch.bag_rows, lengths, batch.item_weights, batch.bag_keys, examples)
+
+    def _checked_examples(self, rows: Int32Array, bag_lengths: Int32Array, keys: Uint64Array) -> int:
+        """Return for how many examples these are; raises as `requests`."""
         tables = len(self._single)
         if rows.ndim != 2 or len(rows) != tables or rows.dtype != np.int32 or not rows.flags.c_contiguous:
             raise ValueError(
@@ -170,12 +185,10 @@ class ShardRouter:
         # As an unsigned number, a negative row number is too large.
         if rows.size and (over := rows.view(np.uint32).max(axis=1) >= self._row_limits).any():
             self._raise_bad_row(self._single[int(np.flatnonzero(over)[0])])
-        batch = rows.shape[1] if tables else bag_lengths.shape[-1]
-        bags = self._bags(bag_rows, bag_lengths, item_weights, bag_keys, batch)
+        batch: int = rows.shape[1] if tables else bag_lengths.shape[-1]
         if len(keys) != len(self._growing) or (len(keys) and keys.shape[1] != batch):
             raise ValueError(f"keys must be uint64 {[len(self._growing), batch]}, not {list(keys.shape)}")
-        of_tables = dict(zip(self._growing, keys, strict=True))
-        return [node.request(rows, batch, bags, of_tables) for node in self._nodes]
+        return batch
 
     def _bags(
         self,

@@ -211,6 +211,14 @@ class ReportSlowPeer(Request[Done]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReportReader(Request[Done]):
+    """A reader delivered to this trainer what cannot be."""
+
+    reader: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RejoinGroup(Request[Done]):
     """A trainer that was excluded from the group is back."""
 

@@ -77,5 +77,5 @@ def test_a_process_hears_of_the_others_before_it_hears_of_their_death(monitors: 
     rounds = RemoteRounds(RoundCounter(lambda: 0))
     # A sync node died between this trainer's getting ready and the meeting.
     rounds.mark_lost("token")
-    worker.connect([], lambda _: None, rounds)
+    worker.connect([], lambda _: None, lambda *_: None, rounds)
     assert monitors[0].sent == [ConnectMembers(()), DropSyncNode("token")]
