@@ -36,6 +36,40 @@ class PassScores:
     bad_rows: int
 
 
+class Doubt:
+    """Who is wrong, if trainers scored another number of examples than readers delivered.
+
+    The pass is repeated, first with all, then without one node after the other. If the counts agree only
+    without a node, it is that one. A state machine without I/O.
+
+    Attributes:
+        left_out: the node without which the next pass is scored.
+        counts: the counts that did not agree.
+    """
+
+    def __init__(self) -> None:
+        self.left_out: Member | None = None
+        self.counts = ""
+        self._suspects: list[Member] | None = None
+
+    def leave_next_out(
+        self, trainers: Sequence[Member], readers: Sequence[Member], scored: int, delivered: int
+    ) -> None:
+        """Choose who is left out next; raises ClusterError if it can be nobody else."""
+        if self._suspects is None:
+            self.counts = (
+                f"the trainers scored {scored:,} held-out examples, but the readers delivered {delivered:,}"
+            )
+            self._suspects = [node for nodes in (trainers, readers) if len(nodes) > 1 for node in nodes]
+            return
+        if not self._suspects:
+            raise ClusterError(
+                f"{self.counts}, and no one node is the cause",
+                remedy="score the checkpoint with shadowsync eval, and report this as a defect of shadowsync",
+            )
+        self.left_out = self._suspects.pop(0)
+
+
 class Evaluator:
     """One evaluation pass over the held-out spans."""
 
@@ -67,41 +101,62 @@ class Evaluator:
     async def _score(self, model: str, trainers: list[Member]) -> PassScores | None:
         """Score one pass; repeat it without nodes that die in it.
 
-        And without trainers that do not get the model.
+        And without trainers that do not get the model, or a node whose counts cannot be right.
 
         Returns None if no trainer or no reader is left.
         """
+        doubt = Doubt()
         while trainers and self._state.stop is None:
             self._pass += 1
-            ready = await self._server.call_all(trainers, PrepareEval(self._pass, model), REQUEST_SECONDS)
+            scoring = [trainer for trainer in trainers if trainer is not doubt.left_out]
+            ready = await self._server.call_all(scoring, PrepareEval(self._pass, model), REQUEST_SECONDS)
             able = {name for name, reply in ready.items() if reply.ready}
             if ready and not able:
                 raise ClusterError(f"{self._model.words} is not available for the evaluation")
-            if len(able) < len(trainers):
+            if len(able) < len(scoring):
                 for name in sorted(ready.keys() - able):
                     self._outcome.note(f"{name} could not read {self._model.words}, and does not score it")
-                trainers = [trainer for trainer in trainers if trainer.info.name in able]
+                unable = {one.info.name for one in scoring} - able
+                trainers, doubt = [t for t in trainers if t.info.name not in unable], Doubt()
                 continue
-            readers = self._state.members.alive("reader")
-            if not readers:
+            alive = self._state.members.alive("reader")
+            if not alive:
                 text = "the last reader died, and the held-out files were not scored"
                 self._server.request_stop(Stop("death", text, ExitCode.STOPPED_BY_DEATH))
                 return None
-            delivered = await self._deliver(trainers, readers)
+            readers = [reader for reader in alive if reader is not doubt.left_out]
+            delivered, results = await self._run_pass(scoring, readers)
             if self._state.stop is not None:
                 # Only a part of the files was scored, which is not their score.
                 return None
-            replies = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
-            results = read_scores(self._server, {name: reply.sums for name, reply in replies.items()})
-            if delivered is not None and len(results) == len(trainers):
+            if delivered is not None and len(results) == len(scoring):
                 total = sum_scores(results.values())
-                _check_all_are_scored(total, delivered.examples)
-                return PassScores(total, delivered.bad_rows)
+                if total.examples == delivered.examples:
+                    self._end_doubt(doubt)
+                    return PassScores(total, delivered.bad_rows)
+                doubt.leave_next_out(trainers, alive, total.examples, delivered.examples)
+                who = "" if doubt.left_out is None else f", without {doubt.left_out.info.name}"
+                self._server.event("coordinator", f"{doubt.counts}; they are scored again{who}")
+                continue
             left = [trainer for trainer in trainers if trainer.alive]
             if len(left) == len(trainers) and all(reader.alive for reader in readers):
                 raise ClusterError("the held-out files could not be scored; the readers' logs say why")
-            trainers = left
+            trainers, doubt = left, Doubt()
         return None
+
+    async def _run_pass(
+        self, trainers: list[Member], readers: list[Member]
+    ) -> tuple[EvaluateReply | None, dict[str, QualitySums]]:
+        """Let these readers deliver and these trainers score the pass; return what they say."""
+        delivered = await self._deliver(trainers, readers)
+        if self._state.stop is not None:
+            return None, {}
+        replies = await self._server.call_all(trainers, GetEvalSums(self._pass), REQUEST_SECONDS)
+        return delivered, read_scores(self._server, {name: reply.sums for name, reply in replies.items()})
+
+    def _end_doubt(self, doubt: Doubt) -> None:
+        if doubt.left_out is not None:
+            self._server.expel(doubt.left_out, f"{doubt.counts}, and the counts agree only without it")
 
     async def _deliver(self, trainers: list[Member], readers: list[Member]) -> EvaluateReply | None:
         """Let the readers send the pass to these trainers.
@@ -137,15 +192,6 @@ def _sum_replies(replies: Sequence[EvaluateReply | None]) -> EvaluateReply | Non
     if len(whole) < len(replies):
         return None
     return EvaluateReply(sum(one.examples for one in whole), sum(one.bad_rows for one in whole))
-
-
-def _check_all_are_scored(sums: QualitySums, delivered: int) -> None:
-    if sums.examples != delivered:
-        raise ClusterError(
-            f"the trainers scored {sums.examples:,} held-out examples, but the readers delivered"
-            f" {delivered:,}",
-            remedy="score the checkpoint with shadowsync eval, and report this as a defect of shadowsync",
-        )
 
 
 MODEL = "the trainers' replicas, each before its step"

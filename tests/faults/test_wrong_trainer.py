@@ -9,23 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 from shadowsync.nodes.reader.deliveries import DeliveryState
+from shadowsync.nodes.reader.role import ReaderRole
 from shadowsync.nodes.trainer.acknowledgements import AckSender
 from shadowsync.nodes.trainer.role import TrainerRole
 from shadowsync.nodes.worker.embedding_client import EmbeddingClient
 from shadowsync.nodes.worker.reader_client import ReaderClient
 from shadowsync.nodes.worker.worker import Worker
 from shadowsync.pipeline.errors import ExitCode
+from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.types import BatchId
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.messages import SpanRead
-from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums
+from shadowsync.pipeline.wire.control.orders import DrainReply, EvalSums, EvaluateReply
 from shadowsync.pipeline.wire.messages import Delivery, Push
 from shadowsync.pipeline.wire.rpc_channel import RpcChannel
 from shadowsync.pipeline.wire.worker_messages import BatchAck
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import Fault, is_here, once
 from shadowsync.tests.support.resumed import ClusterMaker
-from shadowsync.tests.support.runs import EXAMPLES
+from shadowsync.tests.support.runs import EVAL_EXAMPLES, EXAMPLES
 
 LAST_ROW = 2**31 - 1
 
@@ -171,6 +173,53 @@ def test_a_reply_costs_the_trainer_and_not_the_job(in_process: ClusterMaker, fau
     assert report.ledger.adds_up, report.ledger.identities
     assert report.examples.distinct == EXAMPLES
     assert report.eval is not None
+
+
+def scored_twice(patch: pytest.MonkeyPatch) -> None:
+    """trainer-1 counts each batch that it scores twice."""
+    handle = TrainerRole.handle
+
+    async def wrong(self: TrainerRole, request: Request[Any]) -> Reply:
+        reply = await handle(self, request)
+        if isinstance(reply, EvalSums) and is_here("trainer-1"):
+            sums = QualitySums.from_bytes(reply.sums)
+            sums.merge(QualitySums.from_bytes(reply.sums))
+            reply = EvalSums(sums.to_bytes())
+        return reply
+
+    patch.setattr(TrainerRole, "handle", wrong)
+
+
+def delivered_less(patch: pytest.MonkeyPatch) -> None:
+    """reader-0 says that it has delivered fewer examples to score than it did."""
+    handle = ReaderRole.handle
+
+    async def wrong(self: ReaderRole, request: Request[Any]) -> Reply:
+        reply = await handle(self, request)
+        if isinstance(reply, EvaluateReply) and is_here("reader-0") and reply.examples:
+            reply = dataclasses.replace(reply, examples=reply.examples - 1)
+        return reply
+
+    patch.setattr(ReaderRole, "handle", wrong)
+
+
+@pytest.mark.parametrize(
+    ("fault", "liar"),
+    [(scored_twice, "trainer-1"), (delivered_less, "reader-0")],
+    ids=["scored", "delivered"],
+)
+def test_wrong_counts_of_a_pass_cost_whoever_says_them(
+    in_process: ClusterMaker, fault: Fault, liar: str
+) -> None:
+    own = in_process({"data": {"readers": 2}}, faults=(fault,)).start()
+    assert own.wait(90.0) == ExitCode.FINISHED_WITH_DEATHS, own.coordinator.text()
+    report = own.run.report
+    (said,) = [event for event in report.events if event.what.startswith("sent what cannot be: ")]
+    assert said.node == liar
+    assert "agree only without it" in said.what
+    assert report.ledger.adds_up, report.ledger.identities
+    assert report.eval is not None
+    assert report.eval.examples == EVAL_EXAMPLES
 
 
 def test_a_span_costs_its_reader_and_not_the_job(in_process: ClusterMaker) -> None:

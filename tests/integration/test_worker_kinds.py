@@ -92,7 +92,19 @@ def test_held_out_batches_wait_for_the_weights(cluster: Clusters) -> None:
 
 
 def one_batch_is_not_scored(patch: pytest.MonkeyPatch) -> None:
-    """A worker drops the first batch of a pass."""
+    """A worker drops the first batch of each pass."""
+    score = Worker._score
+
+    def scored(self: Worker, batch: InFlightBatch) -> None:
+        dropped = self.__dict__.setdefault("dropped", {})
+        if dropped.setdefault(batch.delivery.pass_number, batch) is not batch:
+            score(self, batch)
+
+    patch.setattr(Worker, "_score", scored)
+
+
+def one_batch_is_once_not_scored(patch: pytest.MonkeyPatch) -> None:
+    """A worker drops the first batch of its first pass."""
     score = Worker._score
 
     def scored(self: Worker, batch: InFlightBatch) -> None:
@@ -110,6 +122,15 @@ def test_examples_without_a_score_are_told(cluster: Clusters) -> None:
         own.coordinator.text(),
     )
     assert own.run.report.eval is None
+
+
+def test_one_pass_with_too_few_scores_is_repeated(cluster: Clusters) -> None:
+    own = cluster({"trainer": {"count": 1}}, faults=[one_batch_is_once_not_scored]).start()
+    assert own.wait(90.0) == ExitCode.OK, own.coordinator.text()
+    report = own.run.report
+    assert report.eval is not None
+    assert report.eval.examples == EVAL_EXAMPLES
+    assert [event for event in report.events if event.what.endswith("; they are scored again")]
 
 
 def test_the_same_ledger_and_both_learn(cluster: Clusters) -> None:
