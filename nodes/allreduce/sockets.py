@@ -65,10 +65,14 @@ class PeerSender:
     ) -> None:
         self.member = member
         self.socket = context.socket(zmq.DEALER)
-        configure_socket(self.socket)
-        self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
-        self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
-        connect(self.socket, member.endpoint)
+        try:
+            configure_socket(self.socket)
+            self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
+            self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
+            connect(self.socket, member.endpoint)
+        except zmq.ZMQError:
+            self.socket.close()
+            raise
         self._traffic = traffic
         self.sent_bytes = 0
         self.refusals = Refusals(log)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +66,7 @@ class AllReduceTransport:
     Create it on that loop; all methods belong to the loop unless they say otherwise.
 
     Args:
-        socket: the socket that the others send to; `close` closes it.
+        socket: the socket that the others send to; `close` closes it, and so does a constructor that raises.
         members: all trainers, by index.
         index: this trainer; `token` is its node's.
         numel, seed, codecs, algorithm: see `AllReduceState`.
@@ -109,9 +110,13 @@ class AllReduceTransport:
         self._former_refusals = 0
         self._left: set[bytes] = set()
         self._listener.admit(())
-        for member in members:
-            if member.index != index:
-                self._connect(member)
+        with ExitStack() as opened:
+            # A context with an open socket cannot be terminated, so the node would never end.
+            opened.callback(self._close_sockets)
+            for member in members:
+                if member.index != index:
+                    self._connect(member)
+            opened.pop_all()
         self._meeting: asyncio.Future[Met] | None = None
         self._reducing: tuple[RoundId, asyncio.Future[torch.Tensor]] | None = None
         self._was_wanted = False
@@ -255,6 +260,9 @@ class AllReduceTransport:
         self.cancel()
         self._closed = True
         self._stop()
+        self._close_sockets()
+
+    def _close_sockets(self) -> None:
         for sender in self._senders.values():
             sender.close()
         self._listener.close()

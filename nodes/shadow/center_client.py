@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,12 +137,15 @@ class CenterClient:
 
         self._connect = connect
         self._slices: dict[Slice, _CenterSlice] = {}
-        for member, part in zip(members, split_evenly(numel, len(members)), strict=False):
-            connection, chooser = connect(member, part), None
-            if self._codec_choices is not None:
-                payload_bytes = self._codec_choices.payload_bytes(len(part), connection.chunk)
-                chooser = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
-            self._slices[part] = _CenterSlice(connection, self._new_reference(part), chooser)
+        with ExitStack() as opened:
+            opened.callback(self.close)
+            for member, part in zip(members, split_evenly(numel, len(members)), strict=False):
+                connection, chooser = connect(member, part), None
+                if self._codec_choices is not None:
+                    payload_bytes = self._codec_choices.payload_bytes(len(part), connection.chunk)
+                    chooser = LinkCodecChooser(payload_bytes, allowed_bytes_per_second)
+                self._slices[part] = _CenterSlice(connection, self._new_reference(part), chooser)
+            opened.pop_all()
         # Connections to replaced nodes, kept for their counts.
         self._closed: list[CenterConnection] = []
         self._lost: set[str] = set()

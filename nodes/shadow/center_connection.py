@@ -53,10 +53,14 @@ def open_center_socket(
 ) -> zmq.Socket[bytes]:
     """Connect a new DEALER to a sync node."""
     socket = context.socket(zmq.DEALER)
-    configure_socket(socket)
-    socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
-    socket.setsockopt_string(zmq.IDENTITY, identity)
-    connect(socket, member.endpoint)
+    try:
+        configure_socket(socket)
+        socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
+        socket.setsockopt_string(zmq.IDENTITY, identity)
+        connect(socket, member.endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
     return socket
 
 

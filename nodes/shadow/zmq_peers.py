@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import zmq
@@ -125,13 +126,26 @@ class ConnectionConfig:
     ) -> ZmqPeers:
         """Open the algorithm's connections on the calling thread's running loop.
 
-        The thread takes over `socket`; only one thread of a trainer may have the peers.
+        The thread takes over `socket`, which is closed if this raises; only one thread of a trainer may have
+        the peers.
         """
-        center = self.open_center(context, thread)
-        if socket is None:
-            return ZmqPeers(self.index, center, None)
+        with ExitStack() as opened:
+            if socket is not None:
+                opened.callback(socket.close)
+            center = self.open_center(context, thread)
+            if center is not None:
+                opened.callback(center.close)
+            transport = self._open_transport(context, socket, callbacks) if socket is not None else None
+            opened.pop_all()
+        if transport is not None:
+            transport.regroup(view.generation, view.members)
+        return ZmqPeers(self.index, center, transport)
+
+    def _open_transport(
+        self, context: ReplicaContext, socket: PeerListener, callbacks: PeerCallbacks
+    ) -> AllReduceTransport:
         job = context.job
-        transport = AllReduceTransport(
+        return AllReduceTransport(
             socket,
             self.zmq_context,
             self.trainers,
@@ -144,5 +158,3 @@ class ConnectionConfig:
             algorithm=self.algorithm,
             callbacks=callbacks,
         )
-        transport.regroup(view.generation, view.members)
-        return ZmqPeers(self.index, center, transport)
