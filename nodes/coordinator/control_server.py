@@ -23,7 +23,7 @@ from ...pipeline.wire.endpoints import AUTO, advertised, own_address
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.arrivals import Arrivals
 from ...pipeline.wire.keys.curve import ZapAuthenticator, close_listening, start_authenticator
-from ...pipeline.wire.messages import Failure, Heartbeat, RequestMessage
+from ...pipeline.wire.messages import IMPOSSIBLE, Failure, Heartbeat, RequestMessage
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc_channel import ConnectionLost, ImpossibleReply, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
@@ -38,7 +38,6 @@ from .state.membership import Member
 
 # Of one node: what it sends while the loop does other work.
 HELD_BYTES: Final = 64 << 20
-IMPOSSIBLE: Final = "sent what cannot be"
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from ...pipeline.wire.control.profile import Measure, Trace
 from ...pipeline.wire.endpoints import advertised
 from ...pipeline.wire.frames import decode, encode
 from ...pipeline.wire.keys.curve import ZapAuthenticator, start_authenticator
-from ...pipeline.wire.messages import Failure, Heartbeat, HeartbeatReply
+from ...pipeline.wire.messages import IMPOSSIBLE, Failure, Heartbeat, HeartbeatReply
 from ...pipeline.wire.refusals import UNSENT, CountedLog, Refusals
 from ...pipeline.wire.rpc_channel import MAX_ERROR_CHARACTERS, ConnectionLost, RemoteError, RpcChannel
 from ...pipeline.wire.schema import Message
@@ -264,9 +264,10 @@ class Node:
         elif not isinstance(message, HeartbeatReply):
             self._channel.receive(message)
         elif why := message.declared_dead:
-            # It was paused or cut off for too long; others do its work now.
+            # Mostly it was paused or cut off for too long; others do its work now.
             if not self._finished.is_set():
-                self._dead_because = why if self._ready and self.role.renew is not None else ""
+                may_return = self._ready and self.role.renew is not None and not why.startswith(IMPOSSIBLE)
+                self._dead_because = why if may_return else ""
             self._end(ExitCode.STOPPED_BY_DEATH, f"this node was declared dead: it {why}")
         else:
             self.role.progress(message.examples)

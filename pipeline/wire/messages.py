@@ -8,7 +8,7 @@ sent without a copy, so the sender must not write to them until ZeroMQ has sent 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ..codecs.formats import Payload
 from ..types import BatchId, Float32Array, Int32Array, Uint64Array
@@ -85,6 +85,10 @@ class HeartbeatReply(Message):
     KIND: ClassVar[str] = "heartbeat_reply"
     examples: Count
     declared_dead: str
+
+
+IMPOSSIBLE: Final = "sent what cannot be"
+"""Begins why a node was declared dead that is not wanted back."""
 
 
 # --- reader and worker

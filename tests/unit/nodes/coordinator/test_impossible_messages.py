@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from shadowsync.nodes.coordinator.control.divergence import CHUNK_ELEMENTS
-from shadowsync.nodes.coordinator.control_server import IMPOSSIBLE
 from shadowsync.nodes.coordinator.evaluation import Evaluator, read_scores, sum_scores
 from shadowsync.nodes.coordinator.ledger.store import LedgerStore, LedgerWriter
 from shadowsync.nodes.coordinator.monitoring.replica_sampler import ReplicaSampler
@@ -59,7 +58,7 @@ from shadowsync.pipeline.wire.control.profile import MeasureReply, ProcessTrace,
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.field_checks import MOST_COUNT
 from shadowsync.pipeline.wire.frames import encode
-from shadowsync.pipeline.wire.messages import Heartbeat, ReplyMessage, RequestMessage
+from shadowsync.pipeline.wire.messages import IMPOSSIBLE, Heartbeat, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id

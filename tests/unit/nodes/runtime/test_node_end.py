@@ -21,7 +21,7 @@ from shadowsync.pipeline.wire.control.messages import HelloReply, NodeFacts, Nod
 from shadowsync.pipeline.wire.control.orders import Finish, FinishReply
 from shadowsync.pipeline.wire.control.verbs import CONTROL_VERBS
 from shadowsync.pipeline.wire.frames import decode, encode
-from shadowsync.pipeline.wire.messages import HeartbeatReply, ReplyMessage, RequestMessage
+from shadowsync.pipeline.wire.messages import IMPOSSIBLE, HeartbeatReply, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.rpc_channel import MAX_ERROR_CHARACTERS
 from shadowsync.pipeline.wire.schema import Message
 
@@ -222,6 +222,35 @@ def test_a_mistake_with_a_message_ends_the_node(tmp_path: Path, monkeypatch: pyt
 
     ended = asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS))
     assert ended == (ExitCode.INTERNAL, "KeyError: 'mistake'")
+
+
+def test_a_node_that_sent_what_cannot_be_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "log_to_folder", lambda *_: None)
+    renewed = list[Role]()
+
+    def renew() -> Role:
+        renewed.append(BreaksLater())
+        return renewed[-1]
+
+    async def main() -> ExitCode:
+        context = zmq.asyncio.Context()
+        coordinator = Coordinator(context)
+        role = BreaksLater()
+        role.renew = renew
+        try:
+            _, life = await joined(Node, role, coordinator, tmp_path)
+            await coordinator.reply_to("ready", Done())
+            why = f"{IMPOSSIBLE}: a lie"
+            await coordinator.send(HeartbeatReply(examples=1, declared_dead=why))
+            return await life
+        finally:
+            coordinator.close()
+            context.term()
+
+    assert asyncio.run(asyncio.wait_for(main(), ENOUGH_SECONDS)) == ExitCode.STOPPED_BY_DEATH
+    assert not renewed
 
 
 def test_the_socket_is_closed_when_the_end_is_cancelled() -> None:
