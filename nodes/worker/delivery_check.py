@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from ...pipeline.config.job import Job
 from ...pipeline.embedding.lookup.router import ShardRouter
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.messages import Delivery
+
+REMEDY: Final = "use one version of shadowsync, and of a prepared folder, on all nodes"
 
 
 class DeliveryCheck:
@@ -30,7 +34,8 @@ class DeliveryCheck:
         try:
             self._require(delivery)
         except ValueError as error:
-            raise ValueError(f"batch {tuple(delivery.id)}: {error}") from error
+            # By mistake only a node of another version, or with another prepared folder, sends such a batch.
+            raise ValueError(f"batch {tuple(delivery.id)}: {error}; {REMEDY}") from error
 
     def _require(self, delivery: Delivery) -> None:
         batch_id, examples = delivery.id, len(delivery.labels)

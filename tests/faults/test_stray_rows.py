@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shadowsync.pipeline.errors import ExitCode
 from shadowsync.tests.support.in_process_cluster import InProcessCluster
 from shadowsync.tests.support.node_faults import stray_row
 
 
-def test_a_row_out_of_range_stops_the_job_and_is_named(in_process: Callable[..., InProcessCluster]) -> None:
-    few: dict[str, dict[str, object]] = {"trainer": {"count": 1}, "sync": {"algorithm": "none"}}
+def test_a_row_out_of_range_costs_its_reader_and_is_named(
+    in_process: Callable[..., InProcessCluster],
+) -> None:
+    """It was the only one, so the job stops, with a checkpoint."""
+    few: dict[str, dict[str, object]] = {
+        "run": {"rejoin_seconds": 1.0},
+        "trainer": {"count": 1},
+        "sync": {"algorithm": "none"},
+    }
     own = in_process(few, faults=(stray_row,)).start()
-    assert own.wait() == 4, own.coordinator.text()
+    assert own.wait() == ExitCode.STOPPED_BY_DEATH, own.coordinator.text()
     assert any("a row was changed on its way" in line["text"] for line in own.run.log("reader-0"))
-    line = own.coordinator.text().strip().splitlines()[-1]
-    assert "reader-0 delivered batch (0, " in line
-    assert "a row number is beyond the 2000 rows of table 3" in line
-    assert "use one version of shadowsync" in line
+    events = own.run.report.events
+    why = events[0].what
+    assert why.startswith("sent what cannot be: a delivery to trainer-0: batch (0, ")
+    assert "a row number is beyond the 2000 rows of table 3" in why
+    assert "use one version of shadowsync" in why
+    assert "reader" in own.coordinator.text()
     assert "Traceback" not in own.coordinator.text()
+    assert own.run.report.ledger.adds_up
