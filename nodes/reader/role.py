@@ -112,11 +112,14 @@ class ReaderRole(Role):
         """End the parser and the sender."""
         if self._parser is not None:
             self._parser.stop()
-        await self._tasks.close()
-        if self._parser is not None:
-            await asyncio.to_thread(self._parser.join, 3.0)
-        if self._listener is not None:
-            self._listener.close()
+        try:
+            await self._tasks.close()
+            if self._parser is not None:
+                await asyncio.to_thread(self._parser.join, 3.0)
+        finally:
+            # Even if cancelled meanwhile: a context with an open socket cannot be terminated.
+            if self._listener is not None:
+                self._listener.close()
 
     async def _take_spans(self) -> None:
         assert self._node is not None

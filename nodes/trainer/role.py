@@ -215,16 +215,19 @@ class TrainerRole(SynchronizedRole):
         ]
         for thread in threads:
             thread.stop()
-        joined = await asyncio.gather(
-            *(asyncio.to_thread(thread.join, END_SECONDS) for thread in threads), return_exceptions=True
-        )
+        try:
+            joined = await asyncio.gather(
+                *(asyncio.to_thread(thread.join, END_SECONDS) for thread in threads), return_exceptions=True
+            )
+        finally:
+            # Even if cancelled meanwhile: a context with an open socket cannot be terminated.
+            if self._socket is not None and self._sync is None:
+                self._socket.close()
         for ended in joined:
             if isinstance(ended, BaseException):
                 log.error("a thread or process failed", exc_info=ended)
             elif not ended:
                 log.error("a thread or process did not end within %s", duration(END_SECONDS))
-        if self._socket is not None and self._sync is None:
-            self._socket.close()
 
     async def _connect_peers(self, request: ConnectPeers) -> Done:
         node = self._node

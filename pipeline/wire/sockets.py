@@ -193,13 +193,14 @@ class Listener:
         of_strangers: int | None = None,
     ) -> None:
         self.socket = context.socket(zmq.ROUTER)
-        configure_socket(self.socket)
-        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         try:
+            configure_socket(self.socket)
+            self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             self._arrivals = Arrivals(largest, MAX_MESSAGE_BYTES, of_strangers)
             self.endpoint = bind(self.socket, address, self._arrivals)
-        except ClusterError:
+        except BaseException:
+            # Also if too many files are open: a context with an open socket cannot be terminated.
             close_listening(self.socket)
             raise
         self.sent_bytes = 0
