@@ -19,6 +19,8 @@ Uint64Array: TypeAlias = NDArray[np.uint64]
 Mask: TypeAlias = NDArray[np.bool_]
 IndexArray: TypeAlias = Int64Array
 
+# Elements to which each parameter is aligned in a flat buffer.
+FLAT_ALIGNMENT: Final = 16
 MAX_PORT: Final = 65_535
 # Of a job. The sums of their metrics must fit into one message, see `pipeline.metrics.quality`.
 MAX_LABELS: Final = 8

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ...nodes.coordinator.control.sync_control import SyncControl, control_of
 from ...nodes.coordinator.state.membership import Member
@@ -18,7 +18,7 @@ from ...nodes.runtime.members import SyncGroup
 from ...pipeline.config.job import Job
 from ...pipeline.errors import ClusterError
 from ...pipeline.text.format import counted
-from ...pipeline.types import Float32Array
+from ...pipeline.types import FLAT_ALIGNMENT, Float32Array
 from ...pipeline.wire.control.loops import (
     EndSamples,
     LoopRecord,
@@ -37,8 +37,6 @@ from .members import CLIENT, LOOP, SYNC, HubMembers
 from .samples import SampleStream
 
 MAX_STREAMS = 64
-# As in `pipeline/models/flat.py:FlatLayout`, which imports torch.
-ALIGNMENT: Final = 16
 # A count of a heartbeat: examples of this stream that the loop has trained.
 FINISHED_PREFIX = "finished/"
 # A count of a module: backward passes whose gradients it has sent.
@@ -346,7 +344,7 @@ def elements_of(layout: Sequence[ParameterShape]) -> int:
 
 
 def _aligned(elements: int) -> int:
-    return -(-elements // ALIGNMENT) * ALIGNMENT
+    return -(-elements // FLAT_ALIGNMENT) * FLAT_ALIGNMENT
 
 
 def first_difference(own: tuple[ParameterShape, ...], others: tuple[ParameterShape, ...]) -> str:

@@ -13,7 +13,7 @@ from ...pipeline.wire.messages import Failure
 from ...pipeline.wire.peer_messages import PeerChunk, PeerResult
 from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.schema import Message
-from ...pipeline.wire.sockets import Listener, configure_socket, connect
+from ...pipeline.wire.sockets import Listener, open_dealer
 from ..runtime.largest_messages import LARGEST_CHUNK_BYTES, largest_of_chunks
 from ..runtime.members import Traffic
 from ..runtime.process import tune_malloc
@@ -64,15 +64,7 @@ class PeerSender:
         self, context: zmq.Context[zmq.Socket[bytes]], member: MemberInfo, token: str, traffic: Traffic
     ) -> None:
         self.member = member
-        self.socket = context.socket(zmq.DEALER)
-        try:
-            configure_socket(self.socket)
-            self.socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
-            self.socket.setsockopt_string(zmq.IDENTITY, token + IDENTITY_SUFFIX)
-            connect(self.socket, member.endpoint)
-        except zmq.ZMQError:
-            self.socket.close()
-            raise
+        self.socket = open_dealer(context, member.endpoint, token + IDENTITY_SUFFIX, QUEUED_CHUNKS)
         self._traffic = traffic
         self.sent_bytes = 0
         self.refusals = Refusals(log)

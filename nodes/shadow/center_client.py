@@ -24,10 +24,11 @@ from ...pipeline.types import Float32Array
 from ...pipeline.wire.buffers import BufferPool, bytes_of
 from ...pipeline.wire.center_messages import CenterExchange, CenterNamedExchange, CenterRead, CenterSeed
 from ...pipeline.wire.control.orders import MemberInfo
+from ...pipeline.wire.sockets import open_dealer
 from ...sync_algos.base import PeerLost, Slice
 from ...sync_algos.memory.center import split_evenly
 from ..runtime.members import Traffic
-from .center_connection import CenterConnection, open_center_socket
+from .center_connection import QUEUED_CHUNKS, CenterConnection
 from .codec_chooser import LinkCodecChooser
 
 log = logging.getLogger(__name__)
@@ -129,7 +130,7 @@ class CenterClient:
             return CenterConnection(
                 member,
                 part,
-                open_center_socket(context, identity, member),
+                open_dealer(context, member.endpoint, identity, QUEUED_CHUNKS),
                 chunk=max(1, chunk_bytes // 4),
                 timeout_seconds=timeout_seconds,
                 traffic=self.traffic,

@@ -23,7 +23,7 @@ from ...pipeline.wire.refusals import Refusals
 from ...pipeline.wire.retransmission import CENTER_TIMES, RetransmitPolicy
 from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
-from ...pipeline.wire.sockets import configure_socket, connect, has_message, send_frames
+from ...pipeline.wire.sockets import has_message, send_frames
 from ...sync_algos.base import PeerLost, Slice
 from ..runtime.members import Traffic
 
@@ -46,22 +46,6 @@ class _Pending:
     progressed_at: float
     is_exchange: bool = False
     payload_bytes: int = 0
-
-
-def open_center_socket(
-    context: zmq.Context[zmq.Socket[bytes]], identity: str, member: MemberInfo
-) -> zmq.Socket[bytes]:
-    """Connect a new DEALER to a sync node."""
-    socket = context.socket(zmq.DEALER)
-    try:
-        configure_socket(socket)
-        socket.setsockopt(zmq.SNDHWM, QUEUED_CHUNKS)
-        socket.setsockopt_string(zmq.IDENTITY, identity)
-        connect(socket, member.endpoint)
-    except zmq.ZMQError:
-        socket.close()
-        raise
-    return socket
 
 
 class CenterConnection:

@@ -11,6 +11,7 @@ from ...pipeline.errors import ProtocolError
 from ...pipeline.types import BatchId, Float32Array
 from ...pipeline.wire.messages import Delivery
 from ..embedding.shared_memory import Lease
+from .delivery_check import REMEDY
 from .reader_client import ReaderClient
 
 
@@ -69,7 +70,7 @@ class InFlightBatch(RowRequests):
             raise ProtocolError(
                 f"{self.reader.name} delivered batch {tuple(delivery.id)}, but {error}",
                 where="reader",
-                remedy="use one version of shadowsync, and of a prepared folder, on all nodes",
+                remedy=REMEDY,
             ) from error
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..types import FLAT_ALIGNMENT
+
 _MATRIX_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Modules that use their `weight` only in a product, for which autocast rounds it in any case."""
 
@@ -36,9 +38,6 @@ class ParameterSlice:
         return int(torch.Size(self.shape).numel())
 
 
-_ALIGNMENT = 16
-
-
 def place_in_order(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[list[ParameterSlice], int]:
     """Return a place for each tensor, one after another, and the elements of all.
 
@@ -51,7 +50,7 @@ def place_in_order(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[list[Pa
             raise TypeError(f"parameter {name} is {tensor.dtype}; a flat replica holds float32 only")
         frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
         spans.append(ParameterSlice(name, at, tuple(tensor.shape), frozen))
-        at += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
+        at += -(-tensor.numel() // FLAT_ALIGNMENT) * FLAT_ALIGNMENT
     return spans, at
 
 
@@ -66,8 +65,6 @@ class FlatLayout:
             one too, but are never views of the buffer: what decays, averages or rounds it cannot move them
             (`constants.Constants`).
     """
-
-    ALIGNMENT = _ALIGNMENT
 
     def __init__(self, module: nn.Module, *, trainable: bool = False) -> None:
         every = module.named_parameters()

@@ -89,6 +89,28 @@ def connect(socket: zmq.Socket[bytes] | Any, endpoint: str) -> None:
     socket.connect(endpoint)
 
 
+def open_dealer(
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: str,
+    identity: str,
+    most_queued: int = HIGH_WATER_MESSAGES,
+) -> zmq.Socket[bytes]:
+    """Connect a new DEALER to an endpoint; it queues at most so many messages to send.
+
+    If this raises, no socket is left open, with which the context could not be terminated. Raises ZMQError.
+    """
+    socket = context.socket(zmq.DEALER)
+    try:
+        configure_socket(socket)
+        socket.setsockopt(zmq.SNDHWM, most_queued)
+        socket.setsockopt_string(zmq.IDENTITY, identity)
+        connect(socket, endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
+    return socket
+
+
 def has_message(socket: zmq.Socket[bytes]) -> bool:
     """Return whether a message has arrived.
 
@@ -122,15 +144,7 @@ class Connection:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, identity: str) -> None:
         self.endpoint = endpoint
-        self.socket = context.socket(zmq.DEALER)
-        try:
-            configure_socket(self.socket)
-            self.socket.setsockopt_string(zmq.IDENTITY, identity)
-            connect(self.socket, endpoint)
-        except zmq.ZMQError:
-            # A context with an open socket cannot be terminated.
-            self.socket.close()
-            raise
+        self.socket = open_dealer(context, endpoint, identity)
         self.sent_bytes = 0
         self.received_bytes = 0
         self.refusals = Refusals(log)
