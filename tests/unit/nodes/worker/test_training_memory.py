@@ -26,6 +26,12 @@ STANDARD = ("builtins", "collections", "functools", "queue", "_queue", "threadin
 PLAIN = (int, float, complex, str, bytes, bool, type(None), ModuleType)
 
 
+def module_of(kind: type) -> str:
+    """Where a class was made; empty where it does not say, as one made without frames or by C code may not."""
+    name = getattr(kind, "__module__", None)
+    return name if type(name) is str else ""
+
+
 def is_followed(found: object) -> bool:
     """Whether what an object refers to may be something that a batch has left: not within other libraries,
     and not in a pool, which keeps buffers up to its limit."""
@@ -34,10 +40,10 @@ def is_followed(found: object) -> bool:
     if issubclass(kind, (*PLAIN, BufferPool)):
         return False
     if issubclass(kind, type):
-        return cast(type, found).__module__.startswith(OURS)
+        return module_of(cast(type, found)).startswith(OURS)
     if issubclass(kind, FunctionType | MethodType | CellType):
         return True
-    module = kind.__module__
+    module = module_of(kind)
     return module.startswith(OURS) or module.split(".")[0] in STANDARD
 
 
