@@ -12,7 +12,7 @@ from ..pipeline.config.job import Job
 from ..pipeline.errors import ExitCode, JobFileError, ShadowSyncError
 from ..pipeline.jobfile.named_code import code_of, note_named_code
 from ..sync_algos.catalog.names import NEEDS_CENTER, require_known
-from ..sync_algos.options import AlgorithmError
+from ..sync_algos.contract.options import AlgorithmError
 from .runtime.process import importing_torch, log_to_stderr
 from .runtime.role import Role
 from .runtime.settings import NodeSettings

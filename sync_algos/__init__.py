@@ -1,1 +1,1 @@
-"""The synchronization algorithms, one file each; `catalog.registry` names them."""
+"""The synchronization algorithms, one file each, and `base`, which says what one is; folders help them."""

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from .grouping import Grouping, everyone
-from .model_origin import ModelOrigin as ModelOrigin
+from .contract.grouping import Grouping, everyone
+from .contract.model_origin import ModelOrigin as ModelOrigin
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Final, Literal
 import torch
 
 from .base import Replica
-from .outer_model import OuterModel
-from .pull import PullOptions
+from .shared.outer_model import OuterModel
+from .shared.pull import PullOptions
 
 WARMUP_ROUNDS: Final = 8
 """With "warmup" μ is half of 1 in the round after this many."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from .base import Replica
-from .outer_model import OuterModel
+from .shared.outer_model import OuterModel
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .base import AVERAGED, Algorithm, ModelOrigin, PeerLost, Peers, Replica, Slice
-from .options import require_rate
+from .contract.options import require_rate
 
 
 @dataclass(frozen=True)

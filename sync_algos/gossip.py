@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .base import AVERAGED, Algorithm, ModelOrigin, PeerLost, Peers, Replica
-from .grouping import shuffled
-from .pull import PullOptions
+from .contract.grouping import shuffled
+from .shared.pull import PullOptions
 
 
 class Gossip(Algorithm):

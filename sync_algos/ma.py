@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .base import AVERAGED, Algorithm, ModelOrigin, PeerLost, Peers, Replica
-from .pull import PullOptions
+from .shared.pull import PullOptions
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .base import AVERAGED, Algorithm, ModelOrigin, Peers, Replica
-from .group_mean import pull_to_group_mean
-from .grouping import sites
-from .pull import PullOptions
+from .contract.grouping import sites
+from .shared.group_mean import pull_to_group_mean
+from .shared.pull import PullOptions
 
 
 @dataclass(frozen=True)

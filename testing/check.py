@@ -7,7 +7,7 @@ from typing import Any
 
 from ..sync_algos.base import Algorithm
 from ..sync_algos.catalog.plugins import check_class
-from ..sync_algos.options import AlgorithmError, make_options
+from ..sync_algos.contract.options import AlgorithmError, make_options
 from .center import check_center_lost, check_center_rule, check_shared_instance
 from .declaration import check_declaration, check_options
 from .error import ConformanceError

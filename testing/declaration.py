@@ -6,7 +6,7 @@ import json
 from typing import get_args
 
 from ..sync_algos.base import Algorithm, ModelOrigin
-from ..sync_algos.options import AlgorithmError, make_options, option_types
+from ..sync_algos.contract.options import AlgorithmError, make_options, option_types
 from .error import ConformanceError
 from .harness import Subject
 

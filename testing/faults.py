@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..sync_algos.base import AlgorithmState, Slice
-from ..sync_algos.memory_faults import Action, Fault, Phase
+from ..sync_algos.memory.faults import Action, Fault, Phase
 from .harness import Harness, Subject, same_state
 
 TRAINERS = 3

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import torch
 
 from ..sync_algos.base import Algorithm, AlgorithmState, ModelOrigin
-from ..sync_algos.memory_cluster import MemoryCluster, RoundStuck
-from ..sync_algos.memory_faults import Fault, Phase
-from ..sync_algos.options import make_options
+from ..sync_algos.contract.options import make_options
+from ..sync_algos.memory.cluster import MemoryCluster, RoundStuck
+from ..sync_algos.memory.faults import Fault, Phase
 from .error import ConformanceError
 from .write_guard import GuardedPeers, WriteGuard
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..sync_algos.base import Center, Group, Peers, Slice
-from ..sync_algos.grouping import Grouping, everyone
+from ..sync_algos.contract.grouping import Grouping, everyone
 
 
 class WriteGuard:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from fedadagrad import FedAdagrad, FedAdagradOptions  # type: ignore[import-not-found]
-from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
+from shadowsync.sync_algos.memory.cluster import MemoryCluster
+from shadowsync.sync_algos.memory.faults import Action, Fault, Phase
 from shadowsync.testing import check_algorithm
 
 TRAINERS, SIZE = 3, 5

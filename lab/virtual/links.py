@@ -10,7 +10,7 @@ import torch
 
 from ...pipeline.config.job import Job
 from ...sync_algos.base import Algorithm, Slice
-from ...sync_algos.grouping import Grouping
+from ...sync_algos.contract.grouping import Grouping
 from ...sync_algos.memory.center import MemoryCenter
 from ...sync_algos.memory.meeting import MemoryRendezvous, MemoryRound
 from .timing import Timing

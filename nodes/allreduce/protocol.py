@@ -34,7 +34,7 @@ from ...pipeline.wire.peer_messages import (
 )
 from ...pipeline.wire.schema import Message
 from ...sync_algos.base import Algorithm
-from ...sync_algos.grouping import Grouping
+from ...sync_algos.contract.grouping import Grouping
 from .coding import PeerCoding
 from .context import ProtocolContext
 from .recovery import RoundRecovery

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...pipeline.text.format import duration
 from ...pipeline.wire.peer_messages import PeerEnded, PeerReady, PeerState, PeerStateRequest, PeerWait
 from ...sync_algos.base import Algorithm
-from ...sync_algos.grouping import Grouping
+from ...sync_algos.contract.grouping import Grouping
 from .context import ProtocolContext
 from .round import Met, PeerRound, RoundPhase, round_of
 from .state_transfer import NO_VERSION, StateReceiver, StateSender

@@ -24,7 +24,7 @@ from ...pipeline.wire.schema import Message
 from ...pipeline.wire.socket_events import SocketTurns
 from ...pipeline.wire.sockets import has_message
 from ...sync_algos.base import Algorithm, PeerLost
-from ...sync_algos.grouping import Grouping, everyone
+from ...sync_algos.contract.grouping import Grouping, everyone
 from ..runtime.members import Traffic
 from .protocol import AllReduceState
 from .round import Ended, Excluded, Late, Met, PeerCallbacks, Result, RoundEvent, RoundId

@@ -16,7 +16,7 @@ from ...pipeline.metrics.quality import QualitySums
 from ...pipeline.report.quality import Progressive, ProgressiveLabel
 from ...pipeline.wire.control.orders import Evaluate, EvaluateReply, GetEvalSums, PrepareEval
 from ...pipeline.wire.tasks import race
-from ...sync_algos.model_origin import ModelOrigin
+from ...sync_algos.contract.model_origin import ModelOrigin
 from .server import REQUEST_SECONDS, CoordinatorServer
 from .state.membership import Member
 from .state.outcome import FinalModel, Outcome, Score, Stop

@@ -22,7 +22,7 @@ from ...pipeline.wire.control.orders import (
     WriteCheckpoint,
     WriteCheckpointReply,
 )
-from ...sync_algos.model_origin import ModelOrigin
+from ...sync_algos.contract.model_origin import ModelOrigin
 from .checkpoint.running import PART_SECONDS, LedgerSnapshot, manifest_of, require_all_shards
 from .control.divergence import CHUNK_ELEMENTS, Divergence
 from .server import DRAIN_SECONDS, HURRY_SECONDS, REQUEST_SECONDS, CoordinatorServer

@@ -10,7 +10,7 @@ import zmq
 
 from ...pipeline.wire.control.orders import GroupView, MemberInfo
 from ...sync_algos.base import Algorithm, Group
-from ...sync_algos.grouping import Grouping, everyone
+from ...sync_algos.contract.grouping import Grouping, everyone
 from ..allreduce.round import PeerCallbacks
 from ..allreduce.sockets import PeerListener
 from ..allreduce.transport import AllReduceTransport

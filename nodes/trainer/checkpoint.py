@@ -22,7 +22,7 @@ from ...pipeline.models.flat import FlatLayout
 from ...pipeline.types import Float32Array
 from ...pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ...sync_algos.base import Algorithm, AlgorithmState
-from ...sync_algos.model_origin import ModelOrigin
+from ...sync_algos.contract.model_origin import ModelOrigin
 from ..replica.replica import TrainerContext
 
 

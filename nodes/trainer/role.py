@@ -49,7 +49,7 @@ from ...pipeline.wire.control.profile import ProcessTrace
 from ...pipeline.wire.tasks import TaskSet, post
 from ...pipeline.wire.worker_messages import BatchAck
 from ...sync_algos.base import Algorithm, PeerLost
-from ...sync_algos.model_origin import ModelOrigin
+from ...sync_algos.contract.model_origin import ModelOrigin
 from ..allreduce.sockets import PeerListener
 from ..replica.replica import ReplicaContext
 from ..runtime.process import tune_malloc

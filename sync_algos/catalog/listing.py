@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from ..base import Algorithm, ModelOrigin
-from ..options import AlgorithmError, option_types
+from ..contract.options import AlgorithmError, option_types
 from .names import entry_points
 from .registry import ALGORITHMS, all_algorithms
 

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from importlib import metadata
 
-from ..options import AlgorithmError
+from ..contract.options import AlgorithmError
 
 GROUP = "shadowsync.sync_algos"
 KEY = "sync.algorithm"

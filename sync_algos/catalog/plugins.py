@@ -8,7 +8,7 @@ from typing import Any
 
 from ...class_loader import NoSuchFile, load_module
 from ..base import Algorithm
-from ..options import AlgorithmError, option_types
+from ..contract.options import AlgorithmError, option_types
 from .names import KEY, Entry
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..base import Algorithm
 from ..bmuf import BMUF
+from ..contract.options import AlgorithmError, make_options
 from ..diloco import DiLoCo
 from ..downpour import Downpour
 from ..ds_sync import DSSync
@@ -20,7 +21,6 @@ from ..gaia import Gaia
 from ..gossip import Gossip
 from ..ma import MA
 from ..none import NoSync
-from ..options import AlgorithmError, make_options
 from ..tree import Tree
 from .names import entry_points, require_known
 from .plugins import check_class, load_class, load_entry_point

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..base import PeerLost
-from ..grouping import Grouping
+from ..contract.grouping import Grouping
 
 Adopt = Callable[[tuple[int, ...]], None]
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from ..base import Slice
-from ..grouping import Grouping, everyone
+from ..contract.grouping import Grouping, everyone
 from .center import MemoryCenter
 from .meeting import MemoryRound
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from shadowsync.sync_algos.base import ModelOrigin
 from shadowsync.sync_algos.catalog.registry import ALGORITHMS, make_algorithm
-from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Phase
+from shadowsync.sync_algos.memory.cluster import MemoryCluster
+from shadowsync.sync_algos.memory.faults import Phase
 
 FOLDER = Path(__file__).parent
 MODES = ("fixed", "shadow")

@@ -18,7 +18,7 @@ from shadowsync.pipeline.codecs.formats import LinkCodecs
 from shadowsync.pipeline.wire.frames import decode, encode
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.sync_algos.base import Algorithm
-from shadowsync.sync_algos.grouping import Grouping, everyone
+from shadowsync.sync_algos.contract.grouping import Grouping, everyone
 from shadowsync.sync_algos.none import NoSync
 
 Values = NDArray[np.float32]

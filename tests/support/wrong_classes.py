@@ -11,7 +11,7 @@ from shadowsync.sync_algos.easgd import EASGD
 from shadowsync.sync_algos.gossip import Gossip
 from shadowsync.sync_algos.ma import MA
 from shadowsync.sync_algos.none import NoSync
-from shadowsync.sync_algos.pull import PullOptions
+from shadowsync.sync_algos.shared.pull import PullOptions
 
 
 class WorseRound(EASGD):

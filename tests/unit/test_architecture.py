@@ -53,7 +53,7 @@ NOT_FOR_ALGORITHMS = {
 }
 # What is no algorithm: groups are drawn from the job's seed.
 EXCEPTIONS = {
-    ("shadowsync.sync_algos.grouping", "random"),
+    ("shadowsync.sync_algos.contract.grouping", "random"),
 }
 PICKLING_MODULES = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 PICKLING_CALLS = {
@@ -189,7 +189,7 @@ def test_the_whole_package_was_read() -> None:
         ("sync_algos/easgd.py", "from time import monotonic", wrong_for_algorithms),
         ("sync_algos/memory/center.py", "import threading", wrong_for_algorithms),
         ("sync_algos/gossip.py", "import random", wrong_for_algorithms),
-        ("sync_algos/grouping.py", "import pathlib", wrong_for_algorithms),
+        ("sync_algos/contract/grouping.py", "import pathlib", wrong_for_algorithms),
         ("class_loader.py", "from .pipeline.errors import JobFileError", wrong_directions),
         ("testing/harness.py", "import time", wrong_for_algorithms),
         ("testing/harness.py", "from ..nodes.runtime.settings import NodeSettings", wrong_directions),

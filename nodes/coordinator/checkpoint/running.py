@@ -26,7 +26,7 @@ from ....pipeline.wire.control.base import Request
 from ....pipeline.wire.control.orders import ComposeModel, WriteCheckpoint, WriteCheckpointReply
 from ....pipeline.wire.field_checks import values_of
 from ....pipeline.wire.tasks import post
-from ....sync_algos.model_origin import ModelOrigin
+from ....sync_algos.contract.model_origin import ModelOrigin
 from ..server import CoordinatorServer
 from ..state.changes import CheckpointWritten
 from ..state.job import JobState

@@ -14,7 +14,7 @@ from ....pipeline.types import BatchId
 from ....pipeline.wire.control.messages import NodeFacts
 from ....pipeline.wire.control.orders import FinalizeReply
 from ....pipeline.wire.field_checks import Counts, Items
-from ....sync_algos.model_origin import ModelOrigin
+from ....sync_algos.contract.model_origin import ModelOrigin
 
 # As many as a value of SQLite can have.
 MAX_REPORT_CHARACTERS: Final = 10**9

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from ....pipeline.errors import ExitCode
 from ....pipeline.text.format import duration
-from ....sync_algos.model_origin import ModelOrigin
+from ....sync_algos.contract.model_origin import ModelOrigin
 from ..control.update_balancer import UpdateBalancer
 from ..ledger.ledger import LedgerState
 from .membership import Member, Membership

@@ -13,7 +13,7 @@ import pytest
 import torch
 from shadowsync.sync_algos.base import Group, Slice
 from shadowsync.sync_algos.catalog.registry import make_algorithm
-from shadowsync.sync_algos.grouping import Grouping, everyone
+from shadowsync.sync_algos.contract.grouping import Grouping, everyone
 from shadowsync.sync_algos.memory.center import MemoryCenter, MemoryReplica
 
 SIZE = 37

@@ -11,14 +11,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shadowsync.sync_algos.bmuf import BMUF, BMUFOptions
+from shadowsync.sync_algos.contract.grouping import fixed, shuffled
 from shadowsync.sync_algos.diloco import DiLoCo, DiLoCoOptions
 from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
 from shadowsync.sync_algos.gossip import Gossip
-from shadowsync.sync_algos.grouping import fixed, shuffled
 from shadowsync.sync_algos.ma import MA, MAOptions
-from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Action, Phase
-from shadowsync.sync_algos.pull import PullOptions
+from shadowsync.sync_algos.memory.cluster import MemoryCluster
+from shadowsync.sync_algos.memory.faults import Action, Phase
+from shadowsync.sync_algos.shared.pull import PullOptions
 from shadowsync.sync_algos.tree import Tree, TreeOptions
 
 Array = NDArray[np.float64]

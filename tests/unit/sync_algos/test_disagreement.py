@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from shadowsync.sync_algos.base import Algorithm, PeerLost, Peers, Replica
+from shadowsync.sync_algos.contract.grouping import fixed, sites
 from shadowsync.sync_algos.ds_sync import DSSync, DSSyncOptions
 from shadowsync.sync_algos.gossip import Gossip
-from shadowsync.sync_algos.grouping import fixed, sites
-from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.pull import PullOptions
+from shadowsync.sync_algos.memory.cluster import MemoryCluster
+from shadowsync.sync_algos.shared.pull import PullOptions
 from shadowsync.sync_algos.tree import Tree, TreeOptions
 
 SIZE, ROUNDS = 32, 40

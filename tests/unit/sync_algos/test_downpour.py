@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from shadowsync.sync_algos.base import Peers, Replica, Slice
 from shadowsync.sync_algos.downpour import Downpour, DownpourOptions
-from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Phase
+from shadowsync.sync_algos.memory.cluster import MemoryCluster
+from shadowsync.sync_algos.memory.faults import Phase
 
 Array = NDArray[np.float64]
 SIZE, ROUNDS = 11, 6

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from shadowsync.sync_algos.base import AlgorithmState
 from shadowsync.sync_algos.gaia import Gaia, GaiaOptions
-from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
+from shadowsync.sync_algos.memory.cluster import MemoryCluster
+from shadowsync.sync_algos.memory.faults import Action, Fault, Phase
 
 Array = NDArray[np.float64]
 SIZE, ROUNDS = 64, 6

@@ -22,7 +22,7 @@ from shadowsync.pipeline.wire.peer_messages import PeerReady, PeerResult
 from shadowsync.pipeline.wire.schema import Message
 from shadowsync.pipeline.wire.sockets import Connection
 from shadowsync.sync_algos.base import PeerLost
-from shadowsync.sync_algos.grouping import Groups, everyone, fixed
+from shadowsync.sync_algos.contract.grouping import Groups, everyone, fixed
 from shadowsync.tests.support.held_memory import count_allocations, idle_bytes
 from shadowsync.tests.support.peer_transports import (
     Context,

@@ -27,7 +27,7 @@ from shadowsync.pipeline.metrics.quality import QualitySums
 from shadowsync.pipeline.performance.priority import BACKGROUND_NICE
 from shadowsync.pipeline.wire.control.base import Done, Reply, Request
 from shadowsync.pipeline.wire.control.orders import PauseTraining, WriteCheckpoint
-from shadowsync.sync_algos.model_origin import ModelOrigin
+from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 from shadowsync.tests.support.processes import until

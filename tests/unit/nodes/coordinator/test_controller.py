@@ -17,7 +17,7 @@ from shadowsync.nodes.runtime.settings import NodeSettings
 from shadowsync.pipeline.config.job import Job
 from shadowsync.pipeline.data.span import Span
 from shadowsync.pipeline.errors import ExitCode
-from shadowsync.sync_algos.model_origin import ModelOrigin
+from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 
 

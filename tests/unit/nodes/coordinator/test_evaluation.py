@@ -23,7 +23,7 @@ from shadowsync.pipeline.wire.control.orders import (
 )
 from shadowsync.pipeline.wire.frames import encode
 from shadowsync.pipeline.wire.messages import RequestMessage
-from shadowsync.sync_algos.model_origin import ModelOrigin
+from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
 

@@ -60,7 +60,7 @@ from shadowsync.pipeline.wire.field_checks import MOST_COUNT
 from shadowsync.pipeline.wire.frames import encode
 from shadowsync.pipeline.wire.messages import IMPOSSIBLE, Heartbeat, ReplyMessage, RequestMessage
 from shadowsync.pipeline.wire.schema import Message
-from shadowsync.sync_algos.model_origin import ModelOrigin
+from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.batches import batch_id
 from shadowsync.tests.support.fake_coordinator import member, state_of
 from shadowsync.tests.support.impossible import lies

@@ -16,7 +16,7 @@ from shadowsync.pipeline.checkpoint.manifest import open_checkpoint
 from shadowsync.pipeline.errors import ClusterError, ExitCode, JobFileError, ResourceError
 from shadowsync.pipeline.wire.control.base import Reply, Request
 from shadowsync.pipeline.wire.control.orders import WriteCheckpoint, WriteCheckpointReply
-from shadowsync.sync_algos.model_origin import ModelOrigin
+from shadowsync.sync_algos.contract.model_origin import ModelOrigin
 from shadowsync.tests.support.fake_coordinator import ELEMENTS, FakeServer, member
 
 

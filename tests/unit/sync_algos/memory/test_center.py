@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from shadowsync.sync_algos.easgd import EASGD, ElasticOptions
+from shadowsync.sync_algos.memory.cluster import MemoryCluster
+from shadowsync.sync_algos.memory.faults import Action, Fault, Phase
 from shadowsync.sync_algos.memory.meeting import weighted_mean
-from shadowsync.sync_algos.memory_cluster import MemoryCluster
-from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
 
 WHO = [0, 1, 2]
 FLOATS = st.floats(-1e6, 1e6, width=32)

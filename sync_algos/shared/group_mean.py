@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .base import PeerLost, Peers, Replica
-from .grouping import Grouping
+from ..base import PeerLost, Peers, Replica
+from ..contract.grouping import Grouping
 from .pull import PullOptions
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Replica
+from ..base import Algorithm, AlgorithmState, ModelOrigin, PeerLost, Peers, Replica
 
 
 class OuterModel(Algorithm):

@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
-from .base import Replica
-from .options import require_rate
+from ..base import Replica
+from ..contract.options import require_rate
 
 
 @dataclass(frozen=True)

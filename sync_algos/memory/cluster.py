@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from .base import Algorithm, AlgorithmState, Peers, Slice
-from .grouping import Grouping
-from .memory.center import MemoryCenter, MemoryReplica
-from .memory.meeting import MemoryRendezvous, MemoryRound
-from .memory.peers import MemoryPeers
-from .memory_faults import Action, Fault, Phase
+from ..base import Algorithm, AlgorithmState, Peers, Slice
+from ..contract.grouping import Grouping
+from .center import MemoryCenter, MemoryReplica
+from .faults import Action, Fault, Phase
+from .meeting import MemoryRendezvous, MemoryRound
+from .peers import MemoryPeers
 
 # There is no clock: a round in memory ends after a few turns of the loop, or never.
 TURNS = 500

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from shadowsync.sync_algos.base import Algorithm, AlgorithmState, Group, PeerLost, Peers, Replica, Slice
-from shadowsync.sync_algos.grouping import Grouping, everyone, fixed, shuffled
-from shadowsync.sync_algos.memory_cluster import MemoryCluster, RoundStuck
-from shadowsync.sync_algos.memory_faults import Action, Fault, Phase
+from shadowsync.sync_algos.contract.grouping import Grouping, everyone, fixed, shuffled
+from shadowsync.sync_algos.memory.cluster import MemoryCluster, RoundStuck
+from shadowsync.sync_algos.memory.faults import Action, Fault, Phase
 
 WHO = [0, 1, 2]
 

@@ -1,0 +1,1 @@
+"""What several algorithms share: a pull toward a target, a mean of a group, an outer model."""
